@@ -1,0 +1,3 @@
+"""Transformers that reuse their layers."""
+
+__version__ = "0.1.0"

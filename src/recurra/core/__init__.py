@@ -1,0 +1,1 @@
+"""Errors, configuration files, run records, atomic files, progress. Imports no torch."""

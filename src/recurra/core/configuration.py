@@ -1,0 +1,140 @@
+"""Typed, frozen configurations from YAML, with overrides from the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from recurra.core.errors import ConfigurationError, did_you_mean
+
+
+class Settings(BaseModel):
+    """Base of every configuration of ours: frozen, strict about keys, errors that name value and cure."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, source: str = "configuration") -> Self:
+        """Builds the configuration from plain values.
+
+        Args:
+            values: Keys and values, as read from YAML or JSON.
+            source: Where they come from, for the message.
+
+        Raises:
+            ConfigurationError: For an unknown key, a wrong type or an impossible value.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ConfigurationError(f"{source}: {_first_problem(error, cls)}") from error
+
+    @classmethod
+    def load(cls, path: Path | str, overrides: Iterable[str] = ()) -> Self:
+        """Reads a YAML file and applies ``key=value`` overrides (dotted keys reach into sections)."""
+        values = read_yaml(path)
+        return cls.parse(override(values, overrides), source=f"'{path}'")
+
+    def plain(self) -> dict[str, Any]:
+        """Returns plain JSON values, in declaration order."""
+        return self.model_dump(mode="json")
+
+
+def _first_problem(error: ValidationError, cls: type[BaseModel]) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "value"
+    if first["type"] == "extra_forbidden":
+        allowed = _fields_at(cls, first["loc"][:-1])
+        name = str(first["loc"][-1])
+        return f"unknown key '{where}'{did_you_mean(name, allowed)}; allowed: {', '.join(allowed)}"
+    if first["type"] == "missing":
+        return f"key '{where}' is missing; add it"
+    message = first["msg"].removeprefix("Value error, ")
+    shown = json.dumps(first["input"], default=str, ensure_ascii=False)
+    return f"'{where}' is {shown[:120]}: {message[0].lower()}{message[1:]}"
+
+
+def _fields_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    current: type[BaseModel] = cls
+    for part in location:
+        field = current.model_fields.get(str(part))
+        if field is None:
+            continue
+        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        nested = [item for item in candidates if isinstance(item, type) and issubclass(item, BaseModel)]
+        if nested:
+            current = nested[0]
+    return list(current.model_fields)
+
+
+def read_yaml(path: Path | str) -> dict[str, Any]:
+    """Reads a YAML mapping.
+
+    Raises:
+        ConfigurationError: If the file is missing, not YAML, or not a mapping.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise ConfigurationError(f"cannot read '{path}': {reason}; give the path of a YAML file") from error
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        detail = " ".join(str(error).split())
+        raise ConfigurationError(f"'{path}' is not valid YAML: {detail}") from error
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"'{path}' holds a {type(values).__name__}; a mapping of keys to values is needed")
+    return values
+
+
+def write_yaml(values: Mapping[str, Any]) -> str:
+    """Returns the YAML text of plain values, keys in their order."""
+    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120)
+
+
+def override(values: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """Applies ``key=value`` assignments; values are YAML, dotted keys reach into sections.
+
+    Raises:
+        ConfigurationError: If an assignment has no ``=`` or reaches into something that is not a section.
+    """
+    result: dict[str, Any] = json.loads(json.dumps(values))
+    for assignment in assignments:
+        key, separator, text = assignment.partition("=")
+        if not separator or not key.strip():
+            raise ConfigurationError(f"cannot read the override '{assignment}'; write key=value, e.g. epochs=3")
+        section = result
+        *path, leaf = key.strip().split(".")
+        for part in path:
+            child = section.setdefault(part, {})
+            if not isinstance(child, dict):
+                raise ConfigurationError(f"override '{assignment}': '{part}' is not a section")
+            section = child
+        try:
+            section[leaf] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigurationError(f"override '{assignment}': the value is not valid YAML") from error
+        if isinstance(section[leaf], str):
+            section[leaf] = _number_if_scientific(section[leaf])
+    return result
+
+
+def _number_if_scientific(text: str) -> str | float:
+    """YAML 1.1 reads ``3e-5`` as a word; a user means the number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def content_hash(value: Any, length: int = 16) -> str:
+    """Returns a hash of plain JSON values that does not depend on the order of keys (SHA-256, hexadecimal)."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]

@@ -1,0 +1,76 @@
+"""The exception tree.
+
+One root and six children. Each message is one line that says what is wrong, the value that came, what is allowed, and
+what to do; the command line prints it and exits with the class's ``exit_code``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RecurraError(Exception):
+    """Root of everything that Recurra raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigurationError(RecurraError):
+    """A model, run, protocol or study configuration is wrong: unknown key, wrong type, impossible value."""
+
+    exit_code = 2
+
+
+class DataError(RecurraError):
+    """A user's file or a corpus cannot be used: missing column, one class only, broken encoding, no rows."""
+
+    exit_code = 2
+
+
+class CheckpointError(RecurraError):
+    """A run folder or model folder cannot be read: truncated, not ours, holds a pickle."""
+
+    exit_code = 2
+
+
+class StorageError(RecurraError):
+    """A folder cannot be written: no space left, no permission, in use by another process."""
+
+    exit_code = 2
+
+
+class UnavailableError(RecurraError):
+    """Something outside is missing: the network, an optional dependency, a local copy of a corpus."""
+
+    exit_code = 2
+
+
+class AuditError(RecurraError):
+    """An audit failed: the numbers of this run must not be trusted as they stand."""
+
+    exit_code = 3
+
+
+class RunError(RecurraError):
+    """A run failed while working: the loss is not finite, or a worker process died."""
+
+    exit_code = 1
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """Returns ``" (did you mean 'x'?)"`` for the closest allowed word, or an empty string."""
+    matches = difflib.get_close_matches(str(word), [str(item) for item in allowed], n=1, cutoff=0.6)
+    return f" (did you mean '{matches[0]}'?)" if matches else ""
+
+
+def unknown(kind: str, word: str, allowed: Iterable[str]) -> str:
+    """Returns the message for an unknown name of some kind: value, closest match and what is allowed.
+
+    Args:
+        kind: What the word names, for example ``"preset"``.
+        word: The value that came.
+        allowed: Every allowed value, in the order to show.
+    """
+    options = [str(item) for item in allowed]
+    return f"unknown {kind} '{word}'{did_you_mean(word, options)}; allowed: {', '.join(options)}"

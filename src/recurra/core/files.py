@@ -1,0 +1,139 @@
+"""Files that are either whole or absent, and folders that belong to one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from recurra.core.errors import StorageError
+
+LOCK_NAME = ".lock"
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path | str) -> Iterator[None]:
+    """Turns an operating system's refusal to write into a `StorageError` that names the path and the cure."""
+    try:
+        yield
+    except OSError as error:
+        raise _explain(error, path) from error
+
+
+def _explain(error: OSError, path: Path | str) -> StorageError:
+    cures = {
+        errno.ENOSPC: "no space left on the device; free some or choose another --output; what was there is untouched",
+        errno.EDQUOT: "disk quota exceeded; free some space or choose another --output; what was there is untouched",
+        errno.EACCES: "permission denied; choose a folder that you may write to",
+        errno.EPERM: "permission denied; choose a folder that you may write to",
+        errno.EROFS: "read-only file system; choose another --output",
+        errno.EFBIG: "file too large for this file system or limit; choose another --output",
+        errno.ENOTDIR: "a file stands where a folder is needed; choose another --output",
+        errno.EISDIR: "a folder stands where a file is needed; choose another --output",
+        errno.EEXIST: "a file stands where a folder is needed; choose another --output",
+        errno.ENAMETOOLONG: "the name is too long; choose a shorter --output",
+    }
+    cause = cures.get(error.errno or 0, error.strerror or str(error))
+    return StorageError(f"cannot write '{path}': {cause}")
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path | str) -> Iterator[Path]:
+    """Yields a temporary path beside ``path``; on success it is flushed to disk and renamed over ``path``.
+
+    A reader sees the old file or the new one, never half of either, also after ``kill -9`` or a full disk.
+
+    Args:
+        path: The file to write; its folder is made if missing.
+
+    Raises:
+        StorageError: If the file cannot be written. The old file, if any, is untouched.
+    """
+    target = Path(path)
+    temporary: Path | None = None
+    try:
+        with storage_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+            os.close(handle)
+            temporary = Path(name)
+            temporary.chmod(0o644)
+            yield temporary
+            with temporary.open("rb+") as stream:
+                os.fsync(stream.fileno())
+            temporary.replace(target)
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Writes UTF-8 text atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path | str, value: Any, *, indent: int | None = 1) -> None:
+    """Writes one JSON document atomically; non-finite numbers are refused, keys keep their order."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False) + "\n")
+
+
+def read_json(path: Path | str) -> Any:
+    """Reads one JSON document (UTF-8).
+
+    Raises:
+        ValueError: If it is not valid JSON or not UTF-8.
+        OSError: If it cannot be read.
+    """
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+class FolderLock:
+    """Holds a folder for one process, through an advisory lock that the system drops when the process dies.
+
+    Used as a context manager. A second process that asks for the same folder gets a `StorageError` at once.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self._handle: int | None = None
+
+    def __enter__(self) -> FolderLock:
+        path = self.folder / LOCK_NAME
+        with storage_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            with storage_errors(self.folder):
+                handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                owner = os.pread(handle, 64, 0).decode("ascii", "replace").strip()
+                os.close(handle)
+                raise StorageError(
+                    f"'{self.folder}' is in use by another process (pid {owner or 'unknown'}); "
+                    "wait for it to end, stop it, or choose another --output"
+                ) from error
+            # The last holder may have removed the file between our open and our lock: then ours guards nothing.
+            with contextlib.suppress(FileNotFoundError):
+                if os.fstat(handle).st_ino == path.stat().st_ino:
+                    break
+            os.close(handle)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        self._handle = handle
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._handle is not None:
+            with contextlib.suppress(OSError):
+                (self.folder / LOCK_NAME).unlink()
+            os.close(self._handle)
+            self._handle = None

@@ -1,0 +1,59 @@
+"""Progress on standard error: a bar on a terminal, a line now and then in a log, nothing when quiet."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+LOG_INTERVAL_S = 15.0
+
+
+class Reporter:
+    """Tells a person what is going on, on standard error only."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+
+    def say(self, message: str) -> None:
+        """Prints one line."""
+        self.console.print(message, markup=False)
+
+    @contextlib.contextmanager
+    def task(self, description: str, total: int | None) -> Iterator[Task]:
+        """Shows the progress of one long piece of work; call ``advance`` on what is yielded."""
+        if self.quiet or not sys.stderr.isatty():
+            yield Task(self, description, total, None)
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            yield Task(self, description, total, progress)
+
+
+class Task:
+    """One piece of work under way."""
+
+    def __init__(self, reporter: Reporter, description: str, total: int | None, progress: Progress | None) -> None:
+        self.reporter = reporter
+        self.description = description
+        self.total = total
+        self.done = 0
+        self._progress = progress
+        self._bar = progress.add_task(description, total=total) if progress else None
+        self._last = time.monotonic()
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        """Adds to what is done; ``note`` is shown behind the description."""
+        self.done += amount
+        if self._progress is not None and self._bar is not None:
+            text = f"{self.description} {note}".rstrip()
+            self._progress.update(self._bar, completed=self.done, description=text)
+        elif time.monotonic() - self._last >= LOG_INTERVAL_S:
+            self._last = time.monotonic()
+            of_total = f"/{self.total}" if self.total else ""
+            self.reporter.say(f"{self.description}: {self.done}{of_total} {note}".rstrip())

@@ -1,0 +1,1 @@
+"""Using a trained run: the classifier and streaming prediction."""

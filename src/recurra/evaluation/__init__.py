@@ -1,0 +1,1 @@
+"""Metrics, significance, latency, and the audits."""

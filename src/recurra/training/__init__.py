@@ -1,0 +1,1 @@
+"""Training protocols, the Trainer with our batches and checkpoints, resume."""
