@@ -1,3 +1,68 @@
-"""Transformers that reuse their layers."""
+"""Transformers that reuse their layers, and an honest measurement of what the reuse costs and saves.
+
+Importing this registers the model with the Auto classes of ``transformers`` and loads neither it nor torch: the
+registration takes place when ``transformers`` is imported, now or later.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+if TYPE_CHECKING:
+    from recurra.deployment.classifier import Classifier
+    from recurra.models.configuration import RecurraConfig
+    from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel
+    from recurra.models.presets import preset
+    from recurra.study.compare import compare
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Classifier",
+    "RecurraConfig",
+    "RecurraForSequenceClassification",
+    "RecurraModel",
+    "compare",
+    "preset",
+]
+
+_HOMES = {
+    "Classifier": "recurra.deployment.classifier",
+    "RecurraConfig": "recurra.models.configuration",
+    "RecurraForSequenceClassification": "recurra.models.modeling",
+    "RecurraModel": "recurra.models.modeling",
+    "compare": "recurra.study.compare",
+    "preset": "recurra.models.presets",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'recurra' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
+@wrapt.when_imported("transformers.models.auto.configuration_auto")
+def _register_configuration(auto: Any) -> None:
+    """Makes ``AutoConfig`` know ours, as soon as it exists."""
+    from recurra.models.configuration import RecurraConfig
+
+    auto.AutoConfig.register(RecurraConfig.model_type, RecurraConfig, exist_ok=True)
+
+
+@wrapt.when_imported("transformers.models.auto.modeling_auto")
+def _register_models(auto: Any) -> None:
+    """Makes the Auto models know ours, as soon as they exist."""
+    from recurra.models.configuration import RecurraConfig
+    from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel
+
+    auto.AutoModel.register(RecurraConfig, RecurraModel, exist_ok=True)
+    auto.AutoModelForSequenceClassification.register(RecurraConfig, RecurraForSequenceClassification, exist_ok=True)

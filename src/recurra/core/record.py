@@ -181,7 +181,7 @@ class LatencyRecord(_Part):
 class RunRecord(_Part):
     """Everything about one run. See the parts."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     run_id: str
     config: dict[str, Any]
     config_hash: str

@@ -1,0 +1,46 @@
+"""Options that commands share. Imports nothing heavy: `recurra --help` must answer at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of weights, batch order and dropout.")]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-root",
+        envvar="RECURRA_DATA_ROOT",
+        help="Folder with local copies of the public corpora and tokenizers (also RECURRA_DATA_ROOT).",
+    ),
+]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for everything that is written.")]
+Precision = Annotated[str, typer.Option("--precision", help="Precision of matrix products: fp32 or bf16.")]
+Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of one run; 0 shares the cores out.")]
+Workers = Annotated[int, typer.Option("--workers", min=0, help="Runs at once; 0 takes as many as the cores carry.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Configuration values, as key=value.", show_default=False)]
+
+TextColumn = Annotated[str, typer.Option("--text-column", help="Column with the text, in a file of yours.")]
+LabelColumn = Annotated[str, typer.Option("--label-column", help="Column with the label; numbers or words.")]
+GroupColumn = Annotated[
+    str | None, typer.Option("--group-column", help="Column whose equal values stay in one split (author, thread).")
+]
+TestFile = Annotated[str | None, typer.Option("--test", help="File with test rows; else we split them off.")]
+ValidationFile = Annotated[
+    str | None, typer.Option("--validation", help="File with validation rows; else we split them off.")
+]
+DataProtocol = Annotated[
+    str | None, typer.Option("--data-protocol", help="How rows become splits, e.g. official or pooled for sst2.")
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option(
+        "--tokenizer",
+        help="bert-base-uncased, trained (on the training split), or a folder or vocab.txt. "
+        "Default: bert-base-uncased if it can be found, else trained.",
+    ),
+]

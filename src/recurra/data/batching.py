@@ -1,0 +1,116 @@
+"""Batches of like length: most of the time of a padded batch is lost to padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Sampler
+
+# Rows are sorted by length only within a window of this many batches, so that a batch still mixes rows at random.
+WINDOW_BATCHES = 100
+
+Integers = npt.NDArray[np.integer[Any]]
+
+
+class LengthGroupedBatchSampler(Sampler[list[int]]):
+    """Batches of rows of about equal length, in random order, anew each epoch.
+
+    An epoch shuffles all rows, cuts them into windows, sorts each window by length, cuts it into batches and shuffles
+    the batches. Every row comes once an epoch. The order depends on the seed and the epoch alone. If the rows do not
+    fill the last batch, that smaller batch is a random sample of rows and comes last.
+
+    Args:
+        lengths: Length of each row in tokens, shape ``(rows,)``.
+        batch_size: Rows a batch.
+        seed: Seed of the order.
+        drop_last: Leave out the smaller last batch.
+        window_batches: Batches a window; 1 is plain shuffling.
+    """
+
+    def __init__(
+        self,
+        lengths: Integers | Sequence[int],
+        batch_size: int,
+        seed: int,
+        drop_last: bool = False,
+        *,
+        window_batches: int = WINDOW_BATCHES,
+    ) -> None:
+        if batch_size < 1 or window_batches < 1:
+            raise ValueError(f"batch_size {batch_size} and window_batches {window_batches} must be at least 1")
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.drop_last = drop_last
+        self.window_batches = window_batches
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch whose order the next iteration gives."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        rows = len(self.lengths)
+        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = np.random.default_rng((self.seed, self.epoch))
+        order = generator.permutation(len(self.lengths))
+        whole = len(order) - len(order) % self.batch_size
+        window = self.batch_size * self.window_batches
+        for start in range(0, whole, window):
+            part = order[start : min(start + window, whole)]
+            # Stable, and `part` is shuffled: rows of equal length meet others every epoch.
+            order[start : start + len(part)] = part[np.argsort(self.lengths[part], kind="stable")]
+        batches = order[:whole].reshape(-1, self.batch_size)
+        for index in generator.permutation(len(batches)):
+            yield batches[index].tolist()
+        if whole < len(order) and not self.drop_last:
+            yield order[whole:].tolist()
+
+
+def sorted_batches(lengths: Integers | Sequence[int], batch_size: int) -> list[npt.NDArray[np.int64]]:
+    """Cuts rows, sorted by length, into batches; for inference, where the order is free.
+
+    The longest come first, so that a batch that does not fit the memory fails at once.
+
+    Args:
+        lengths: Length of each row in tokens, shape ``(rows,)``.
+        batch_size: Rows a batch; the last may be smaller.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size {batch_size} must be at least 1")
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+class Collator:
+    """Pads rows on the right to the longest of their batch.
+
+    Args:
+        pad_token_id: Token that fills; the attention mask is 0 there.
+    """
+
+    def __init__(self, pad_token_id: int) -> None:
+        self.pad_token_id = pad_token_id
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """Returns ``input_ids`` and ``attention_mask`` (int64, ``(batch, tokens)``), and ``labels`` (int64) if given.
+
+        Args:
+            rows: Each with ``input_ids`` (a sequence of ids) and perhaps ``labels`` (one index).
+        """
+        pieces = [row["input_ids"] for row in rows]
+        lengths = np.fromiter((len(piece) for piece in pieces), dtype=np.int64, count=len(pieces))
+        inside = np.arange(lengths.max()) < lengths[:, None]
+        tokens = np.full(inside.shape, self.pad_token_id, dtype=np.int64)
+        # Row-major order of the mask is the order of the concatenation: one copy fills the whole batch.
+        tokens[inside] = np.concatenate(pieces)
+        batch = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(inside.astype(np.int64))}
+        if "labels" in rows[0]:
+            batch["labels"] = torch.tensor([int(row["labels"]) for row in rows], dtype=torch.int64)
+        return batch

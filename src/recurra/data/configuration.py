@@ -1,0 +1,60 @@
+"""What data a run uses: which corpus or file, which protocol, which subset, which tokenizer."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from recurra.core.configuration import Settings
+
+
+class DataConfig(Settings):
+    """Names the data of a run. Where local copies lie (``data_root``) is a machine's matter and is passed apart.
+
+    Attributes:
+        name: A corpus (``sst2``, ``demo``) or the path of a CSV, TSV, JSONL or Parquet file.
+        protocol: How the rows become splits; see `recurra.data.corpora.CORPORA`. None takes the corpus's default.
+        text_column: Column of a user's file that holds the text.
+        label_column: Column of a user's file that holds the label; numbers or words.
+        group_column: Column whose equal values must stay in one split, for example an author.
+        validation: File of the user with validation rows; split off by us if absent.
+        test: File of the user with test rows; split off by us if absent.
+        split_seed: Seed of every random decision about the data: splits, held-out sentences, fractions.
+        fraction: Share of the training split that is used, stratified by label. Other splits stay whole.
+        length_tail: Keep only the longest or the shortest texts **of every split**: the papers train and test
+            separately on such a subset. Applied before ``fraction``.
+        tail_fraction: Share of the rows that a length tail keeps.
+        max_length: Longest input in tokens, ``[CLS]`` and ``[SEP]`` included.
+        tokenizer: ``bert-base-uncased`` (data root or public name), ``trained`` (WordPiece of the training split), or
+            the path of a tokenizer folder or a ``vocab.txt``.
+        trained_vocab_size: Vocabulary size that a trained tokenizer aims at.
+    """
+
+    name: str
+    protocol: str | None = None
+    text_column: str = "text"
+    label_column: str = "label"
+    group_column: str | None = None
+    validation: str | None = None
+    test: str | None = None
+    split_seed: int = Field(default=0, ge=0)
+    fraction: float = Field(default=1.0, gt=0, le=1)
+    length_tail: Literal["longest", "shortest"] | None = None
+    tail_fraction: float = Field(default=0.3, gt=0, le=1)
+    max_length: int = Field(default=128, ge=3, le=512)
+    tokenizer: str = "bert-base-uncased"
+    trained_vocab_size: int = Field(default=4000, ge=64, le=100_000)
+
+    @field_validator("name", "tokenizer", "text_column", "label_column")
+    @classmethod
+    def _not_blank(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("must not be empty; give a name or a path")
+        return value
+
+    @model_validator(mode="after")
+    def _columns_differ(self) -> Self:
+        if self.text_column == self.label_column:
+            raise ValueError(f"text_column and label_column are both '{self.text_column}'; name two different columns")
+        return self

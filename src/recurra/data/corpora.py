@@ -1,0 +1,134 @@
+"""The corpora that have a name, and the one door to all data: `load_dataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
+from recurra.data.configuration import DataConfig
+from recurra.data.dataset import TextDataset
+from recurra.data.demo_corpus import generate_demo
+from recurra.data.formats import TABLE_FORMATS
+from recurra.data.splits import load_files
+from recurra.data.sst2 import load_sst2
+from recurra.data.sst2_source import PUBLIC_NAME
+from recurra.data.subsets import length_tail, stratified_fraction
+
+FILE_PROTOCOL = "split"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus that has a name.
+
+    Attributes:
+        name: What to write after ``--data``.
+        description: One line.
+        public_name: Name on the public hub, if it has one.
+        protocols: What each protocol does; the first is the default.
+        load: Makes the splits from protocol, seed and data root.
+    """
+
+    name: str
+    description: str
+    public_name: str | None
+    protocols: dict[str, str]
+    load: Callable[[str, int, Path | None], TextDataset]
+
+
+def _load_demo(_protocol: str, split_seed: int, _data_root: Path | None) -> TextDataset:
+    return generate_demo(seed=split_seed)
+
+
+CORPORA: dict[str, Corpus] = {
+    corpus.name: corpus
+    for corpus in (
+        Corpus(
+            name="sst2",
+            description="Stanford Sentiment Treebank, two classes: phrases and sentences of film reviews",
+            public_name=PUBLIC_NAME,
+            protocols={
+                "official": "train on GLUE train, choose on sentences held out of it by source, "
+                "report GLUE validation (872) and the labelled test sentences (1,821)",
+                "pooled": "GLUE train and validation pooled, random 54,576 / 6,822 / 6,823; leaks, as published",
+            },
+            load=load_sst2,
+        ),
+        Corpus(
+            name="demo",
+            description="Generated reviews in three domains whose sentiment depends on word order; needs no network",
+            public_name=None,
+            protocols={"held-out": "the test split has sentence patterns and words that train lacks"},
+            load=_load_demo,
+        ),
+    )
+}
+
+
+def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDataset:
+    """Loads the data that a configuration names, cleaned, split and cut to the subset that it asks for.
+
+    Args:
+        config: Corpus or file, protocol, subset. ``length_tail`` applies to every split, then ``fraction`` to train.
+        data_root: Folder with local copies of public data, in the layout of the documentation; or None.
+
+    Raises:
+        ConfigurationError: For an unknown corpus or protocol.
+        DataError: If the data cannot be used.
+        UnavailableError: If it is neither in the data root nor to be had.
+    """
+    if data_root is not None and not data_root.is_dir():
+        raise DataError(f"the data root '{data_root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
+    corpus = CORPORA.get(config.name)
+    if corpus is None:
+        _check_looks_like_file(config.name)
+        _check_protocol(config, [FILE_PROTOCOL])
+        dataset = load_files(config)
+    else:
+        given = [key for key in ("validation", "test", "group_column") if getattr(config, key) is not None]
+        if given:
+            raise ConfigurationError(
+                f"'{given[0]}' is for your own files; the corpus '{corpus.name}' has its own splits"
+            )
+        protocol = _check_protocol(config, list(corpus.protocols))
+        dataset = corpus.load(protocol, config.split_seed, data_root)
+    return _subset(dataset, config)
+
+
+def _check_looks_like_file(name: str) -> None:
+    if not Path(name).suffix and not Path(name).exists():
+        raise ConfigurationError(
+            f"unknown corpus '{name}'{did_you_mean(name, CORPORA)}; allowed: {', '.join(CORPORA)}, "
+            f"or the path of a file ({', '.join(TABLE_FORMATS)})"
+        )
+
+
+def _check_protocol(config: DataConfig, allowed: list[str]) -> str:
+    if config.protocol is None:
+        return allowed[0]
+    if config.protocol not in allowed:
+        raise ConfigurationError(unknown(f"protocol of '{config.name}'", config.protocol, allowed))
+    return config.protocol
+
+
+def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
+    splits, notes = dict(dataset.splits), list(dataset.notes)
+    if config.length_tail is not None:
+        tail, share = config.length_tail, config.tail_fraction
+        splits = {name: length_tail(split, tail, share) for name, split in splits.items()}
+        notes.append(f"Only the {tail} {share:.0%} of every split, by words: trained and tested on this subset alone.")
+    if config.fraction < 1:
+        whole = splits["train"]
+        splits["train"] = stratified_fraction(whole, config.fraction, config.split_seed)
+        notes.append(f"{len(splits['train'])} of {len(whole)} train rows ({config.fraction:.0%}), stratified by label.")
+    present = np.unique(splits["train"].labels)
+    if len(present) < 2:
+        raise DataError(
+            f"the subset of '{dataset.name}' leaves one class only in train: '{dataset.label_names[present[0]]}'; "
+            "take a larger tail_fraction"
+        )
+    return replace(dataset, splits=splits, notes=notes)

@@ -1,0 +1,174 @@
+"""A labelled corpus in memory: splits with fingerprints, and the record of what it is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.core.configuration import content_hash
+from recurra.core.record import DataRecord, LengthSummary, SplitRecord
+
+Group = tuple[int | str, ...]
+
+# Fixed bin edges, in words, so that histograms of different splits and corpora can be laid over each other.
+_WORD_EDGES = (*range(0, 60, 2), *range(60, 120, 20), *range(120, 240, 40), *range(240, 1001, 80), 2_000, 5_000, 10_000)
+
+
+@dataclass(frozen=True, eq=False)
+class TextSplit:
+    """Rows of one split.
+
+    Attributes:
+        name: For example ``train``.
+        texts: Cleaned texts, none of them empty.
+        labels: Indices into the corpus's ``label_names``, int64, shape ``(rows,)``.
+        ids: Identity of each row, unique within the split; predictions carry it.
+        groups: For each row the source sentences (or the user's group) that it comes from, if known.
+    """
+
+    name: str
+    texts: list[str]
+    labels: npt.NDArray[np.int64]
+    ids: list[str]
+    groups: list[Group] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", np.ascontiguousarray(self.labels, dtype=np.int64))
+        sizes = {
+            len(self.texts),
+            len(self.ids),
+            *self.labels.shape,
+            *([] if self.groups is None else [len(self.groups)]),
+        }
+        if self.labels.ndim != 1 or len(sizes) != 1:
+            raise ValueError(f"split '{self.name}': texts, labels, ids and groups differ in length: {sorted(sizes)}")
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (16 hexadecimal digits) over texts and labels in their order."""
+        digest = hashlib.sha256()
+        for text, label in zip(self.texts, self.labels.tolist(), strict=True):
+            encoded = text.encode("utf-8", "surrogatepass")
+            # The length in front keeps ("ab", "c") and ("a", "bc") apart.
+            digest.update(b"%d:%d:" % (label, len(encoded)))
+            digest.update(encoded)
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def word_counts(self) -> npt.NDArray[np.int64]:
+        """Words (separated by white space) of each text, shape ``(rows,)``."""
+        return np.fromiter((len(text.split()) for text in self.texts), dtype=np.int64, count=len(self.texts))
+
+    def select(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]], *, name: str | None = None) -> TextSplit:
+        """Returns the rows at ``indices``, in that order."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        positions = chosen.tolist()
+        return TextSplit(
+            name=name or self.name,
+            texts=[self.texts[position] for position in positions],
+            labels=self.labels[chosen],
+            ids=[self.ids[position] for position in positions],
+            groups=None if self.groups is None else [self.groups[position] for position in positions],
+        )
+
+    def record(self, label_names: Sequence[str]) -> SplitRecord:
+        """Summarises the split for the run record."""
+        counts = np.bincount(self.labels, minlength=len(label_names))
+        return SplitRecord(
+            fingerprint=self.fingerprint,
+            rows=len(self),
+            label_counts={name: int(count) for name, count in zip(label_names, counts, strict=True)},
+            words=summarise_lengths(self.word_counts),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TextDataset:
+    """A corpus under one protocol.
+
+    Attributes:
+        name: Corpus name or the user's file name.
+        protocol: How the splits were made.
+        label_names: Name of each class, by index.
+        splits: Splits by name; ``train`` is always among them.
+        selection_split: The split that chooses the checkpoint.
+        reported_splits: The splits whose metrics are reported.
+        dropped: Rows that were left out, by reason.
+        notes: Sentences that a reader of the results must know.
+    """
+
+    name: str
+    protocol: str
+    label_names: list[str]
+    splits: dict[str, TextSplit]
+    selection_split: str
+    reported_splits: list[str]
+    dropped: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        missing = {"train", self.selection_split, *self.reported_splits} - set(self.splits)
+        if missing:
+            raise ValueError(f"dataset '{self.name}' lacks the splits {sorted(missing)}; it has {sorted(self.splits)}")
+
+    @property
+    def num_labels(self) -> int:
+        """Number of classes."""
+        return len(self.label_names)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash over the fingerprints of all splits, their names and the label names."""
+        parts = {name: split.fingerprint for name, split in self.splits.items()}
+        return content_hash({"labels": self.label_names, "splits": parts})
+
+    def record(self, tokenizer: dict[str, Any] | None = None) -> DataRecord:
+        """Returns the record of this data.
+
+        Args:
+            tokenizer: Description of the tokenizer, from `recurra.data.tokenization.describe_tokenizer`.
+        """
+        return DataRecord(
+            name=self.name,
+            protocol=self.protocol,
+            fingerprint=self.fingerprint,
+            label_names=self.label_names,
+            selection_split=self.selection_split,
+            reported_splits=self.reported_splits,
+            splits={name: split.record(self.label_names) for name, split in self.splits.items()},
+            dropped=self.dropped,
+            notes=self.notes,
+            tokenizer=tokenizer or {},
+        )
+
+
+def summarise_lengths(words: npt.NDArray[np.int64]) -> LengthSummary:
+    """Summarises lengths in words.
+
+    Args:
+        words: Length of each text, shape ``(rows,)``, not empty.
+    """
+    longest = int(words.max())
+    edges = [0]
+    for edge in (*_WORD_EDGES[1:], longest + 1):
+        edges.append(edge)
+        if edge > longest:
+            break
+    counts, _ = np.histogram(words, bins=[*edges[:-1], edges[-1] - 0.5])
+    return LengthSummary(
+        mean=float(words.mean()),
+        median=float(np.median(words)),
+        p90=float(np.percentile(words, 90)),
+        max=longest,
+        edges=edges,
+        counts=[int(count) for count in counts],
+    )

@@ -1,0 +1,214 @@
+"""Files of a user: a labelled table in memory, or texts streamed in constant memory."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recurra.core.errors import DataError
+from recurra.data.cleaning import clean_text
+from recurra.data.formats import (
+    MAX_CELL_CHARACTERS,
+    TABLE_FORMATS,
+    Row,
+    check_path,
+    plain_rows,
+    table_rows,
+    too_long,
+)
+
+DEFAULT_ID_COLUMN = "id"
+STANDARD_INPUT = "-"
+STREAM_FORMATS = (*TABLE_FORMATS, ".txt")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Labelled rows of a file, cleaned.
+
+    Attributes:
+        source: The file.
+        unit: What ``places`` counts: ``line`` or ``row``.
+        texts: Cleaned texts, none empty.
+        labels: Labels as words.
+        ids: Unique identities: the id column, or the place.
+        groups: Values of the group column, or None without one; an empty value groups the row with no other.
+        places: Where each row stands in the file, from 1.
+        empty: Rows left out because no text was left after cleaning.
+    """
+
+    source: str
+    unit: str
+    texts: list[str]
+    labels: list[str]
+    ids: list[str]
+    groups: list[str] | None
+    places: list[int]
+    empty: int
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def read_table(
+    path: Path | str,
+    text_column: str,
+    label_column: str,
+    group_column: str | None = None,
+    id_column: str | None = None,
+) -> Table:
+    """Reads a labelled CSV, TSV, JSONL or Parquet file, cleans its texts and drops those that are empty then.
+
+    Args:
+        path: The file; its extension says the format.
+        text_column: Column with the text.
+        label_column: Column with the label: words or whole numbers.
+        group_column: Column whose equal values belong together.
+        id_column: Column with unique identities; None takes ``id`` if there is such a column, else the place.
+
+    Raises:
+        DataError: If the file cannot be used, with the place and what to do.
+    """
+    path = Path(path)
+    check_path(path, TABLE_FORMATS)
+    unit = _unit(path)
+    columns = [name for name in (text_column, label_column, group_column, id_column) if name]
+    optional = [] if id_column else [DEFAULT_ID_COLUMN]
+    texts, labels, ids, groups, places = [], [], [], [], []
+    empty = 0
+    unlabelled: list[int] = []
+    for place, values in table_rows(path, columns, optional):
+        text = clean_text(check_text(values[0], str(path), unit, place))
+        if not text:
+            empty += 1
+            continue
+        label = _word(values[1], path, unit, place, label_column)
+        if not label:
+            unlabelled.append(place)
+            continue
+        texts.append(text)
+        labels.append(label)
+        groups.append(_word(values[2], path, unit, place, group_column) if group_column else "")
+        ids.append(_word(values[-1], path, unit, place, id_column or DEFAULT_ID_COLUMN) or f"{unit}-{place}")
+        places.append(place)
+    if unlabelled:
+        raise DataError(
+            f"'{path}' has {len(unlabelled)} rows without a label in column '{label_column}' "
+            f"(first: {unit} {unlabelled[0]}); fill them in or remove the rows"
+        )
+    if not texts:
+        what = f"{empty} rows, all without text after cleaning" if empty else "no rows"
+        raise DataError(f"'{path}' has {what}; give rows with text in column '{text_column}'")
+    _check_ids(ids, places, path, unit, id_column or DEFAULT_ID_COLUMN)
+    return Table(str(path), unit, texts, labels, ids, groups if group_column else None, places, empty)
+
+
+def _unit(path: Path) -> str:
+    return "row" if path.suffix.lower() == ".parquet" else "line"
+
+
+def check_text(value: Any, source: str, unit: str, place: int) -> str:
+    """Returns a cell as text; nothing is the empty text.
+
+    Raises:
+        DataError: If it is no text, too long, or holds what is not a character.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise DataError(
+            f"'{source}' {unit} {place}: the text is {_shown(value)}, a {type(value).__name__}; give text, in quotes"
+        )
+    if len(value) > MAX_CELL_CHARACTERS:
+        raise too_long(source, unit, place)
+    if "\0" in value:
+        raise DataError(f"'{source}' {unit} {place}: the text holds a NUL character; remove it")
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"'{source}' {unit} {place}: the text holds \\u{ord(value[error.start]):04x}, half of a pair, "
+                "which is no valid Unicode; write the whole character"
+            ) from error
+    return value
+
+
+def _word(value: Any, path: Path, unit: str, place: int, column: str | None) -> str:
+    """A label, group or identity as a word; empty if it is missing."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, str):
+        return check_text(" ".join(value.split()), str(path), unit, place)
+    raise DataError(
+        f"'{path}' {unit} {place}: column '{column}' holds {_shown(value)}, a {type(value).__name__}; "
+        "give a word or a whole number"
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _check_ids(ids: list[str], places: list[int], path: Path, unit: str, column: str) -> None:
+    first: dict[str, int] = {}
+    for identity, place in zip(ids, places, strict=True):
+        if identity in first:
+            raise DataError(
+                f"'{path}' {unit} {place} has the id '{_shown(identity)[1:-1]}' of {unit} {first[identity]} "
+                f"(column '{column}'); make the ids unique, or rename the column to have rows numbered"
+            )
+        first[identity] = place
+
+
+def stream_texts(path: Path | str, text_column: str = "text", chunk_rows: int = 4096) -> Iterator[list[str]]:
+    """Yields the raw texts of a file in chunks, in order, in constant memory; rows without text come as ``""``.
+
+    Args:
+        path: A CSV, TSV, JSONL, Parquet or ``.txt`` file (one text a line), or ``-`` for standard input, whose lines
+            are texts or, if the first begins with a brace, JSON objects.
+        text_column: Column with the text.
+        chunk_rows: Rows a chunk.
+
+    Raises:
+        DataError: If the file cannot be read; what came before the defect was yielded.
+    """
+    if chunk_rows < 1:
+        raise ValueError(f"chunk_rows {chunk_rows} must be at least 1")
+    source = "standard input" if str(path) == STANDARD_INPUT else str(path)
+    unit = "line" if str(path) == STANDARD_INPUT else _unit(Path(path))
+    chunk: list[str] = []
+    for place, values in _text_rows(path, text_column):
+        chunk.append(check_text(values[0], source, unit, place))
+        if len(chunk) == chunk_rows:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _text_rows(path: Path | str, text_column: str) -> Iterator[Row]:
+    if str(path) == STANDARD_INPUT:
+        yield from plain_rows(sys.stdin.buffer, "standard input", text_column)
+        return
+    path = Path(path)
+    check_path(path, STREAM_FORMATS)
+    if path.suffix.lower() != ".txt":
+        yield from table_rows(path, (text_column,))
+        return
+    try:
+        with path.open("rb") as stream:
+            yield from plain_rows(stream, str(path))
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror}; check the file and its permissions") from error

@@ -1,0 +1,240 @@
+"""Rows of CSV, TSV, JSONL, Parquet and plain text, one at a time, in constant memory.
+
+Every defect of a file becomes a `DataError` of one line with the place: line and byte for text, row for Parquet.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from recurra.core.errors import DataError, did_you_mean
+from recurra.data.parquet import iterate_parquet, missing_column, parquet_columns
+
+# A longer cell is nearly always an opening quotation mark without its end; only 512 tokens are ever used of a text.
+MAX_CELL_CHARACTERS = 500_000
+MAX_LINE_BYTES = 8 * 2**20
+
+Row = tuple[int, tuple[Any, ...]]
+"""Place of the row in the file, counted from 1, and the values of the columns that were asked for."""
+
+
+def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Yields lines; one that is too long comes as a piece just over the limit, so memory stays bounded."""
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        yield line
+
+
+def decoded_lines(lines: Iterable[bytes], source: str) -> Iterator[str]:
+    """Yields UTF-8 lines as text, with their line ends; a byte order mark is dropped.
+
+    Raises:
+        DataError: For a byte that is not UTF-8, a NUL byte or a line without end, with line and byte counted from 1.
+    """
+    offset = 0
+    for number, raw in enumerate(lines, start=1):
+        if len(raw) > MAX_LINE_BYTES:
+            raise DataError(f"'{source}' line {number} is longer than {MAX_LINE_BYTES:,} bytes; put one row a line")
+        if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise DataError(f"'{source}' is UTF-16; save it as UTF-8")
+        if (position := raw.find(b"\0")) >= 0:
+            raise DataError(
+                f"'{source}' line {number}, byte {position + 1} is a NUL byte; the file is damaged or not text: "
+                "remove the byte or save the file again as UTF-8"
+            )
+        try:
+            line = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"'{source}' line {number}, byte {error.start + 1} (byte {offset + error.start + 1} of the file) is "
+                f"0x{raw[error.start]:02x}, which is not UTF-8; save the file as UTF-8"
+            ) from error
+        yield line.removeprefix("\ufeff") if number == 1 else line
+        offset += len(raw)
+
+
+def csv_rows(
+    lines: Iterable[str], source: str, columns: Sequence[str], optional: Sequence[str], delimiter: str
+) -> Iterator[Row]:
+    """Yields rows of CSV or TSV lines with a header; quoting is checked strictly.
+
+    Raises:
+        DataError: For a missing column, broken quoting, or a row with more or fewer fields than the header.
+    """
+    # The module's own limit is one for the whole process, so it is only ever raised.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    positions: list[int | None] = []
+    while True:
+        place = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            break
+        except csv.Error as error:
+            raise _broken_csv(source, place, error) from error
+        if not fields:
+            continue
+        if header is None:
+            header = [name.strip() for name in fields]
+            positions = _positions(source, header, columns, optional)
+        elif len(fields) != len(header):
+            raise DataError(
+                f"'{source}' line {place} has {len(fields)} fields, the header has {len(header)}; "
+                "put texts that hold the separator into double quotes"
+            )
+        else:
+            yield place, tuple(None if position is None else fields[position] for position in positions)
+    if header is None:
+        raise DataError(f"'{source}' is empty; give a file with a header and rows")
+
+
+def _positions(source: str, header: list[str], columns: Sequence[str], optional: Sequence[str]) -> list[int | None]:
+    for column in columns:
+        if column not in header:
+            raise missing_column(source, column, header)
+        if header.count(column) > 1:
+            raise DataError(f"'{source}' has {header.count(column)} columns '{column}'; rename all but one")
+    return [header.index(column) if column in header else None for column in (*columns, *optional)]
+
+
+def _broken_csv(source: str, place: int, error: csv.Error) -> DataError:
+    detail = str(error)
+    if "field larger" in detail:
+        return too_long(source, "line", place)
+    causes = {
+        "unexpected end of data": "a quotation mark that opens in this row is never closed",
+        "expected after": "text follows a closing quotation mark",
+        "new-line character": "a bare carriage return stands in an unquoted field",
+    }
+    cause = next((text for key, text in causes.items() if key in detail), detail)
+    return DataError(
+        f"'{source}' line {place}: broken CSV quoting: {cause}; "
+        'put the text into double quotes and write "" for a quotation mark inside'
+    )
+
+
+def too_long(source: str, unit: str, place: int) -> DataError:
+    """The error for a cell that is too long to be a text."""
+    return DataError(
+        f"'{source}' {unit} {place} holds a cell of more than {MAX_CELL_CHARACTERS:,} characters; cut the text, "
+        "or close the quotation mark that was left open"
+    )
+
+
+def jsonl_rows(lines: Iterable[str], source: str, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+    """Yields rows of lines with one JSON object each; blank lines are passed over.
+
+    Raises:
+        DataError: For a line that is not a JSON object or lacks a column.
+    """
+    place = 0
+    for place, line in enumerate(lines, start=1):
+        if line.isspace():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            column = getattr(error, "colno", 1)
+            detail = getattr(error, "msg", str(error))
+            raise DataError(
+                f"'{source}' line {place}, column {column} is not valid JSON ({detail}); write one JSON object a line"
+            ) from error
+        if not isinstance(value, dict):
+            raise DataError(
+                f"'{source}' line {place} holds a {type(value).__name__}; write one JSON object a line, "
+                'e.g. {"text": "...", "label": "..."}'
+            )
+        for name in columns:
+            if name not in value:
+                raise missing_column(source, name, list(value), line=place)
+        yield place, tuple(value.get(name) for name in (*columns, *optional))
+    if place == 0:
+        raise DataError(f"'{source}' is empty; give one JSON object a line")
+
+
+def parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+    """Yields rows of a Parquet file.
+
+    Raises:
+        DataError: If it is not a whole Parquet file, or lacks a column.
+    """
+    present = [name for name in optional if name in parquet_columns(path)]
+    place = 0
+    for batch in iterate_parquet(path, [*columns, *present]):
+        missing = [None] * len(batch[columns[0]])
+        for values in zip(*(batch.get(name, missing) for name in (*columns, *optional)), strict=True):
+            place += 1
+            yield place, values
+
+
+TABLE_FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+
+
+def check_path(path: Path, allowed: Sequence[str]) -> None:
+    """Refuses what is not a readable file of a known format.
+
+    Raises:
+        DataError: With the closest name in the folder, or the formats that are read.
+    """
+    if path.is_dir():
+        raise DataError(f"'{path}' is a folder; give a file: {', '.join(allowed)}")
+    if not path.exists():
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise DataError(f"'{path}' does not exist{did_you_mean(path.name, siblings)}; give the path of a file")
+    if path.suffix.lower() not in allowed:
+        raise DataError(
+            f"'{path}' has the unknown extension '{path.suffix}'; allowed: {', '.join(allowed)}; "
+            "rename it or save it in one of these formats (JSON: one object a line, as .jsonl)"
+        )
+    if path.stat().st_size == 0 and path.suffix.lower() != ".txt":
+        raise DataError(f"'{path}' is empty; give a file with rows")
+
+
+def table_rows(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Row]:
+    """Yields rows of a CSV, TSV, JSONL or Parquet file, by its extension.
+
+    Args:
+        path: The file.
+        columns: Columns that must be there.
+        optional: Columns whose values are None where the file has none.
+
+    Raises:
+        DataError: See the functions for each format.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        yield from parquet_rows(path, columns, optional)
+        return
+    try:
+        with path.open("rb") as stream:
+            lines = decoded_lines(raw_lines(stream), str(path))
+            if suffix == ".jsonl":
+                yield from jsonl_rows(lines, str(path), columns, optional)
+            else:
+                yield from csv_rows(lines, str(path), columns, optional, "\t" if suffix == ".tsv" else ",")
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror}; check the file and its permissions") from error
+
+
+def plain_rows(stream: BinaryIO, source: str, jsonl_column: str | None = None) -> Iterator[Row]:
+    """Yields the lines of a stream, each as one text.
+
+    Args:
+        stream: A text file or standard input, opened for bytes.
+        source: Its name, for messages.
+        jsonl_column: If given, and the first line begins with a brace, lines are JSON objects with this column.
+    """
+    pieces = raw_lines(stream)
+    first = next(pieces, b"")
+    lines = decoded_lines(itertools.chain([first] if first else [], pieces), source)
+    if jsonl_column is not None and first.lstrip().startswith(b"{"):
+        yield from jsonl_rows(lines, source, (jsonl_column,), ())
+        return
+    for place, line in enumerate(lines, start=1):
+        yield place, (line.rstrip("\r\n"),)

@@ -1,0 +1,70 @@
+"""Asking the public hub without hanging when there is no network."""
+
+from __future__ import annotations
+
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from recurra.core.errors import UnavailableError
+
+# The hub's own client retries for 20 s and more before it says that the name does not resolve.
+DEADLINE_S = 5.0
+
+
+def hub_offline() -> bool:
+    """Whether the hub client's own switch (``HF_HUB_OFFLINE``) forbids the network."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+def hub_reachable(deadline_s: float = DEADLINE_S) -> bool:
+    """Whether the public hub answers; never takes longer than the deadline.
+
+    Honours the hub client's offline switch and the system's proxy settings.
+    """
+    answer: list[bool] = []
+    # Name resolution has no time limit of its own: a thread that may be left behind is the only sure one.
+    thread = threading.Thread(target=_ask, args=(deadline_s, answer), daemon=True)
+    thread.start()
+    thread.join(deadline_s)
+    return bool(answer) and answer[0]
+
+
+def _ask(deadline_s: float, answer: list[bool]) -> None:
+    from huggingface_hub import constants
+
+    if hub_offline():
+        return
+    request = urllib.request.Request(constants.ENDPOINT, method="HEAD", headers={"User-Agent": "recurra"})
+    try:
+        with urllib.request.urlopen(request, timeout=deadline_s):
+            answer.append(True)
+    except urllib.error.HTTPError as error:
+        # A refusal is an answer: the client may hold a token that this question does not send.
+        answer.append(error.code < 500)
+    except (OSError, ValueError):
+        return
+
+
+def hub_file(repository: str, name: str) -> Path:
+    """Returns the local path of a file of a public repository, from the hub's cache or fetched now.
+
+    Raises:
+        UnavailableError: If it is not in the cache and the hub cannot be reached.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(repository, name, local_files_only=True))
+    except LocalEntryNotFoundError as error:
+        if not hub_reachable():
+            raise UnavailableError(f"'{repository}' is not in the local cache and the hub cannot be reached") from error
+    try:
+        return Path(hf_hub_download(repository, name, etag_timeout=DEADLINE_S))
+    except (OSError, HfHubHTTPError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UnavailableError(f"cannot fetch '{name}' of '{repository}': {reason}") from error

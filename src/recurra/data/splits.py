@@ -1,0 +1,196 @@
+"""A user's files become train, validation and test."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.core.errors import DataError
+from recurra.data.configuration import DataConfig
+from recurra.data.dataset import Group, TextDataset, TextSplit
+from recurra.data.files import Table, read_table
+from recurra.data.labels import label_indices, label_names
+
+HELD_OUT_SHARE = 0.1
+# With fewer, one class could not be in train and in both other splits.
+_MINIMUM_UNITS = 3
+
+
+def load_files(config: DataConfig) -> TextDataset:
+    """Loads a user's file and the validation and test files that may come with it; splits off what is not given.
+
+    Rows with the same cleaned text, or of the same group, stay on one side of a split that is made here. Files that are
+    given are taken as they are; texts that they share with train are counted in the notes; the leakage audit judges.
+
+    Args:
+        config: ``name`` is the path of the file; ``validation`` and ``test`` those of others.
+
+    Raises:
+        DataError: If a file cannot be used, or there are too few rows to split.
+    """
+    table = _read(config.name, config)
+    names = label_names(table, config.label_column)
+    whole = _as_split("train", table, names)
+    given = {
+        name: (other, _as_split(name, other, names))
+        for name, path in (("validation", config.validation), ("test", config.test))
+        if path is not None
+        for other in [_read(path, config)]
+    }
+    wanted = [name for name in ("validation", "test") if name not in given]
+    # Shares are of the rows that would be there if all three parts came from one file: 80/10/10, or 8:1.
+    share = HELD_OUT_SHARE / (1 - HELD_OUT_SHARE * len(given))
+    parts = split_rows(whole.texts, whole.labels, table.groups, dict.fromkeys(wanted, share), config.split_seed)
+    missing = [name for name in wanted if len(parts[name]) == 0]
+    if missing:
+        raise DataError(
+            f"'{table.source}' has too few rows to split off {' and '.join(missing)}: {len(table)} rows, "
+            f"{len(set(whole.texts))} different texts; give at least {_MINIMUM_UNITS} different texts of one class, "
+            "or your own files with --validation and --test"
+        )
+    splits = {"train": whole.select(parts["train"])}
+    for name in ("validation", "test"):
+        splits[name] = given[name][1] if name in given else whole.select(parts[name], name=name)
+    tables = {"rows": table, **{name: other for name, (other, _) in given.items()}}
+    return TextDataset(
+        name=Path(config.name).name,
+        protocol="split",
+        label_names=names,
+        splits=splits,
+        selection_split="validation",
+        reported_splits=["validation", "test"],
+        dropped={f"{name}: empty after cleaning": other.empty for name, other in tables.items() if other.empty},
+        notes=_notes(splits, names, given=list(given)),
+    )
+
+
+def load_split(path: Path | str, config: DataConfig, names: Sequence[str], *, name: str = "file") -> TextSplit:
+    """Loads one more file with the label names of a model that is there already.
+
+    Args:
+        path: A labelled file.
+        config: Names the columns.
+        names: Label names, by index.
+        name: Name of the split.
+
+    Raises:
+        DataError: If the file cannot be used or has a label that the model does not know.
+    """
+    return _as_split(name, _read(path, config), names)
+
+
+def _read(path: Path | str, config: DataConfig) -> Table:
+    return read_table(path, config.text_column, config.label_column, config.group_column)
+
+
+def _as_split(name: str, table: Table, names: Sequence[str]) -> TextSplit:
+    groups: list[Group] | None = None
+    if table.groups is not None:
+        groups = [(group,) if group else () for group in table.groups]
+    return TextSplit(name, table.texts, label_indices(table, names), table.ids, groups)
+
+
+def split_rows(
+    texts: Sequence[str],
+    labels: npt.NDArray[np.int64],
+    groups: Sequence[str] | None,
+    shares: Mapping[str, float],
+    seed: int,
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Splits rows by a hash of their text, stratified by label; the order of the rows does not matter.
+
+    Rows of equal text or equal group are one unit, which is never cut (also through chains: a text in two groups joins
+    them). A unit counts for its most frequent label. A class of fewer than three units stays in train whole.
+
+    Args:
+        texts: Cleaned texts.
+        labels: Label of each row, shape ``(rows,)``.
+        groups: Group of each row, empty for none; or None.
+        shares: Share of each label's rows that each split gets; train gets the rest.
+        seed: Seed of the hash.
+
+    Returns:
+        Row numbers, ascending, of ``train`` and of every split in ``shares``.
+    """
+    by_label: defaultdict[int, list[tuple[bytes, list[int]]]] = defaultdict(list)
+    for rows in _units(texts, groups):
+        counts = Counter(int(labels[row]) for row in rows)
+        label = min(counts, key=lambda value: (-counts[value], value))
+        key = min(hashlib.sha256(f"{seed}/{texts[row]}".encode("utf-8", "surrogatepass")).digest() for row in rows)
+        by_label[label].append((key, rows))
+    chosen: dict[str, list[int]] = {"train": [], **{name: [] for name in shares}}
+    for units in by_label.values():
+        ordered = [rows for _, rows in sorted(units)]
+        for name, rows in zip(_assign([len(rows) for rows in ordered], shares), ordered, strict=True):
+            chosen[name].extend(rows)
+    return {name: np.array(sorted(rows), dtype=np.int64) for name, rows in chosen.items()}
+
+
+def _units(texts: Sequence[str], groups: Sequence[str] | None) -> list[list[int]]:
+    """Rows that must stay together: connected through equal texts and equal groups (union-find)."""
+    parent = list(range(len(texts)))
+
+    def root(row: int) -> int:
+        while parent[row] != row:
+            parent[row] = parent[parent[row]]
+            row = parent[row]
+        return row
+
+    first: dict[tuple[str, str], int] = {}
+    for row, text in enumerate(texts):
+        keys = [("text", text)]
+        if groups is not None and groups[row]:
+            keys.append(("group", groups[row]))
+        for key in keys:
+            parent[root(row)] = root(first.setdefault(key, row))
+    units: defaultdict[int, list[int]] = defaultdict(list)
+    for row in range(len(texts)):
+        units[root(row)].append(row)
+    return list(units.values())
+
+
+def _assign(sizes: Sequence[int], shares: Mapping[str, float]) -> list[str]:
+    """The split of each unit: in order, a unit goes where it still fits, else to train."""
+    names = ["train"] * len(sizes)
+    if len(sizes) < _MINIMUM_UNITS:
+        return names
+    room = {name: max(1, round(share * sum(sizes))) for name, share in shares.items()}
+    for unit, size in enumerate(sizes):
+        fitting = next((name for name in room if size <= room[name]), None)
+        if fitting is not None:
+            names[unit] = fitting
+            room[fitting] -= size
+    for name in shares:
+        if name not in names:
+            # Every unit is larger than the share: the smallest does the least harm.
+            left = [unit for unit in range(len(sizes)) if names[unit] == "train"]
+            names[min(left, key=lambda unit: (sizes[unit], unit))] = name
+    return names
+
+
+def _notes(splits: Mapping[str, TextSplit], names: Sequence[str], given: Sequence[str]) -> list[str]:
+    notes = []
+    train = splits["train"]
+    labels_of: defaultdict[str, set[int]] = defaultdict(set)
+    for text, label in zip(train.texts, train.labels.tolist(), strict=True):
+        labels_of[text].add(label)
+    repeated = len(train) - len(labels_of)
+    if repeated:
+        opposed = sum(len(labels) > 1 for labels in labels_of.values())
+        notes.append(f"{repeated} train rows repeat the text of another; {opposed} texts have more than one label.")
+    for name in given:
+        shared = sum(text in labels_of for text in splits[name].texts)
+        if shared:
+            notes.append(
+                f"{shared} of {len(splits[name])} rows of the given {name} file have a text that train has too."
+            )
+    for name, split in splits.items():
+        absent = [label for index, label in enumerate(names) if not np.any(split.labels == index)]
+        if absent:
+            notes.append(f"Split '{name}' has no row of the class {', '.join(absent[:20])}.")
+    return notes

@@ -1,0 +1,99 @@
+"""Which tokenizer a run uses, and from where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recurra.core.errors import ConfigurationError, UnavailableError, did_you_mean
+from recurra.data.configuration import DataConfig
+from recurra.data.dataset import TextDataset
+from recurra.data.encoding import EncodedSplit, encode_split, encode_texts
+from recurra.data.hub import hub_file
+from recurra.data.vocabulary import as_transformers, describe_tokenizer, read_vocabulary, train_wordpiece, wordpiece
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+__all__ = ["EncodedSplit", "describe_tokenizer", "encode_split", "encode_texts", "load_tokenizer", "read_tokenizer"]
+
+BERT_UNCASED = "bert-base-uncased"
+TRAINED = "trained"
+_HUB_REPOSITORY = "google-bert/bert-base-uncased"
+_LOCAL_PATH = Path("tokenizers") / BERT_UNCASED / "vocab.txt"
+
+
+def load_tokenizer(config: DataConfig, dataset: TextDataset, data_root: Path | None) -> PreTrainedTokenizerFast:
+    """Returns the tokenizer that a configuration names; it encodes ``[CLS] text [SEP]``.
+
+    Args:
+        config: ``tokenizer`` is ``bert-base-uncased``, ``trained``, or the path of a folder or of a ``vocab.txt``.
+        dataset: A trained tokenizer sees its training split only.
+        data_root: Folder with local copies of public data, or None.
+
+    Raises:
+        ConfigurationError: If the name is unknown or the path holds no tokenizer.
+        UnavailableError: If the public vocabulary is neither in the data root nor to be had.
+    """
+    if config.tokenizer == TRAINED:
+        texts = dataset.splits["train"].texts
+        return as_transformers(wordpiece(train_wordpiece(texts, config.trained_vocab_size)))
+    if config.tokenizer in (BERT_UNCASED, _HUB_REPOSITORY):
+        return as_transformers(wordpiece(read_vocabulary(_public_vocabulary(data_root))))
+    return read_tokenizer(config.tokenizer)
+
+
+def _public_vocabulary(data_root: Path | None) -> Path:
+    """The data root's copy, else the hub's; the same file, so both give the same tokenizer and hash."""
+    if data_root is not None and (data_root / _LOCAL_PATH).is_file():
+        return data_root / _LOCAL_PATH
+    try:
+        return hub_file(_HUB_REPOSITORY, "vocab.txt")
+    except UnavailableError as error:
+        raise UnavailableError(
+            f"the vocabulary of {BERT_UNCASED} cannot be had: {error}; give --data-root DIR (or RECURRA_DATA_ROOT) "
+            f"where DIR/{_LOCAL_PATH} lies, or tokenizer=trained, or tokenizer=PATH of a vocab.txt"
+        ) from error
+
+
+def read_tokenizer(path: Path | str) -> PreTrainedTokenizerFast:
+    """Reads a tokenizer from a folder made by ``save_pretrained``, or from a ``vocab.txt``.
+
+    Raises:
+        ConfigurationError: If there is none, or it cannot be used for classification from ``[CLS]``.
+    """
+    place = Path(path)
+    if place.is_dir() and not (place / "tokenizer.json").exists():
+        place = place / "vocab.txt"
+    if not place.exists():
+        options = [BERT_UNCASED, TRAINED]
+        raise ConfigurationError(
+            f"unknown tokenizer '{path}'{did_you_mean(str(path), options)}; allowed: {', '.join(options)}, "
+            "or the path of a folder with tokenizer.json or of a vocab.txt"
+        )
+    if place.is_file():
+        return as_transformers(wordpiece(read_vocabulary(place)))
+    return _checked(_from_folder(place), place)
+
+
+def _from_folder(folder: Path) -> PreTrainedTokenizerFast:
+    from transformers import AutoTokenizer
+
+    # The tokenizers library raises a bare Exception for a broken file, so its own parser looks at it first.
+    try:
+        (folder / "tokenizer.json").read_bytes().decode("utf-8")
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigurationError(f"'{folder}' holds no tokenizer that can be read: {reason}") from error
+
+
+def _checked(tokenizer: PreTrainedTokenizerFast, folder: Path) -> PreTrainedTokenizerFast:
+    if not getattr(tokenizer, "is_fast", False):
+        raise ConfigurationError(f"the tokenizer in '{folder}' has no tokenizer.json; save it as a fast tokenizer")
+    if None in (tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id):
+        raise ConfigurationError(f"the tokenizer in '{folder}' lacks [PAD], [CLS] or [SEP]; use a BERT-like tokenizer")
+    ids = tokenizer("a")["input_ids"]
+    if ids[0] != tokenizer.cls_token_id or ids[-1] != tokenizer.sep_token_id:
+        raise ConfigurationError(f"the tokenizer in '{folder}' does not write [CLS] text [SEP]; use a BERT-like one")
+    return tokenizer

@@ -1,0 +1,115 @@
+"""A trained run as a classifier: text in, label out, in the order of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.core.errors import CheckpointError
+from recurra.core.record import RECORD_NAME, read_record
+from recurra.data.cleaning import clean_texts
+
+DEFAULT_BATCH_SIZE = 64
+
+
+class Engine(Protocol):
+    """What computes logits from cleaned texts."""
+
+    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
+        """Returns ``(texts, labels)``."""
+        ...
+
+
+class Classifier:
+    """Predicts labels of texts, with scikit-learn's conventions.
+
+    Cleaning and tokenisation are those of the training; texts are computed in batches of like length and returned in
+    their own order.
+
+    Args:
+        engine: Computes logits.
+        label_names: Name of each class.
+        batch_size: Texts a batch.
+    """
+
+    def __init__(self, engine: Engine, label_names: Sequence[str], *, batch_size: int = DEFAULT_BATCH_SIZE) -> None:
+        self.engine = engine
+        self.classes_: npt.NDArray[np.str_] = np.array(list(label_names), dtype=str)
+        self.batch_size = batch_size
+
+    @classmethod
+    def from_run(
+        cls, run: Path | str, *, precision: str | None = None, batch_size: int = DEFAULT_BATCH_SIZE
+    ) -> Classifier:
+        """Reads a finished run folder.
+
+        Args:
+            run: Folder with ``record.json`` and ``model/``.
+            precision: ``fp32`` or ``bf16``; none takes the run's own.
+            batch_size: Texts a batch.
+
+        Raises:
+            CheckpointError: If the folder is not a finished run of ours, or its model is damaged.
+        """
+        folder = Path(run)
+        if not (folder / RECORD_NAME).exists() and not (folder / "model").is_dir():
+            raise CheckpointError(f"'{folder}' is not a run folder; give a folder made by 'recurra train'")
+        record = read_record(folder)
+        engine = load_engine(
+            folder / "model",
+            kind=record.model.kind,
+            precision=precision or record.environment.precision,
+            max_length=int(record.config["data"]["max_length"]),
+        )
+        return cls(engine, record.data.label_names, batch_size=batch_size)
+
+    def logits(self, texts: Sequence[str], *, clean: bool = True) -> npt.NDArray[np.float32]:
+        """Returns scores ``(texts, labels)`` whose softmax is the probability.
+
+        Args:
+            texts: Texts as they come; an empty one is allowed.
+            clean: Whether to clean them as the training data was cleaned; false if they are clean already.
+        """
+        if isinstance(texts, str):
+            raise TypeError("texts is one string; give a list of texts")
+        if not len(texts):
+            return np.empty((0, len(self.classes_)), dtype=np.float32)
+        return self.engine.logits(clean_texts(texts) if clean else texts, self.batch_size)
+
+    def predict_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Returns probabilities ``(texts, labels)``."""
+        return softmax(self.logits(texts))
+
+    def predict(self, texts: Sequence[str]) -> npt.NDArray[np.str_]:
+        """Returns the name of the most probable label of each text, ``(texts,)``."""
+        return self.classes_[self.logits(texts).argmax(axis=1)]
+
+    def stream(self, chunks: Iterable[Sequence[str]]) -> Iterator[npt.NDArray[np.float64]]:
+        """Yields the probabilities of each chunk of texts; holds one chunk at a time."""
+        for chunk in chunks:
+            yield self.predict_proba(chunk)
+
+
+def softmax(logits: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+    """Returns probabilities over the last axis."""
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    return shifted / shifted.sum(axis=-1, keepdims=True)
+
+
+def load_engine(folder: Path, *, kind: str, precision: str, max_length: int) -> Engine:
+    """Reads the model folder of a run.
+
+    Raises:
+        CheckpointError: If it is not whole, or not ours.
+    """
+    if kind == "linear":
+        from recurra.deployment.engines import LinearEngine
+
+        return LinearEngine.load(folder)
+    from recurra.deployment.engines import TransformerEngine
+
+    return TransformerEngine.load(folder, precision=precision, max_length=max_length)

@@ -1,0 +1,29 @@
+"""Audits: measurements of whether the numbers can be trusted. Each returns `recurra.core.record.AuditResult` values.
+
+The names are resolved on first use: the data audits must not load torch, which only the model audit needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recurra.evaluation.audits.invariance import audit_invariance
+    from recurra.evaluation.audits.leakage import audit_leakage, contained_mask
+    from recurra.evaluation.audits.shortcuts import audit_shortcuts
+
+__all__ = ["audit_invariance", "audit_leakage", "audit_shortcuts", "contained_mask"]
+
+_HOMES = {
+    "audit_invariance": "invariance",
+    "audit_leakage": "leakage",
+    "audit_shortcuts": "shortcuts",
+    "contained_mask": "leakage",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

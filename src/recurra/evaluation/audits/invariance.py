@@ -1,0 +1,209 @@
+"""Invariance audit of a trained model: a text's logits must not depend on padding or on the batch it came in.
+
+A model that fails here has other figures at another batch size, and its measured speed (batched, padded) belongs to
+other predictions than its measured quality. Known causes: a mask that is ignored, the first row's mask applied to the
+whole batch, statistics taken over the batch, positions counted from the padded end.
+
+Both audits run in FP32, in evaluation mode, without autocast and without reduced-precision matrix products, and judge
+the largest absolute difference of a logit, divided by the largest absolute logit of the reference. Kernels add in
+another order for another shape, which gives about 1e-6; the tolerance is 1e-4; a real defect gives 1e-2 and more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recurra.core.record import AuditResult
+from recurra.core.seeds import derive_seed
+
+TOLERANCE = 1e-4
+MIN_ROWS = 2
+
+Tokens = npt.NDArray[np.int64]
+
+
+def audit_invariance(
+    model: torch.nn.Module,
+    encoded: Sequence[Mapping[str, Any]],
+    *,
+    pad_token_id: int = 0,
+    rows: int = 12,
+    max_length: int | None = None,
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+) -> list[AuditResult]:
+    """Compares logits of the same texts alone, padded, and among different neighbours.
+
+    Args:
+        model: Called as ``model(input_ids=, attention_mask=)`` with int64 tensors of shape ``(batch, tokens)``; gives
+            ``.logits`` of shape ``(batch, labels)``. Left as it was found, also its mode; a model of another precision
+            is judged on a copy in FP32.
+        encoded: Tokenised rows: ``encoded[i]["input_ids"]`` is a list or array of token ids
+            (`recurra.data.tokenization.EncodedSplit`).
+        pad_token_id: What padding is made of.
+        rows: How many rows are compared; the shortest, the longest and a random choice.
+        max_length: Longest padded input in tokens; without it the model's ``config.max_position_embeddings``, if any.
+        tolerance: Largest allowed difference relative to the largest logit.
+        seed: Chooses the rows, their neighbours and what stands under the mask.
+
+    Returns:
+        ``invariance.padding``: a row alone at its own length against the same row padded further, by padding tokens and
+        by arbitrary tokens that the mask hides. ``invariance.neighbours``: a row alone against the same row, padded to
+        the same length, in batches of different company and at different places.
+    """
+    chosen = _choose_rows(encoded, rows, seed)
+    if len(chosen) < MIN_ROWS or min(map(len, chosen)) == 0:
+        reason = f"skipped: {len(chosen)} tokenised rows; {MIN_ROWS} that are not empty are needed"
+        return [
+            AuditResult(name=f"invariance.{kind}", status="skipped", summary=reason)
+            for kind in ("padding", "neighbours")
+        ]
+    limit = max_length or getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    rng = np.random.default_rng(derive_seed(seed, "invariance", "content"))
+    with _exact_fp32(model) as exact:
+        probe = _Probe(exact, pad_token_id)
+        return [_audit_padding(probe, chosen, limit, tolerance, rng), _audit_neighbours(probe, chosen, tolerance, rng)]
+
+
+class _Probe:
+    """Runs the model on padded batches."""
+
+    def __init__(self, model: torch.nn.Module, pad_token_id: int) -> None:
+        self.model = model
+        self.pad_token_id = pad_token_id
+        parameter = next(model.parameters(), None)
+        self.device = torch.device("cpu") if parameter is None else parameter.device
+
+    def logits(self, rows: Sequence[Tokens], length: int, filler: Tokens | None = None) -> npt.NDArray[np.float64]:
+        """Logits of rows padded to ``length``, shape ``(rows, labels)``; ``filler`` stands under the mask if given."""
+        tokens = np.full((len(rows), length), self.pad_token_id, dtype=np.int64)
+        if filler is not None:
+            tokens[:] = filler[:length]
+        mask = np.zeros((len(rows), length), dtype=np.int64)
+        for position, row in enumerate(rows):
+            tokens[position, : len(row)] = row
+            mask[position, : len(row)] = 1
+        output = self.model(
+            input_ids=torch.from_numpy(tokens).to(self.device), attention_mask=torch.from_numpy(mask).to(self.device)
+        )
+        return output.logits.detach().to("cpu", torch.float64).numpy()
+
+
+def _audit_padding(
+    probe: _Probe, rows: Sequence[Tokens], limit: int | None, tolerance: float, rng: np.random.Generator
+) -> AuditResult:
+    differences = {"padding tokens": 0.0, "masked tokens": 0.0}
+    scale = 0.0
+    longest = max(map(len, rows))
+    everything = np.concatenate(rows)
+    for row in rows:
+        alone = probe.logits([row], len(row))
+        scale = _largest(scale, alone)
+        targets = {len(row) + 1, longest + 16}
+        for length in sorted({min(target, limit or target) for target in targets} - {len(row)}):
+            if length < len(row):
+                continue
+            filler = rng.choice(everything, size=length)
+            for kind, what in (("padding tokens", None), ("masked tokens", filler)):
+                difference = probe.logits([row], length, what) - alone
+                differences[kind] = _largest(differences[kind], difference)
+    return _judge("padding", differences, scale=scale, rows=len(rows), tolerance=tolerance)
+
+
+def _audit_neighbours(probe: _Probe, rows: Sequence[Tokens], tolerance: float, rng: np.random.Generator) -> AuditResult:
+    # One padded length for all, so that only the company differs; what padding does is the other audit's question.
+    length = max(map(len, rows))
+    alone = np.concatenate([probe.logits([row], length) for row in rows])
+    scale = _largest(0.0, alone)
+    differences = {}
+    orders = {
+        "all together": np.arange(len(rows)),
+        "reversed": np.arange(len(rows))[::-1],
+        "shuffled": rng.permutation(len(rows)),
+    }
+    for name, order in orders.items():
+        differences[name] = _largest(0.0, probe.logits([rows[row] for row in order], length) - alone[order])
+    differences["pairs"] = 0.0
+    for pair in itertools.pairwise(rng.permutation(len(rows)).tolist()):
+        together = probe.logits([rows[row] for row in pair], length)
+        differences["pairs"] = _largest(differences["pairs"], together - alone[list(pair)])
+    return _judge("neighbours", differences, scale=scale, rows=len(rows), tolerance=tolerance)
+
+
+def _judge(kind: str, differences: Mapping[str, float], *, scale: float, rows: int, tolerance: float) -> AuditResult:
+    name = f"invariance.{kind}"
+    difference = max(differences.values(), key=_nan_last)
+    if not math.isfinite(difference) or not math.isfinite(scale):
+        summary = f"logits of {rows} rows are not finite; nothing can be compared"
+        return AuditResult(name=name, status="failed", summary=summary, threshold=tolerance, details={"rows": rows})
+    # A model whose logits are all zero has no scale; then the difference itself is judged.
+    value = difference / scale if scale > 0 else difference
+    what = "padding changes a logit" if kind == "padding" else "neighbours in the batch change a logit"
+    return AuditResult(
+        name=name,
+        status="failed" if value > tolerance else "passed",
+        summary=f"{what} by at most {value:.1e} of the largest ({rows} rows, FP32); allowed: {tolerance:.0e}",
+        value=value,
+        threshold=tolerance,
+        details={
+            "rows": rows,
+            "largest_difference": difference,
+            "logit_scale": scale,
+            "by_case": dict(differences),
+            "precision": "fp32",
+        },
+    )
+
+
+def _choose_rows(encoded: Sequence[Mapping[str, Any]], rows: int, seed: int) -> list[Tokens]:
+    """A random choice of distinct rows with the shortest and the longest of a larger choice among them."""
+    rng = np.random.default_rng(derive_seed(seed, "invariance", "rows"))
+    positions = rng.permutation(len(encoded))[: max(rows * 20, 200)].tolist()
+    distinct = {
+        tuple(tokens.tolist()): tokens
+        for tokens in (np.asarray(encoded[position]["input_ids"], dtype=np.int64) for position in positions)
+    }
+    pool = list(distinct.values())
+    if len(pool) <= rows:
+        return pool
+    by_length = sorted(range(len(pool)), key=lambda index: len(pool[index]))
+    ends = [by_length[0], by_length[-1]]
+    rest = [index for index in range(len(pool)) if index not in ends]
+    return [pool[index] for index in (ends + rest)[: max(rows, MIN_ROWS)]]
+
+
+def _largest(so_far: float, values: npt.NDArray[np.float64]) -> float:
+    """Largest absolute value seen; a value that is not finite stays."""
+    return float(np.max(np.abs(np.append(values, so_far))))
+
+
+def _nan_last(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+@contextlib.contextmanager
+def _exact_fp32(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The model in FP32 and evaluation mode, with exact matrix products; everything is put back afterwards."""
+    floating = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    exact = model if floating <= {torch.float32} else copy.deepcopy(model).float()
+    device_type = next((parameter.device.type for parameter in model.parameters()), "cpu")
+    precision = torch.get_float32_matmul_precision()
+    modes = [(module, module.training) for module in exact.modules()]
+    torch.set_float32_matmul_precision("highest")
+    exact.eval()
+    try:
+        with torch.no_grad(), torch.autocast(device_type, enabled=False):
+            yield exact
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        for module, training in modes:
+            module.training = training

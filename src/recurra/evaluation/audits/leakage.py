@@ -1,0 +1,217 @@
+"""Leakage audit: how much of a reported split the model has already seen in training.
+
+Five measures for each reported split, each against ``train``:
+
+``exact``       the text itself is a training text;
+``normalised``  the same after dropping case, punctuation and spacing;
+``contained``   the row's word sequence, of 3 words or more, stands verbatim inside a training text (or is one):
+                what happens when the phrases of one sentence are split at random;
+``ngram``       at least 70 % of the row's 8-grams of words stand in training texts (the criterion of Chowdhery et al.,
+                "PaLM", 2022, section 8), which catches copies with small edits;
+``source``      the row shares a source (a sentence, or a group that the user named) with a training row.
+
+Shares of all rows of the split are judged, for ``ngram`` those of at least 8 words. A few equal short texts are
+natural ("no . ."), so the thresholds are 1 % for ``exact`` and ``normalised`` and 5 % for ``contained`` and ``ngram``;
+a shared source is never natural where sources are known, so there the threshold is 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.core.record import AuditResult
+from recurra.data.dataset import TextDataset, TextSplit
+from recurra.evaluation.audits.overlap import find_overlap
+
+EXACT_THRESHOLD = 0.01
+NORMALISED_THRESHOLD = 0.01
+CONTAINED_THRESHOLD = 0.05
+NGRAM_THRESHOLD = 0.05
+SOURCE_THRESHOLD = 0.0
+
+MIN_CONTAINED_WORDS = 3
+NGRAM_WORDS = 8
+NGRAM_SHARE = 0.7
+# Fewer rows of 8 words than this say nothing about the split.
+MIN_NGRAM_ROWS = 20
+
+_EXAMPLES = 5
+_EXAMPLE_CHARACTERS = 200
+_NOT_WORD = re.compile(r"[\W_]+")
+
+Mask = npt.NDArray[np.bool_]
+
+
+def audit_leakage(dataset: TextDataset) -> list[AuditResult]:
+    """Audits every reported split against ``train``.
+
+    Args:
+        dataset: The corpus under its protocol.
+
+    Returns:
+        ``leakage.exact.<split>``, ``.normalised.``, ``.contained.``, ``.ngram.`` and ``.source.`` for each reported
+        split. ``value`` is the share of rows, ``details`` the number of rows, the rows judged, the criterion and up to
+        five examples with the training text where that is known. ``skipped`` where there is nothing to judge.
+    """
+    train = dataset.splits["train"]
+    return [result for name in dataset.reported_splits for result in _audit_split(train, dataset.splits[name], name)]
+
+
+def contained_mask(train_texts: Sequence[str], texts: Sequence[str]) -> Mask:
+    """Tells which texts stand verbatim inside a training text.
+
+    Args:
+        train_texts: Training texts.
+        texts: Texts to look up.
+
+    Returns:
+        Truth values, shape ``(texts,)``: the text has 3 words or more and its word sequence (split at white space)
+        stands in some training text. For the accuracy on rows that were and were not seen.
+    """
+    return find_overlap(train_texts, texts, ngram=NGRAM_WORDS, min_words=MIN_CONTAINED_WORDS).container >= 0
+
+
+def normalise(text: str) -> str:
+    """Drops case, punctuation and spacing; a text of punctuation alone is kept as it is."""
+    return _NOT_WORD.sub(" ", text.casefold()).strip() or text.strip()
+
+
+def _audit_split(train: TextSplit, split: TextSplit, name: str) -> list[AuditResult]:
+    if len(split) == 0 or len(train) == 0:
+        kinds = ("exact", "normalised", "contained", "ngram", "source")
+        reason = f"skipped: {len(split)} rows in {name}, {len(train)} in train; both need at least one"
+        return [AuditResult(name=f"leakage.{kind}.{name}", status="skipped", summary=reason) for kind in kinds]
+    overlap = find_overlap(train.texts, split.texts, ngram=NGRAM_WORDS, min_words=MIN_CONTAINED_WORDS)
+    return [
+        _result(
+            "exact",
+            name,
+            split,
+            _first_rows(train.texts, split.texts),
+            train,
+            threshold=EXACT_THRESHOLD,
+            criterion="the text is a training text",
+        ),
+        _result(
+            "normalised",
+            name,
+            split,
+            _first_rows(map(normalise, train.texts), map(normalise, split.texts)),
+            train,
+            threshold=NORMALISED_THRESHOLD,
+            criterion="the text is a training text but for case, punctuation and spacing",
+        ),
+        _result(
+            "contained",
+            name,
+            split,
+            overlap.container,
+            train,
+            threshold=CONTAINED_THRESHOLD,
+            criterion=f"the text's {MIN_CONTAINED_WORDS} words or more stand verbatim inside a training text",
+        ),
+        _ngram_result(name, split, overlap.ngrams, overlap.ngrams_found),
+        _source_result(name, split, train),
+    ]
+
+
+def _first_rows(train_texts: Iterable[str], texts: Iterable[str]) -> npt.NDArray[np.int64]:
+    """Row of the first equal training text for each text, -1 without one."""
+    rows: dict[str, int] = {}
+    for row, text in enumerate(train_texts):
+        rows.setdefault(text, row)
+    return np.asarray([rows.get(text, -1) for text in texts], dtype=np.int64)
+
+
+def _result(
+    kind: str,
+    name: str,
+    split: TextSplit,
+    train_rows: npt.NDArray[np.int64],
+    train: TextSplit,
+    *,
+    threshold: float,
+    criterion: str,
+) -> AuditResult:
+    hits = np.flatnonzero(train_rows >= 0)
+    examples = [
+        {"id": split.ids[row], "text": _cut(split.texts[row]), "train_text": _cut(train.texts[train_rows[row]])}
+        for row in hits[:_EXAMPLES].tolist()
+    ]
+    return _judge(
+        f"leakage.{kind}.{name}", examples, hits=len(hits), rows=len(split), threshold=threshold, criterion=criterion
+    )
+
+
+def _ngram_result(
+    name: str, split: TextSplit, total: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
+) -> AuditResult:
+    long_enough = int((total > 0).sum())
+    if long_enough < MIN_NGRAM_ROWS:
+        return AuditResult(
+            name=f"leakage.ngram.{name}",
+            status="skipped",
+            summary=f"skipped: {long_enough} rows of {NGRAM_WORDS} words or more; {MIN_NGRAM_ROWS} are needed",
+        )
+    share = found / np.maximum(total, 1)
+    hits = np.flatnonzero((total > 0) & (share >= NGRAM_SHARE))
+    examples = [
+        {"id": split.ids[row], "text": _cut(split.texts[row]), "share_found": round(float(share[row]), 3)}
+        for row in hits[:_EXAMPLES].tolist()
+    ]
+    criterion = f"at least {NGRAM_SHARE:.0%} of the text's {NGRAM_WORDS}-grams stand in training texts"
+    return _judge(
+        f"leakage.ngram.{name}",
+        examples,
+        hits=len(hits),
+        rows=long_enough,
+        threshold=NGRAM_THRESHOLD,
+        criterion=criterion,
+    )
+
+
+def _source_result(name: str, split: TextSplit, train: TextSplit) -> AuditResult:
+    if split.groups is None or train.groups is None:
+        return AuditResult(
+            name=f"leakage.source.{name}",
+            status="skipped",
+            summary="skipped: the sources (or groups) of the rows are not known",
+        )
+    seen = {source for group in train.groups for source in group}
+    shared = [[source for source in group if source in seen] for group in split.groups]
+    hits = [row for row, sources in enumerate(shared) if sources]
+    examples = [
+        {"id": split.ids[row], "text": _cut(split.texts[row]), "sources": shared[row][:3]} for row in hits[:_EXAMPLES]
+    ]
+    criterion = "the row shares a source sentence or group with a training row"
+    return _judge(
+        f"leakage.source.{name}",
+        examples,
+        hits=len(hits),
+        rows=len(split),
+        threshold=SOURCE_THRESHOLD,
+        criterion=criterion,
+    )
+
+
+def _judge(
+    audit: str, examples: list[dict[str, Any]], *, hits: int, rows: int, threshold: float, criterion: str
+) -> AuditResult:
+    value = hits / rows
+    return AuditResult(
+        name=audit,
+        status="failed" if value > threshold else "passed",
+        summary=f"{value:.2%} of rows ({hits:,} of {rows:,}): {criterion}; allowed: {threshold:.0%}",
+        value=value,
+        threshold=threshold,
+        details={"rows": hits, "rows_judged": rows, "criterion": criterion, "examples": examples},
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _EXAMPLE_CHARACTERS else text[: _EXAMPLE_CHARACTERS - 1] + "…"

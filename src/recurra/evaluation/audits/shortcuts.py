@@ -1,0 +1,256 @@
+"""Shortcut audit: can the label be guessed without reading? And are the labels themselves in order?
+
+Three measures:
+
+``shortcuts.format.<split>``  A classifier that sees the format alone (length, punctuation, digits, spacing, case) is
+    trained on ``train`` and measured on the split. Real sentiment or topic leaves weak traces in format; a strong one
+    means that positives and negatives came by different ways (another source, another cut), and a model may have
+    learned that. Judged by balanced accuracy, which label proportions cannot flatter: the audit fails if it exceeds
+    chance (1 / classes present) by more than 0.15 even at the lower end of its 95 % interval.
+``shortcuts.labels.<split>``  Label proportions of the split against those of ``train``: total variation distance, the
+    share of rows that would need another label. Fails above 0.20, beyond what chance explains (chi-squared, p < 0.001).
+``shortcuts.conflicts``  Rows of ``train`` and the reported splits whose text stands there with another label too: no
+    model can be right on both. Fails above 1 % of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from recurra.core.record import AuditResult
+from recurra.core.seeds import derive_seed
+from recurra.data.dataset import TextDataset, TextSplit
+
+FORMAT_MARGIN = 0.15
+LABEL_DISTANCE_THRESHOLD = 0.20
+LABEL_P_VALUE = 0.001
+CONFLICT_THRESHOLD = 0.01
+
+TRAIN_ROWS_CAP = 20_000
+MIN_TRAIN_ROWS = 100
+MIN_ROWS_A_CLASS = 20
+
+_PUNCTUATION = ".,!?;:'\"`()[]-/&$%*#@"
+FEATURE_NAMES = (
+    "characters",
+    "words",
+    "characters_a_word",
+    "longest_word",
+    "digits",
+    "upper_case_share",
+    "non_ascii",
+    "double_spaces",
+    "line_breaks",
+    "leading_space",
+    "trailing_space",
+    "ends_with_letter_or_digit",
+    *(f"count_{mark}" for mark in _PUNCTUATION),
+)
+
+_EXAMPLES = 5
+_EXAMPLE_CHARACTERS = 200
+
+
+def format_features(texts: Sequence[str]) -> npt.NDArray[np.float64]:
+    """Measures the format of texts, as the model sees them, and none of their words.
+
+    Args:
+        texts: Texts after cleaning.
+
+    Returns:
+        Shape ``(texts, features)``, columns as in `FEATURE_NAMES`.
+    """
+    rows = [_format_of(text) for text in texts]
+    return np.asarray(rows, dtype=np.float64).reshape(len(texts), len(FEATURE_NAMES))
+
+
+def audit_shortcuts(dataset: TextDataset, *, seed: int = 0) -> list[AuditResult]:
+    """Audits format shortcuts and labels of every reported split.
+
+    Args:
+        dataset: The corpus under its protocol.
+        seed: Chooses the training rows where there are more than 20,000.
+
+    Returns:
+        ``shortcuts.format.<split>`` and ``shortcuts.labels.<split>`` for each reported split, and
+        ``shortcuts.conflicts``; ``skipped`` with the reason where there is too little data.
+    """
+    train = dataset.splits["train"]
+    probe, reason = _fit_probe(train, seed)
+    results = []
+    for name in dataset.reported_splits:
+        split = dataset.splits[name]
+        results.append(_audit_format(probe, reason, train, split, name))
+        results.append(_audit_labels(train, split, name, dataset.label_names))
+    results.append(_audit_conflicts(dataset))
+    return results
+
+
+def _format_of(text: str) -> list[float]:
+    words = text.split()
+    characters = len(text)
+    return [
+        characters,
+        len(words),
+        characters / max(len(words), 1),
+        max(map(len, words), default=0),
+        sum(map(str.isdigit, text)),
+        sum(map(str.isupper, text)) / max(characters, 1),
+        0 if text.isascii() else sum(character > "\x7f" for character in text),
+        text.count("  "),
+        text.count("\n"),
+        text[:1].isspace(),
+        text[-1:].isspace(),
+        text[-1:].isalnum(),
+        *(text.count(mark) for mark in _PUNCTUATION),
+    ]
+
+
+def _fit_probe(train: TextSplit, seed: int) -> tuple[HistGradientBoostingClassifier | None, str]:
+    counts = np.unique(train.labels, return_counts=True)[1]
+    if len(train) < MIN_TRAIN_ROWS or len(counts) < 2 or counts.min() < MIN_ROWS_A_CLASS:
+        smallest = int(counts.min()) if len(counts) else 0
+        return None, (
+            f"skipped: train has {len(train)} rows, {len(counts)} labels, the rarest {smallest} times; "
+            f"needed are {MIN_TRAIN_ROWS} rows, 2 labels, each {MIN_ROWS_A_CLASS} times"
+        )
+    rng = np.random.default_rng(derive_seed(seed, "shortcuts"))
+    rows = np.sort(rng.permutation(len(train))[:TRAIN_ROWS_CAP])
+    # Balanced weights, because balanced accuracy is what is judged; small trees, because the features are few.
+    probe = HistGradientBoostingClassifier(
+        max_iter=100,
+        max_leaf_nodes=15,
+        learning_rate=0.1,
+        min_samples_leaf=20,
+        class_weight="balanced",
+        early_stopping=False,
+        random_state=derive_seed(seed, "shortcuts", "probe"),
+    )
+    texts = [train.texts[row] for row in rows.tolist()]
+    return probe.fit(format_features(texts), train.labels[rows]), ""
+
+
+def _audit_format(
+    probe: HistGradientBoostingClassifier | None, reason: str, train: TextSplit, split: TextSplit, name: str
+) -> AuditResult:
+    audit = f"shortcuts.format.{name}"
+    if probe is None:
+        return AuditResult(name=audit, status="skipped", summary=reason)
+    present, counts = np.unique(split.labels, return_counts=True)
+    if len(present) < 2 or counts.min() < MIN_ROWS_A_CLASS:
+        smallest = int(counts.min()) if len(counts) else 0
+        reason = (
+            f"skipped: {name} has {len(present)} labels, the rarest {smallest} times; "
+            f"needed are 2 labels, each {MIN_ROWS_A_CLASS} times"
+        )
+        return AuditResult(name=audit, status="skipped", summary=reason)
+    predicted = probe.predict(format_features(split.texts))
+    balanced, half = _balanced_accuracy(split.labels, predicted, present, counts)
+    majority = np.bincount(train.labels).argmax()
+    chance = 1 / len(present)
+    threshold = chance + FORMAT_MARGIN
+    accuracy = float((predicted == split.labels).mean())
+    majority_accuracy = float((split.labels == majority).mean())
+    return AuditResult(
+        name=audit,
+        status="failed" if balanced - half > threshold else "passed",
+        summary=(
+            f"format alone reaches balanced accuracy {balanced:.3f} ± {half:.3f} (chance {chance:.3f}, allowed "
+            f"{threshold:.3f}); accuracy {accuracy:.3f}, always the most frequent label {majority_accuracy:.3f}"
+        ),
+        value=balanced,
+        threshold=threshold,
+        details={
+            "rows": len(split),
+            "interval": [max(0.0, balanced - half), min(1.0, balanced + half)],
+            "chance": chance,
+            "accuracy": accuracy,
+            "majority_accuracy": majority_accuracy,
+            "train_rows": min(len(train), TRAIN_ROWS_CAP),
+            "features": list(FEATURE_NAMES),
+        },
+    )
+
+
+def _balanced_accuracy(
+    labels: npt.NDArray[Any], predicted: npt.NDArray[Any], present: npt.NDArray[Any], counts: npt.NDArray[Any]
+) -> tuple[float, float]:
+    """Mean recall over classes, and half the width of its 95 % interval (recalls are independent binomials)."""
+    right = np.asarray([(predicted[labels == label] == label).sum() for label in present])
+    # Agresti and Coull's two added successes and failures keep the width honest for recalls near 0 and 1.
+    smoothed = (right + 2) / (counts + 4)
+    variance = (smoothed * (1 - smoothed) / (counts + 4)).sum() / len(present) ** 2
+    return float((right / counts).mean()), float(stats.norm.ppf(0.975) * np.sqrt(variance))
+
+
+def _audit_labels(train: TextSplit, split: TextSplit, name: str, label_names: Sequence[str]) -> AuditResult:
+    audit = f"shortcuts.labels.{name}"
+    if min(len(train), len(split)) < MIN_ROWS_A_CLASS:
+        reason = f"skipped: {len(train)} rows in train, {len(split)} in {name}; {MIN_ROWS_A_CLASS} are needed"
+        return AuditResult(name=audit, status="skipped", summary=reason)
+    counts = np.stack([np.bincount(part.labels, minlength=len(label_names)) for part in (train, split)])
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    distance = float(np.abs(shares[0] - shares[1]).sum() / 2)
+    occurring = counts[:, counts.sum(axis=0) > 0]
+    p_value = float(stats.chi2_contingency(occurring).pvalue) if occurring.shape[1] > 1 else 1.0
+    failed = distance > LABEL_DISTANCE_THRESHOLD and p_value < LABEL_P_VALUE
+    named = [
+        {str(label): round(float(share), 4) for label, share in zip(label_names, row, strict=True)} for row in shares
+    ]
+    return AuditResult(
+        name=audit,
+        status="failed" if failed else "passed",
+        summary=(
+            f"label proportions differ from train's by {distance:.3f} (total variation, p = {p_value:.2g}); "
+            f"allowed: {LABEL_DISTANCE_THRESHOLD:.2f}"
+        ),
+        value=distance,
+        threshold=LABEL_DISTANCE_THRESHOLD,
+        details={"train": named[0], name: named[1], "p_value": p_value},
+    )
+
+
+def _audit_conflicts(dataset: TextDataset) -> AuditResult:
+    labels_of: dict[str, set[int]] = {}
+    rows = 0
+    names = ["train", *(name for name in dataset.reported_splits if name != "train")]
+    for name in names:
+        split = dataset.splits[name]
+        rows += len(split)
+        for text, label in zip(split.texts, split.labels.tolist(), strict=True):
+            labels_of.setdefault(text, set()).add(label)
+    if rows == 0:
+        return AuditResult(name="shortcuts.conflicts", status="skipped", summary="skipped: there are no rows")
+    by_split = {name: sum(len(labels_of[text]) > 1 for text in dataset.splits[name].texts) for name in names}
+    conflicting = sum(by_split.values())
+    texts = [text for text, labels in labels_of.items() if len(labels) > 1]
+    value = conflicting / rows
+    return AuditResult(
+        name="shortcuts.conflicts",
+        status="failed" if value > CONFLICT_THRESHOLD else "passed",
+        summary=(
+            f"{value:.2%} of rows ({conflicting:,} of {rows:,}) have a text that also stands with another label; "
+            f"allowed: {CONFLICT_THRESHOLD:.0%}"
+        ),
+        value=value,
+        threshold=CONFLICT_THRESHOLD,
+        details={
+            "rows": conflicting,
+            "rows_judged": rows,
+            "texts": len(texts),
+            "rows_by_split": by_split,
+            "examples": [
+                {
+                    "text": text[:_EXAMPLE_CHARACTERS],
+                    "labels": [dataset.label_names[i] for i in sorted(labels_of[text])],
+                }
+                for text in texts[:_EXAMPLES]
+            ],
+        },
+    )

@@ -1,0 +1,138 @@
+"""Multi-head self-attention with rotary position embedding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from recurra.models.configuration import RecurraConfig
+
+
+def rotary_table(positions: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
+    """Returns cosines and sines for every position and pair, ``(positions, head_dim / 2, 2)`` in FP32.
+
+    Pair ``i`` turns by ``position * theta ** (-2 i / head_dim)`` (Su et al. 2021, RoFormer, equation 15).
+    """
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32, device=device), theta**-exponents)
+    return torch.stack((angles.cos(), angles.sin()), dim=-1)
+
+
+def apply_rotary(states: Tensor, table: Tensor) -> Tensor:
+    """Turns consecutive pairs ``(2i, 2i+1)`` of each head by the position's angle.
+
+    Args:
+        states: ``(batch, tokens, ..., head_dim)``, any floating type; computed in FP32, returned in its own type.
+        table: ``(tokens, head_dim / 2, 2)`` from `rotary_table`.
+    """
+    tokens, pairs, _ = table.shape
+    middle = (1,) * (states.dim() - 3)
+    turn = torch.view_as_complex(table).view(1, tokens, *middle, pairs)
+    paired = torch.view_as_complex(states.float().unflatten(-1, (pairs, 2)))
+    return torch.view_as_real(paired * turn).flatten(-2).to(states.dtype)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention; queries, keys and values come from one matrix product.
+
+    RoPE turns queries and keys, so that a score depends on the relative position alone. Softmax and the products run in
+    ``scaled_dot_product_attention``, which takes the fused kernels where the device has them.
+    """
+
+    def __init__(self, config: RecurraConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_attention_heads
+        self.head_dim = config.head_dim
+        self.hidden_size = config.hidden_size
+        self.dropout = config.attention_dropout
+        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, states: Tensor, rotary: Tensor, mask: Tensor | None, causal: bool, queries: int | None) -> Tensor:
+        """Attends.
+
+        Args:
+            states: ``(batch, tokens, hidden)``, normalised.
+            rotary: ``(tokens, head_dim / 2, 2)``.
+            mask: Boolean, true where a key may be seen, broadcastable to ``(batch, heads, tokens, tokens)``, or none.
+            causal: Whether keys after the query are hidden (only without a mask: a mask holds it already).
+            queries: If given, only the first ``queries`` positions are computed and returned.
+
+        Returns:
+            ``(batch, tokens or queries, hidden)``.
+        """
+        batch, tokens, _ = states.shape
+        heads, head_dim, width = self.num_heads, self.head_dim, self.hidden_size
+        if queries is None:
+            qkv = self.qkv_proj(states).view(batch, tokens, 3 * heads, head_dim)
+            turned, value = qkv.split((2 * heads, heads), dim=2)
+            query, key = apply_rotary(turned, rotary).split(heads, dim=2)
+        else:
+            query_weight, pair_weight = self.qkv_proj.weight.split((width, 2 * width))
+            query_bias, pair_bias = self.qkv_proj.bias.split((width, 2 * width))
+            query = functional.linear(states[:, :queries], query_weight, query_bias)
+            query = apply_rotary(query.view(batch, queries, heads, head_dim), rotary[:queries])
+            pair = functional.linear(states, pair_weight, pair_bias).view(batch, tokens, 2 * heads, head_dim)
+            key, value = pair.split(heads, dim=2)
+            key = apply_rotary(key, rotary)
+            mask = mask if mask is None or mask.shape[-2] == 1 else mask[:, :, :queries]
+        dropout = self.dropout if self.training else 0.0
+        attended = attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, causal, dropout)
+        return self.out_proj(attended.transpose(1, 2).flatten(2))
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float = 0.0
+) -> Tensor:
+    """Softmax attention, ``(batch, heads, queries, head_dim)``, by the fastest way that the device has.
+
+    That is ``scaled_dot_product_attention``, except in bf16 on a CPU: there the fused kernel's backward pass takes 3 to 6
+    times as long as two plain matrix products and a softmax at 13 to 128 tokens, and its forward pass is no faster
+    (`benchmarks/attention.py` prints it).
+    """
+    if query.dtype == torch.bfloat16 and query.device.type == "cpu":
+        return _attend_plainly(query, key, value, mask, causal, dropout)
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal
+    )
+
+
+def _attend_plainly(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    scores = torch.matmul(query * query.shape[-1] ** -0.5, key.transpose(-1, -2))
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    weights = functional.dropout(scores.softmax(dim=-1), dropout, training=dropout > 0)
+    return torch.matmul(weights, value)
+
+
+def attention_mask(keep: Tensor | None, tokens: int, causal: bool, device: torch.device) -> tuple[Tensor | None, bool]:
+    """Turns a padding mask into what attention needs.
+
+    Args:
+        keep: ``(batch, tokens)``, non-zero at real tokens, or none when there is no padding.
+        tokens: Length of the batch.
+        causal: Whether later keys are hidden.
+        device: Where the mask lives.
+
+    Returns:
+        A boolean mask broadcastable to ``(batch, heads, tokens, tokens)`` or none, and whether the kernel's own causal
+        mode is to be used. A batch without padding on a CPU needs no mask, which is the kernels' fastest path; on an
+        accelerator looking would cost a synchronisation.
+    """
+    if keep is not None:
+        keep = keep.bool()
+        if keep.device.type == "cpu" and bool(keep.all()):
+            keep = None
+    if keep is None:
+        return None, causal
+    mask = keep[:, None, None, :]
+    if causal:
+        # The diagonal stays open so that a padded query has a key: a row without one would be NaN.
+        triangle = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+        mask = (mask & triangle) | torch.eye(tokens, dtype=torch.bool, device=device)
+    return mask, False

@@ -1,0 +1,80 @@
+"""Logits of many rows: batches in, one array out, in the order of the rows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recurra.core.errors import ConfigurationError, unknown
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def default_device() -> torch.device:
+    """The accelerator if there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def check_precision(precision: str) -> str:
+    """Returns ``precision`` if it is known and sensible here.
+
+    Raises:
+        ConfigurationError: For an unknown name, or FP16 on a CPU (its matrix products are 50 times slower than FP32's).
+    """
+    if precision not in PRECISIONS:
+        raise ConfigurationError(unknown("precision", precision, PRECISIONS))
+    if precision == "fp16" and not torch.cuda.is_available():
+        raise ConfigurationError(
+            "precision 'fp16' needs an accelerator: a CPU computes it far slower; use bf16 or fp32"
+        )
+    return precision
+
+
+def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Runs matrix products in ``precision``, the rest in FP32."""
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=PRECISIONS[precision])
+
+
+@torch.inference_mode()
+def predict_logits(
+    model: Any,
+    batches: Iterable[tuple[npt.NDArray[np.int64], Mapping[str, torch.Tensor]]],
+    rows: int,
+    *,
+    precision: str = "fp32",
+) -> npt.NDArray[np.float32]:
+    """Returns logits ``(rows, labels)`` in row order.
+
+    Args:
+        model: A classifier; put into evaluation mode for the call.
+        batches: Pairs of the batch's row numbers and the model's inputs.
+        rows: Number of rows in all.
+        precision: Precision of the matrix products.
+    """
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    result: npt.NDArray[np.float32] | None = None
+    try:
+        with autocast(precision, device):
+            for indices, inputs in batches:
+                mask = inputs.get("attention_mask")
+                logits = model(
+                    input_ids=inputs["input_ids"].to(device),
+                    attention_mask=None if mask is None else mask.to(device),
+                ).logits
+                if result is None:
+                    result = np.empty((rows, logits.shape[-1]), dtype=np.float32)
+                result[indices] = logits.float().cpu().numpy()
+    finally:
+        model.train(was_training)
+    if result is None:
+        return np.empty((0, int(model.config.num_labels)), dtype=np.float32)
+    return result

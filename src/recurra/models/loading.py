@@ -1,0 +1,88 @@
+"""Reading a classifier from a model folder: ours, whole, and without pickle, or one clear line."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel
+
+from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.core.files import read_json
+from recurra.models.configuration import RecurraConfig
+from recurra.models.modeling import RecurraForSequenceClassification
+
+WEIGHTS_NAME = "model.safetensors"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.joblib")
+
+
+def load_classifier_model(folder: Path | str) -> RecurraForSequenceClassification:
+    """Loads the classifier of a model folder, in evaluation mode.
+
+    Raises:
+        CheckpointError: If the folder is missing, not ours, truncated, or holds pickled files instead of safetensors.
+    """
+    folder = Path(folder)
+    _check_configuration(folder)
+    weights = folder / WEIGHTS_NAME
+    if not weights.exists():
+        pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+        if pickles:
+            raise CheckpointError(
+                f"'{folder}' holds '{pickles[0]}', a pickle, which can run code when it is read and is refused; "
+                f"convert it to {WEIGHTS_NAME} where you trust it"
+            )
+        raise CheckpointError(f"'{weights}' is missing; the model folder is incomplete; train or copy it again")
+    return _load(folder, weights)
+
+
+def _check_configuration(folder: Path) -> None:
+    path = folder / "config.json"
+    if not folder.is_dir() or not path.exists():
+        raise CheckpointError(f"'{folder}' is not a model folder: no config.json; give RUN/model of a finished run")
+    try:
+        values = read_json(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"'{path}' is not valid JSON ({error}); copy the model folder again") from error
+    kind = values.get("model_type") if isinstance(values, dict) else None
+    if kind != RecurraConfig.model_type:
+        raise CheckpointError(f"'{path}' is of model type '{kind}'; a model of ours has type 'recurra'")
+
+
+def _load(folder: Path, weights: Path) -> RecurraForSequenceClassification:
+    try:
+        with safe_open(weights, framework="pt") as handle:
+            present = set(handle.keys())
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"'{weights}' is not a whole safetensors file ({error}): truncated, or a pickle under that name; copy it again"
+        ) from error
+    loading = logging.getLogger("transformers.modeling_utils")
+    level = loading.level
+    loading.setLevel(logging.ERROR)
+    try:
+        model, details = RecurraForSequenceClassification.from_pretrained(
+            folder, use_safetensors=True, local_files_only=True, output_loading_info=True
+        )
+    except ConfigurationError as error:
+        raise CheckpointError(f"'{folder}/config.json': {error}") from error
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise CheckpointError(f"'{folder}' cannot be loaded: {first}; copy or train it again") from error
+    finally:
+        loading.setLevel(level)
+    _check_weights(weights, model, details, present)
+    return model.eval()
+
+
+def _check_weights(weights: Path, model: PreTrainedModel, details: dict[str, Any], present: set[str]) -> None:
+    expected = set(model.state_dict())
+    for problem, names in (
+        ("lacks", sorted(set(details["missing_keys"]) | (expected - present))),
+        ("has the unknown", sorted(details["unexpected_keys"])),
+        ("has another shape of", sorted(str(item) for item in details.get("mismatched_keys", ()))),
+    ):
+        if names:
+            raise CheckpointError(f"'{weights}' {problem} weight '{names[0]}': not a checkpoint of this configuration")

@@ -1,0 +1,126 @@
+"""What the audits of a table's runs found, once a finding, with what it means for a reader."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from recurra.core.record import AuditResult
+from recurra.study.report.runs import LoadedRun
+from recurra.study.report.summary import AuditLine
+
+DATA_AUDITS = ("leakage", "shortcut")
+
+MEANINGS = {
+    "leakage": (
+        "Rows of this split also stand in the training rows, so a model can score by remembering: every accuracy on "
+        "the split is too high, for every model. Compare on a split without the overlap."
+    ),
+    "shortcut": (
+        "Labels can be guessed from the form of the text (length, punctuation, spacing) without reading it: part of "
+        "every accuracy here says nothing about language."
+    ),
+    "invariance.padding": (
+        "The model's answer for a text changes with the padding behind it: its figures depend on how texts were "
+        "batched, and are not to be trusted."
+    ),
+    "invariance.neighbour": (
+        "The model's answer for a text changes with the other texts in the batch: its figures depend on how texts "
+        "were batched, and are not to be trusted."
+    ),
+    "invariance": "The model's answer for a text depends on more than the text: its figures are not to be trusted.",
+    "causality": "The model sees tokens that it is to predict: its loss and perplexity are not to be trusted.",
+}
+
+
+def meaning(name: str) -> str:
+    """What it means for a reader if the audit of this name fails."""
+    matches = [prefix for prefix in MEANINGS if name.startswith(prefix)]
+    if not matches:
+        return "What this audit guards does not hold: do not rely on the figures before you know why."
+    return MEANINGS[max(matches, key=len)]
+
+
+def group_of(name: str, splits: Iterable[str]) -> tuple[str, str]:
+    """Family and split of an audit, for a reader: ``leakage.contained.test`` is ``("leakage on test", "test")``.
+
+    Args:
+        name: Name of the audit.
+        splits: Names of the splits of its data.
+    """
+    split = next((split for split in splits if name.endswith(f".{split}")), "")
+    if not split:
+        return name.replace(".", " "), ""
+    return f"{name.partition('.')[0]} on {split}", split
+
+
+def _example(audit: AuditResult) -> str:
+    """The first example of a failure, if the audit kept one."""
+    examples = audit.details.get("examples")
+    if not isinstance(examples, list) or not examples or not isinstance(examples[0], dict) or "text" not in examples[0]:
+        return ""
+    text, source = examples[0]["text"], examples[0].get("train_text")
+    return f"“{text}” stands in the training row “{source}”" if source else f"“{text}”"
+
+
+def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
+    """Collects the audits of all runs of a table: failed first, then skipped, then passed.
+
+    The same finding of several runs is one line that says whom it concerns. Passed audits of a trained model differ in
+    their figures from run to run: they are one line with the run that came closest to the threshold.
+
+    Args:
+        groups: The runs of each model, by label.
+    """
+    runs_of = {label: [run.record.seed for run in runs] for label, runs in groups.items()}
+    found: dict[tuple[str, str, str], list[tuple[str, int, AuditResult]]] = defaultdict(list)
+    for label, runs in groups.items():
+        for run in runs:
+            for audit in run.record.audits:
+                same = "" if audit.status == "passed" and not audit.name.startswith(DATA_AUDITS) else audit.summary
+                found[(audit.name, audit.status, same)].append((label, run.record.seed, audit))
+    order = {"failed": 0, "skipped": 1, "passed": 2}
+    splits = [split for runs in groups.values() for run in runs for split in run.record.data.splits]
+    lines = [_line(name, status, members, runs_of, splits) for (name, status, _), members in found.items()]
+    return sorted(lines, key=lambda line: (order[line.status], line.scope, line.name))
+
+
+def _line(
+    name: str,
+    status: str,
+    members: Sequence[tuple[str, int, AuditResult]],
+    runs_of: Mapping[str, Sequence[int]],
+    splits: Iterable[str],
+) -> AuditLine:
+    group, split = group_of(name, splits)
+    worst = max((audit for _, _, audit in members), key=lambda audit: audit.value if audit.value is not None else -1.0)
+    return AuditLine(
+        name=name,
+        group=group,
+        status=status,
+        summary=worst.summary,
+        meaning=meaning(name) if status == "failed" else "",
+        example=_example(worst) if status == "failed" else "",
+        value=worst.value,
+        threshold=worst.threshold,
+        concerns=_concerns(members, runs_of),
+        scope="data" if name.startswith(DATA_AUDITS) else "model",
+        split=split,
+    )
+
+
+def _concerns(members: Sequence[tuple[str, int, AuditResult]], runs_of: Mapping[str, Sequence[int]]) -> str:
+    seeds: dict[str, list[int]] = defaultdict(list)
+    for label, seed, _ in members:
+        if seed not in seeds[label]:
+            seeds[label].append(seed)
+    if all(len(seeds.get(label, ())) == len(of_model) for label, of_model in runs_of.items()):
+        return "every run"
+    parts = []
+    for label, of_run in seeds.items():
+        if len(of_run) == len(runs_of[label]):
+            parts.append(label)
+        else:
+            word = "seed" if len(of_run) == 1 else "seeds"
+            parts.append(f"{label} ({word} {', '.join(str(seed) for seed in of_run)})")
+    return "; ".join(parts)

@@ -1,0 +1,136 @@
+"""The report: one HTML file that needs nothing else, from the runs on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from recurra.core.configuration import write_yaml
+from recurra.core.files import write_json, write_text
+from recurra.study.report import formatting
+from recurra.study.report.aggregate import summarise
+from recurra.study.report.charts import charts_of
+from recurra.study.report.runs import LoadedRun, load_runs
+from recurra.study.report.summary import Summary
+
+TEMPLATES = Path(__file__).parent / "templates"
+REPORT_NAME = "report.html"
+SUMMARY_NAME = "summary.json"
+FILTERS = (
+    "decimal",
+    "significant",
+    "interval",
+    "points",
+    "p_value",
+    "count",
+    "amount",
+    "duration",
+    "moment",
+    "seeds",
+    "words",
+)
+
+
+def write_report(
+    output: Path | str,
+    runs: Sequence[Path],
+    *,
+    title: str,
+    command: str = "",
+    latency: Mapping[str, Any] | None = None,
+    failures: Mapping[str, str] | None = None,
+) -> Path:
+    """Writes ``report.html`` and ``summary.json`` from run folders.
+
+    Args:
+        output: The study's folder; or a path that ends in ``.html``, then only that file is written.
+        runs: Run folders. Those without a readable record are listed as failed.
+        title: Heading of the report.
+        command: The command that makes these runs again.
+        latency: Content of the study's ``latency.json``, if there is one.
+        failures: Reasons of failed runs that the caller knows, by run identifier.
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    path = Path(output)
+    alone = path.suffix == ".html"
+    finished, failed = load_runs(runs, failures)
+    summary = summarise(finished, latency, failed, base=path.parent if alone else path)
+    target = path if alone else path / REPORT_NAME
+    write_text(target, render_report(summary, finished, title=title, command=command))
+    if not alone:
+        write_json(path / SUMMARY_NAME, summary.plain())
+    return target
+
+
+def render_report(summary: Summary, runs: Sequence[LoadedRun], *, title: str, command: str = "") -> str:
+    """Renders the report.
+
+    Args:
+        summary: Of the runs.
+        runs: The runs themselves, for histories, lengths and configurations.
+        title: Heading of the report.
+        command: The command that makes these runs again.
+
+    Returns:
+        HTML. Every text that came from outside is escaped.
+    """
+    records = {run.record.run_id: run.record for run in runs}
+    charts = {table.key: charts_of(table, records, f"t{index}") for index, table in enumerate(summary.tables)}
+    created = sorted(record.created for record in records.values())
+    page = (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            summary=summary,
+            charts=charts,
+            title=title,
+            command=command,
+            first_created=created[0] if created else "",
+            last_created=created[-1] if created else "",
+            codes=_codes(runs),
+            settings=_settings(runs),
+        )
+    )
+    # A lone surrogate from a broken file name or label cannot be written as UTF-8.
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update({name: getattr(formatting, name) for name in FILTERS})
+    environment.globals.update(point_range=formatting.point_range, none=formatting.NONE)
+    return environment
+
+
+def _codes(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
+    """Versions of the code that ran, each once."""
+    found: dict[tuple[str, str | None, bool | None], int] = {}
+    for run in runs:
+        code = run.record.code
+        key = (code.version, code.commit, code.dirty)
+        found[key] = found.get(key, 0) + 1
+    return [
+        {"version": version, "commit": commit, "dirty": dirty, "runs": number}
+        for (version, commit, dirty), number in found.items()
+    ]
+
+
+def _settings(runs: Sequence[LoadedRun]) -> dict[str, str]:
+    """The configuration of each run without its seed, as YAML, by run identifier."""
+    return {run.record.run_id: write_yaml(run.settings) for run in runs}

@@ -1,0 +1,134 @@
+"""Reads finished runs from disk: their records, and the predictions beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from recurra.core.configuration import content_hash
+from recurra.core.errors import RecurraError
+from recurra.core.record import LatencyRecord, RunRecord, read_record
+from recurra.evaluation.predictions import predictions_path, read_predictions
+
+# Settings that say where and how a run was carried out. Two runs that differ in nothing else are repetitions.
+PLACE_SETTINGS = frozenset(
+    {"seed", "output", "data_root", "device", "threads", "workers", "cache_dir", "name", "run_id", "keep_checkpoints"}
+)
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A finished run: the folder it lies in, and its record."""
+
+    folder: Path
+    record: RunRecord
+
+    @property
+    def protocol(self) -> str:
+        """Name of the training protocol."""
+        return self.record.training.protocol
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The configuration without the seed and without what only says where the run took place."""
+        return {key: value for key, value in self.record.config.items() if key not in PLACE_SETTINGS}
+
+    @property
+    def settings_hash(self) -> str:
+        """Equal for runs that differ in the seed alone."""
+        return content_hash([self.record.model.preset, self.settings])
+
+
+@dataclass(frozen=True)
+class FailedRun:
+    """A run without a usable record: its name and the reason, in one line."""
+
+    run_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Correctness:
+    """Which rows of a split a run got right.
+
+    Attributes:
+        ids: Identifier of each row.
+        labels: True label of each row, ``(rows,)``.
+        correct: Whether the prediction is right, ``(rows,)`` of bool.
+    """
+
+    ids: tuple[str, ...]
+    labels: NDArray[np.int64]
+    correct: NDArray[np.bool_]
+
+    def same_rows(self, other: Correctness) -> bool:
+        """Whether both judge the same rows in the same order."""
+        return self.ids == other.ids and bool(np.array_equal(self.labels, other.labels))
+
+
+def load_runs(
+    folders: Iterable[Path], failures: Mapping[str, str] | None = None
+) -> tuple[list[LoadedRun], list[FailedRun]]:
+    """Reads every record that can be read and names every one that cannot.
+
+    Args:
+        folders: Run folders.
+        failures: Reasons that the caller knows (run identifier to message); they win over what the folder tells.
+
+    Returns:
+        The finished runs in the order given, and the failed ones.
+    """
+    finished: list[LoadedRun] = []
+    failed = dict(failures or {})
+    for folder in folders:
+        path = Path(folder)
+        try:
+            record = read_record(path)
+        except RecurraError as error:
+            failed.setdefault(path.name, str(error))
+            continue
+        finished.append(LoadedRun(path, record))
+    return finished, [FailedRun(name, " ".join(reason.split())) for name, reason in failed.items()]
+
+
+def load_correctness(run: LoadedRun, split: str) -> Correctness | None:
+    """Reads which rows of a split a run got right, or ``None`` if its predictions are not on disk or damaged."""
+    if split not in run.record.metrics or not predictions_path(run.folder, split).is_file():
+        return None
+    try:
+        predictions = read_predictions(run.folder, split)
+    except RecurraError:
+        return None
+    return Correctness(tuple(predictions.ids), predictions.labels, predictions.correct)
+
+
+def read_latency(
+    latency: Mapping[str, Any] | None, runs: Sequence[LoadedRun]
+) -> tuple[dict[str, dict[str, LatencyRecord]], list[str]]:
+    """Reads a study's ``latency.json``: measurements of all models side by side in one process.
+
+    Args:
+        latency: ``{"runs": {run_id: {"batch_1": {...}, ...}}}``, or ``None``.
+        runs: The runs it should speak of.
+
+    Returns:
+        Measurements by run identifier, and one warning for each entry that cannot be read.
+    """
+    known = {run.record.run_id for run in runs}
+    entries = (latency or {}).get("runs", {})
+    result: dict[str, dict[str, LatencyRecord]] = {}
+    warnings: list[str] = []
+    for run_id, batches in entries.items() if isinstance(entries, Mapping) else ():
+        if run_id not in known:
+            continue
+        try:
+            result[run_id] = {key: LatencyRecord.model_validate(value) for key, value in dict(batches).items()}
+        except (ValidationError, TypeError, ValueError):
+            warnings.append(f"The study's latency of run {run_id} cannot be read; the run's own measurement is shown.")
+    return result, warnings

@@ -1,0 +1,235 @@
+"""Summaries as plain values, and tables for the terminal, the README and the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from recurra.core.errors import ConfigurationError, unknown
+from recurra.study.report import formatting as form
+from recurra.study.report.aggregate import summarise
+from recurra.study.report.runs import load_runs
+
+Plain = Mapping[str, Any]
+Link = Callable[[Plain], str]
+
+
+def summarise_runs(
+    runs: Sequence[Path], latency: Plain | None = None, *, failures: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Summarises run folders into plain JSON values: what ``--json`` prints and every table is made from.
+
+    Args:
+        runs: Run folders. One without a readable record is listed under ``failed_runs``.
+        latency: Content of the study's ``latency.json``, if there is one.
+        failures: Reasons of failed runs that the caller knows, by run identifier.
+
+    Returns:
+        The fields of `recurra.study.report.summary.Summary`: ``tables`` (one for each combination of data, split
+        protocol, training protocol and precision), ``machines``, ``failed_runs``, ``warnings``.
+    """
+    finished, failed = load_runs(runs, failures)
+    return summarise(finished, latency, failed).plain()
+
+
+def result_rows(table: Plain) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of the results table, as text, one row a model.
+
+    Args:
+        table: One of the ``tables`` of `summarise_runs`.
+    """
+    split = table["headline_split"]
+    headings = ["Model", "Seeds", "Accuracy", "95 % interval", "F1", "Loss", "Parameters", "Non-embedding", "MiB"]
+    headings += ["FLOPs/token", *(f"ms, batch {batch}" for batch in table["batch_sizes"]), "Training", "Audits"]
+    return headings, [_result_row(model, split, table["batch_sizes"]) for model in table["models"]]
+
+
+def _result_row(model: Plain, split: str, batches: Sequence[int]) -> list[str]:
+    score = model["scores"].get(split)
+    failed = model["failed_groups"]
+    return [
+        model["label"],
+        str(len(model["seeds"])),
+        _estimate(score["accuracy"]) if score else form.NONE,
+        _interval(score["accuracy"]) if score else form.NONE,
+        _estimate(score["f1"]) if score else form.NONE,
+        form.decimal(score["loss"], 3) if score else form.NONE,
+        form.count(model["parameters"]),
+        form.count(model["non_embedding_parameters"]),
+        form.significant(model["file_size_mib"]),
+        form.amount(model["flops_per_token"]),
+        *(_latency(model["latency"].get(str(batch))) for batch in batches),
+        form.duration(model["training_wall_s"]),
+        f"FAILED: {', '.join(failed)}" if failed else "passed" if model["audited"] else "none run",
+    ]
+
+
+def _estimate(estimate: Plain) -> str:
+    sd = estimate["sd"]
+    return form.decimal(estimate["mean"]) + (f" ± {sd:.4f}" if sd else "")
+
+
+def _interval(estimate: Plain) -> str:
+    text = form.interval(estimate["low"], estimate["high"])
+    return f"{text} ({estimate['basis']})" if text else form.NONE
+
+
+def _accuracy(estimate: Plain) -> str:
+    text = form.interval(estimate["low"], estimate["high"])
+    return form.decimal(estimate["mean"]) + (f" ({text})" if text else "")
+
+
+def _latency(timing: Plain | None) -> str:
+    if timing is None:
+        return form.NONE
+    return f"{form.significant(timing['median_ms'])} / {form.significant(timing['p90_ms'])}"
+
+
+def markdown_table(summary: Plain, *, part: str = "all", link: Link | None = None) -> str:
+    """Markdown of a summary, or of one part of it.
+
+    Args:
+        summary: From `summarise_runs`.
+        part: ``results``, ``splits``, ``tests``, ``published``, ``audits``, ``conclusion``, or ``all`` of them.
+        link: Gives the address of a run's record (an entry of ``runs``); the seeds then link to the records.
+
+    Raises:
+        ConfigurationError: If there is no such part.
+    """
+    if part not in PARTS:
+        raise ConfigurationError(unknown("part of a results table", part, PARTS))
+    blocks = []
+    for table in summary["tables"]:
+        made = [block for name in (_MAKERS if part == "all" else (part,)) if (block := _MAKERS[name](table, link))]
+        if made:
+            blocks.append("\n\n".join([f"**{text(table['title'])}**", *made]))
+    failed = [f"- {text(run['run_id'])}: {text(run['reason'])}" for run in summary["failed_runs"]]
+    if failed and part in ("all", "results"):
+        blocks.append("Runs that failed:\n\n" + "\n".join(failed))
+    return "\n\n".join(blocks) + "\n" if blocks else "No finished run.\n"
+
+
+def text(value: str) -> str:
+    """Makes a text safe inside a Markdown table: no pipes, tags or line breaks take effect."""
+    plain = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for character in "\\`*_[]|":
+        plain = plain.replace(character, f"\\{character}")
+    return plain
+
+
+def _grid(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A Markdown table; the first ``left`` columns are aligned left, the others right."""
+    rule = ["---" if index < left else "---:" for index in range(len(headings))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows))
+
+
+def _conclusion(table: Plain, _link: Link | None) -> str:
+    return text(table["conclusion"])
+
+
+def _results(table: Plain, link: Link | None) -> str:
+    headings, rows = result_rows(table)
+    rows = [[text(cell) for cell in row] for row in rows]
+    if link is not None:
+        for row, model in zip(rows, table["models"], strict=True):
+            row[1] = ", ".join(f"[{run['seed']}]({link(run)})" for run in model["runs"])
+    split = table["headline_split"]
+    rows_in_split = {model["scores"][split]["rows"] for model in table["models"] if split in model["scores"]}
+    counted = " or ".join(form.count(number) for number in sorted(rows_in_split))
+    caption = (
+        f"On the {text(split)} split ({counted} rows). Accuracy and F1: mean ± standard deviation over seeds; "
+        "95 % interval over seeds (Student's t) or, with one seed or a model that the seed does not change, over "
+        "examples (Wilson). Milliseconds a text: median / 90th percentile."
+    )
+    return f"{_grid(headings, rows)}\n\n{caption}"
+
+
+def _splits(table: Plain, _link: Link | None) -> str:
+    splits = table["reported_splits"]
+    if len(splits) < 2:
+        return ""
+    rows = []
+    for model in table["models"]:
+        scores = [model["scores"].get(split) for split in splits]
+        cells = [_accuracy(score["accuracy"]) if score else form.NONE for score in scores]
+        rows.append([text(model["label"]), *cells])
+    return _grid(["Accuracy (95 % interval)", *(text(split) for split in splits)], rows)
+
+
+def _tests(table: Plain, _link: Link | None) -> str:
+    if not table["tests"]:
+        return ""
+    rows = []
+    for test in table["tests"]:
+        tested = test["p_holm"] is not None
+        seeds = "; ".join(
+            f"{item['only_first']} : {item['only_second']}, p {form.p_value(item['p_holm'])}"
+            for item in test["mcnemar"]
+        )
+        rows.append(
+            [
+                text(f"{test['first']} − {test['second']}"),
+                text(test["statement"]) if tested else text(f"Not tested: {test['reason']}. {test['statement']}"),
+                form.points(test["gap"]),
+                form.point_range(test["low"], test["high"]) if tested else form.NONE,
+                form.p_value(test["p_holm"]),
+                seeds or form.NONE,
+            ]
+        )
+    headings = [
+        "Pair",
+        "Finding",
+        "Gap",
+        "95 %, paired bootstrap",
+        "p (Holm)",
+        "McNemar a seed: only first : only second",
+    ]
+    return _grid(headings, rows, left=2)
+
+
+def _published(table: Plain, _link: Link | None) -> str:
+    if not table["published"]:
+        return ""
+    rows = []
+    split = table["headline_split"]
+    for model in table["models"]:
+        lines = [line for line in table["published"] if line["model"] == model["preset"]]
+        score = model["scores"].get(split)
+        if lines and score:
+            own = (score["accuracy"]["mean"], score["f1"]["mean"], score["precision"], score["recall"])
+            rows.append([text(model["label"]), "ours", text(table["protocol"]), *map(form.decimal, own)])
+        rows += [
+            [
+                text(model["label"]),
+                f"published, {text(line['source'])}",
+                line["protocol"],
+                *(form.decimal(line[key]) for key in ("accuracy", "f1", "precision", "recall")),
+            ]
+            for line in lines
+        ]
+    return _grid(["Model", "Figures", "Split protocol", "Accuracy", "F1", "Precision", "Recall"], rows, left=3)
+
+
+def _audits(table: Plain, _link: Link | None) -> str:
+    rows = [
+        [
+            f"**{line['status'].upper()}**" if line["status"] == "failed" else line["status"],
+            text(line["name"]),
+            text(line["summary"]),
+            text(line["concerns"]),
+        ]
+        for line in table["audits"]
+    ]
+    return _grid(["Audit", "Name", "Finding", "Concerns"], rows, left=4) if rows else "No audit was run."
+
+
+_MAKERS: dict[str, Callable[[Plain, Link | None], str]] = {
+    "conclusion": _conclusion,
+    "results": _results,
+    "splits": _splits,
+    "tests": _tests,
+    "published": _published,
+    "audits": _audits,
+}
+PARTS = ("all", *_MAKERS)

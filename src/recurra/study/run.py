@@ -1,0 +1,305 @@
+"""One run from configuration to record: load, train, save, evaluate, audit, write the record last."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from recurra.core.environment import available_cores, code_record, environment_record
+from recurra.core.errors import ConfigurationError
+from recurra.core.files import FolderLock, read_json, storage_errors, write_json
+from recurra.core.progress import Reporter
+from recurra.core.record import (
+    RECORD_NAME,
+    AuditResult,
+    LatencyRecord,
+    MetricsRecord,
+    ModelRecord,
+    RunRecord,
+    TrainingRecord,
+    write_record,
+)
+from recurra.core.seeds import derive_seed
+from recurra.data.corpora import load_dataset
+from recurra.data.dataset import TextDataset
+from recurra.data.encoding import EncodedSplit, encode_split
+from recurra.data.tokenization import load_tokenizer
+from recurra.data.vocabulary import describe_tokenizer
+from recurra.deployment.classifier import Classifier, load_engine
+from recurra.deployment.engines import TransformerEngine
+from recurra.evaluation.audits import audit_invariance, audit_leakage, audit_shortcuts
+from recurra.evaluation.latency import measure_latency, synchroniser
+from recurra.evaluation.metrics import evaluate_logits
+from recurra.evaluation.predictions import write_predictions
+from recurra.models.accounting import count_parameters, flops_per_token
+from recurra.models.inference import check_precision, default_device
+from recurra.models.linear import LinearClassifier
+from recurra.models.modeling import RecurraForSequenceClassification
+from recurra.models.names import PRESETS
+from recurra.models.presets import preset
+from recurra.study.claim import claim_folder
+from recurra.study.machine import Machine
+from recurra.study.spec import LINEAR, RunConfig
+from recurra.training.fit import remove_checkpoints, started_by_torchrun, train_transformer
+from recurra.training.memory import peak_memory_mib
+
+MODEL_NAME = "model"
+TRAINING_NAME = "training.json"
+
+
+def execute_run(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> RunRecord | None:
+    """Executes a run, or takes it up where it was interrupted, or returns its record if it is done.
+
+    Args:
+        config: What to run.
+        folder: The run folder; held by this process meanwhile.
+        machine: Where and how.
+        reporter: For progress.
+
+    Returns:
+        The record; none on the other processes of a distributed run.
+
+    Raises:
+        StorageError: If the folder holds another run or is in use.
+        RecurraError: Whatever is wrong with the data or the configuration.
+    """
+    check_precision(config.precision)
+    quieten_libraries()
+    torch.set_num_threads(machine.threads or available_cores())
+    if started_by_torchrun() and int(os.environ["RANK"]) > 0:
+        if (folder / RECORD_NAME).exists():
+            return None
+        _train(config, folder, machine, Reporter(quiet=True))
+        return None
+    with FolderLock(folder):
+        done = claim_folder(config, folder)
+        if done is not None:
+            reporter.say(f"{config.run_id}: already done")
+            return done
+        return _execute(config, folder, machine, reporter)
+
+
+def quieten_libraries() -> None:
+    """Keeps other libraries' bars and chatter off the terminal; errors still show."""
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+
+
+def _execute(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> RunRecord:
+    dataset, training, model_record, tokenizer = _train(config, folder, machine, reporter)
+    reporter.say(f"{config.run_id}: evaluating")
+    engine = load_engine(
+        folder / MODEL_NAME,
+        kind=model_record.kind,
+        precision=config.precision,
+        max_length=config.data.max_length,
+    )
+    classifier = Classifier(engine, dataset.label_names, batch_size=max(config.protocol.evaluation_batch_size, 64))
+    metrics: dict[str, MetricsRecord] = {}
+    for name in dataset.reported_splits:
+        split = dataset.splits[name]
+        logits = classifier.logits(split.texts, clean=False)
+        write_predictions(folder, name, split.ids, split.labels, logits)
+        metrics[name] = evaluate_logits(logits, split.labels)
+    audits = data_audits(dataset)
+    if isinstance(engine, TransformerEngine):
+        encoded = encode_split(dataset.splits[dataset.reported_splits[-1]], engine.tokenizer, config.data.max_length)
+        audits += audit_invariance(engine.model, encoded, pad_token_id=engine.model.config.pad_token_id or 0)
+    latency: dict[str, LatencyRecord] = {}
+    if machine.latency:
+        reporter.say(f"{config.run_id}: timing")
+        latency = time_classifier(classifier, dataset, config)
+    record = RunRecord(
+        run_id=config.run_id,
+        config=config.plain(),
+        config_hash=config.config_hash,
+        seed=config.seed,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        code=code_record(),
+        environment=environment_record(
+            threads=torch.get_num_threads(), precision=config.precision, accelerator=accelerator_name()
+        ),
+        data=dataset.record(tokenizer),
+        model=model_record,
+        training=training,
+        metrics=metrics,
+        latency=latency,
+        audits=audits,
+    )
+    write_record(folder, record)
+    if not machine.keep_checkpoints:
+        remove_checkpoints(folder)
+    return record
+
+
+def data_audits(dataset: TextDataset) -> list[AuditResult]:
+    """Leakage and shortcut audits of a dataset."""
+    return [*audit_leakage(dataset), *audit_shortcuts(dataset)]
+
+
+def accelerator_name() -> str | None:
+    """Name of the accelerator, if there is one."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
+def _train(
+    config: RunConfig, folder: Path, machine: Machine, reporter: Reporter
+) -> tuple[TextDataset, TrainingRecord, ModelRecord, dict[str, Any]]:
+    reporter.say(f"{config.run_id}: loading data")
+    dataset = load_dataset(config.data, machine.data_root)
+    if config.model == LINEAR:
+        return _train_linear(config, dataset, folder)
+    tokenizer = load_tokenizer(config.data, dataset, machine.data_root)
+    transformers.set_seed(derive_seed(config.seed, "weights"))
+    model = RecurraForSequenceClassification(model_configuration(config, dataset, len(tokenizer)))
+    done = folder / TRAINING_NAME
+    if done.exists() and (folder / MODEL_NAME).is_dir():
+        training = TrainingRecord.model_validate(read_json(done))
+    else:
+        training = train_transformer(
+            model.to(default_device()),
+            _encode(dataset, "train", tokenizer, config, machine),
+            _encode(dataset, dataset.selection_split, tokenizer, config, machine),
+            config.protocol,
+            folder=folder,
+            seed=config.seed,
+            precision=config.precision,
+            reporter=reporter,
+        )
+        if not started_by_torchrun() or int(os.environ["RANK"]) == 0:
+            tokenizer.model_max_length = config.data.max_length
+            _save(folder, lambda target: (model.save_pretrained(target), tokenizer.save_pretrained(target)))
+            write_json(done, training.model_dump(mode="json"))
+        if started_by_torchrun():
+            leave_process_group()
+    return dataset, training, _model_record(config, model, folder), describe_tokenizer(tokenizer)
+
+
+def leave_process_group() -> None:
+    """Ends the distributed part in order; a process that just exits can abort the others."""
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def model_configuration(config: RunConfig, dataset: TextDataset, vocab_size: int) -> Any:
+    """The model configuration of a run: preset, overrides, and what the data decide.
+
+    Raises:
+        ConfigurationError: For an unknown preset or key, or an input length that the model does not allow.
+    """
+    overrides = dict(config.model_overrides)
+    base = str(overrides.pop("preset", config.model if config.model in PRESETS else "recurrent"))
+    names = dict(enumerate(dataset.label_names))
+    values = {
+        "vocab_size": vocab_size,
+        **overrides,
+        "id2label": names,
+        "label2id": {name: index for index, name in names.items()},
+    }
+    result = preset(base, num_labels=len(names), **values)
+    if result.max_position_embeddings < config.data.max_length:
+        raise ConfigurationError(
+            f"max_length is {config.data.max_length}, the model takes at most {result.max_position_embeddings} tokens; "
+            "lower data.max_length or raise max_position_embeddings"
+        )
+    return result
+
+
+def _encode(dataset: TextDataset, name: str, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:
+    return encode_split(dataset.splits[name], tokenizer, config.data.max_length, machine.cache_dir)
+
+
+def _save(folder: Path, write: Any) -> None:
+    """Writes the model folder beside its place and renames it, so that it is whole or absent."""
+    target, temporary = folder / MODEL_NAME, folder / f".{MODEL_NAME}.part"
+    with storage_errors(target):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        write(temporary)
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+
+
+def _model_record(config: RunConfig, model: RecurraForSequenceClassification, folder: Path) -> ModelRecord:
+    counts = count_parameters(model.config)
+    weights = folder / MODEL_NAME / "model.safetensors"
+    return ModelRecord(
+        preset=config.model,
+        kind="transformer",
+        parameters=counts.total,
+        embedding_parameters=counts.embeddings,
+        non_embedding_parameters=counts.non_embedding,
+        flops_per_token=flops_per_token(model.config, config.data.max_length),
+        file_size_bytes=weights.stat().st_size if weights.exists() else 0,
+        description=PRESETS[config.model][0] if config.model in PRESETS else "from a model file",
+    )
+
+
+def _train_linear(
+    config: RunConfig, dataset: TextDataset, folder: Path
+) -> tuple[TextDataset, TrainingRecord, ModelRecord, dict[str, Any]]:
+    train, selection = dataset.splits["train"], dataset.splits[dataset.selection_split]
+    start = time.perf_counter()
+    linear = LinearClassifier.fit(
+        train.texts,
+        train.labels,
+        num_labels=dataset.num_labels,
+        seed=config.seed,
+        selection=(selection.texts, selection.labels),
+    )
+    wall_s = time.perf_counter() - start
+    _save(folder, linear.save)
+    words = int(train.word_counts.sum())
+    training = TrainingRecord(
+        protocol=config.protocol.name,
+        epochs=0,
+        steps=0,
+        best_epoch=0,
+        wall_s=wall_s,
+        tokens_per_s=words / wall_s,
+        peak_memory_mib=peak_memory_mib(),
+    )
+    size = sum(path.stat().st_size for path in (folder / MODEL_NAME).iterdir())
+    model = ModelRecord(
+        preset=LINEAR,
+        kind="linear",
+        parameters=linear.num_parameters,
+        embedding_parameters=0,
+        non_embedding_parameters=linear.num_parameters,
+        # Two n-grams start at each word, each one multiply-add a score.
+        flops_per_token=4.0 * (dataset.num_labels if dataset.num_labels > 2 else 1),
+        file_size_bytes=size,
+        description=f"TF-IDF (1,2-grams) + logistic regression, C = {linear.inverse_regularisation:g}",
+    )
+    return dataset, training, model, {}
+
+
+def latency_batches(texts: list[str], batch_size: int) -> list[list[str]]:
+    """Texts of a whole split in batches of like length (by characters, which needs no tokenizer)."""
+    ordered = sorted(texts, key=len)
+    return [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
+
+
+def time_classifier(classifier: Classifier, dataset: TextDataset, config: RunConfig) -> dict[str, LatencyRecord]:
+    """Times a classifier over the whole last reported split, at batch 1 and at the evaluation batch size."""
+    texts = dataset.splits[dataset.reported_splits[-1]].texts
+    device = str(default_device()) if config.model != LINEAR else "cpu"
+    result: dict[str, LatencyRecord] = {}
+    for batch_size in sorted({1, config.protocol.evaluation_batch_size}):
+        result[f"batch_{batch_size}"] = measure_latency(
+            lambda batch: classifier.logits(batch, clean=False),
+            latency_batches(texts, batch_size),
+            synchronise=synchroniser(device),
+            threads=torch.get_num_threads(),
+            precision=config.precision,
+            device=device,
+            scope="text",
+        )
+    return result

@@ -1,0 +1,162 @@
+"""What to run: one run, and a study of many, as typed, frozen configurations."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from recurra.core.configuration import Settings, content_hash, override, read_yaml
+from recurra.core.errors import ConfigurationError, unknown
+from recurra.data.configuration import DataConfig
+from recurra.training.protocols import ProtocolConfig, load_protocol
+
+LINEAR = "linear"
+Precision = Literal["fp32", "bf16", "fp16"]
+
+# The linear control has no training protocol of ours; it stands in the tables of all of them.
+LINEAR_PROTOCOL = ProtocolConfig(name=LINEAR, learning_rate=1.0, batch_size=32, max_epochs=1)
+
+
+class RunConfig(Settings):
+    """One run: a model, data, a protocol and a seed.
+
+    Attributes:
+        model: Name in tables: a preset, ``linear``, or the name of a model file.
+        model_overrides: Keys of the model configuration on top of the preset; ``preset`` names another base.
+        data: What to train and test on.
+        data_hash: Hash of the user's files, so that a changed file is a changed run.
+        protocol: How to train.
+        seed: Seed of weights, batch order and dropout. The data have their own ``split_seed``.
+        precision: Precision of the matrix products.
+    """
+
+    model: str
+    model_overrides: dict[str, Any] = Field(default_factory=dict)
+    data: DataConfig
+    data_hash: str | None = None
+    protocol: ProtocolConfig
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    precision: Precision = "fp32"
+
+    @property
+    def config_hash(self) -> str:
+        """Identity of the run: equal hashes mean equal configurations."""
+        return content_hash(self.plain())
+
+    @property
+    def run_id(self) -> str:
+        """Readable and unique: data, protocol, model, training protocol, seed, and the hash's first digits."""
+        data = Path(self.data.name).stem if self.data_hash else self.data.name
+        parts = [data, self.data.protocol or "default", self.model]
+        if self.model != LINEAR:
+            parts += [self.protocol.name, f"s{self.seed}"]
+        slug = "-".join("".join(c if c.isalnum() or c in "._" else "-" for c in part) for part in parts)
+        return f"{slug[:100]}-{self.config_hash[:8]}"
+
+
+class StudySpec(Settings):
+    """A study: every combination of data, models, protocols and seeds.
+
+    Attributes:
+        name: Short name; the report's file name and heading.
+        title: Heading of the report; the name if empty.
+        data: Corpora or files.
+        models: Presets, ``linear``, or model files.
+        protocols: Training protocols by name or file.
+        protocol_overrides: ``key=value`` on top of each protocol.
+        seeds: Seeds; the linear control is deterministic and runs once.
+        precision: Precision of the matrix products.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)
+    title: str = ""
+    data: list[DataConfig] = Field(min_length=1)
+    models: list[str] = Field(min_length=1)
+    protocols: list[str] = Field(default=["paper"], min_length=1)
+    protocol_overrides: list[str] = Field(default_factory=list)
+    seeds: list[int] = Field(default=[0, 1, 2], min_length=1)
+    precision: Precision = "fp32"
+
+    @field_validator("models", "protocols", "seeds")
+    @classmethod
+    def _no_doubles(cls, values: list[Any]) -> list[Any]:
+        doubles = sorted({str(value) for value in values if values.count(value) > 1})
+        if doubles:
+            raise ValueError(f"{', '.join(doubles)} stands there twice; name each once")
+        return values
+
+
+def resolve_model(name: str) -> tuple[str, dict[str, Any]]:
+    """Returns the name and the overrides of a model given as preset, ``linear`` or YAML file.
+
+    Raises:
+        ConfigurationError: If there is no such preset or file.
+    """
+    from recurra.models.names import PRESET_NAMES
+
+    if name == LINEAR or name in PRESET_NAMES:
+        return name, {}
+    if Path(name).suffix in {".yaml", ".yml"}:
+        return Path(name).stem, read_yaml(name)
+    raise ConfigurationError(unknown("model", name, [LINEAR, *PRESET_NAMES, "a .yaml file"]))
+
+
+def file_hash(data: DataConfig) -> str | None:
+    """Hash of the files that a user's data come from, or none for a corpus by name."""
+    paths = [Path(name) for name in (data.name, data.validation, data.test) if name]
+    if not paths[0].is_file():
+        return None
+    digest = hashlib.sha256()
+    for path in paths:
+        if path.is_file():
+            with path.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def make_run(
+    model: str,
+    data: DataConfig,
+    protocol: ProtocolConfig,
+    *,
+    seed: int,
+    precision: str,
+    overrides: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Builds a run's configuration from what a person names."""
+    name, file_overrides = resolve_model(model)
+    linear = name == LINEAR
+    return RunConfig.parse(
+        {
+            "model": name,
+            "model_overrides": {**file_overrides, **(overrides or {})},
+            "data": data.plain(),
+            "data_hash": file_hash(data),
+            "protocol": (LINEAR_PROTOCOL if linear else protocol).plain(),
+            "seed": 0 if linear else seed,
+            "precision": "fp32" if linear else precision,
+        },
+        source="run",
+    )
+
+
+def expand(spec: StudySpec) -> list[RunConfig]:
+    """Returns all runs of a study, cheap controls first, then seed by seed so that early results cover every model."""
+    runs: dict[str, RunConfig] = {}
+    protocols = [load_protocol(name, spec.protocol_overrides) for name in spec.protocols]
+    for seed in spec.seeds:
+        for data in spec.data:
+            for protocol in protocols:
+                for model in sorted(spec.models, key=lambda name: name != LINEAR):
+                    run = make_run(model, data, protocol, seed=seed, precision=spec.precision)
+                    runs.setdefault(run.config_hash, run)
+    return list(runs.values())
+
+
+def load_study(path: Path | str, assignments: Iterable[str] = ()) -> StudySpec:
+    """Reads a study file."""
+    return StudySpec.parse(override(read_yaml(path), assignments), source=f"'{path}'")

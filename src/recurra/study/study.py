@@ -1,0 +1,180 @@
+"""A study from specification to report: plan, execute what is missing, time side by side, write the report."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from recurra.core.configuration import read_yaml, write_yaml
+from recurra.core.errors import StorageError
+from recurra.core.files import FolderLock, read_json, write_text
+from recurra.core.progress import Reporter
+from recurra.core.record import RunRecord
+from recurra.study.executor import LocalExecutor, Outcome, find_record, run_folder
+from recurra.study.machine import Machine
+from recurra.study.spec import RunConfig, StudySpec, expand
+
+SPEC_NAME = "study.yaml"
+LATENCY_NAME = "latency.json"
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a plan, and its record if it is done."""
+
+    config: RunConfig
+    folder: Path
+    record: RunRecord | None
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a study gave.
+
+    Attributes:
+        output: The study's folder.
+        outcomes: What became of each planned run, in the plan's order.
+        report: The HTML file, if there is at least one record.
+        summary: Plain values behind every table, for ``--json``.
+    """
+
+    output: Path
+    outcomes: list[Outcome]
+    report: Path | None
+    summary: dict[str, Any]
+
+    @property
+    def failed_runs(self) -> list[Outcome]:
+        """Runs without a record."""
+        return [outcome for outcome in self.outcomes if outcome.record is None]
+
+    @property
+    def failed_audits(self) -> list[str]:
+        """Names of failed audits, each once, with the data they concern."""
+        names: dict[str, None] = {}
+        for outcome in self.outcomes:
+            if outcome.record is not None:
+                for audit in outcome.record.failed_audits():
+                    names[f"{outcome.record.data.name} ({outcome.record.data.protocol}): {audit.name}"] = None
+        return list(names)
+
+
+def plan_study(spec: StudySpec, output: Path) -> list[PlannedRun]:
+    """Returns all runs of a study with what is already done."""
+    return [PlannedRun(config, run_folder(output, config), find_record(output, config)) for config in expand(spec)]
+
+
+def run_study(
+    spec: StudySpec,
+    output: Path,
+    machine: Machine,
+    *,
+    workers: int = 0,
+    reporter: Reporter,
+    command: str,
+) -> StudyResult:
+    """Runs what a study lacks and writes its report.
+
+    Args:
+        spec: What to run.
+        output: The study's folder; held by this process meanwhile.
+        machine: Where data lie, threads of a run.
+        workers: Runs at once; 0 chooses.
+        reporter: For progress.
+        command: The command line, shown in the report.
+
+    Raises:
+        StorageError: If the folder belongs to another study or is in use.
+    """
+    with FolderLock(output):
+        _claim(spec, output)
+        planned = plan_study(spec, output)
+        pending = [run.config for run in planned if run.record is None]
+        reporter.say(f"{spec.name}: {len(planned)} runs, {len(planned) - len(pending)} done, {len(pending)} to do")
+        executor = LocalExecutor(output, replace(machine, latency=False), workers=workers, reporter=reporter)
+        executed = {outcome.config.config_hash: outcome for outcome in executor.execute(pending)}
+        outcomes = [
+            executed.get(run.config.config_hash) or Outcome(run.config, run.folder, run.record) for run in planned
+        ]
+        done = [outcome.folder for outcome in outcomes if outcome.record is not None]
+        if done and machine.latency:
+            time_side_by_side(output, done, machine, reporter)
+        return _finish(spec, output, outcomes, command)
+
+
+def read_latency_file(output: Path) -> dict[str, Any] | None:
+    """Content of a study's ``latency.json``, or none if there is none or it is damaged."""
+    try:
+        values = read_json(output / LATENCY_NAME)
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def time_side_by_side(output: Path, runs: Sequence[Path], machine: Machine, reporter: Reporter) -> None:
+    """Times all models of a study in one process, in turns, unless that was done for exactly these runs.
+
+    Runs train side by side, so what each of them could measure of itself would depend on its neighbours.
+    """
+    present = read_latency_file(output)
+    if present is not None and set(present.get("runs", {})) == {run.name for run in runs}:
+        return
+    reporter.say(f"timing {len(runs)} runs side by side")
+    done = subprocess.run(
+        [sys.executable, "-m", "recurra.study.timing", str(output), machine.to_json(), *(run.name for run in runs)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        reporter.say(f"timing failed: {done.stderr.strip().splitlines()[-1:]}")
+
+
+def study_report(output: Path, *, title: str, command: str, outcomes: Sequence[Outcome]) -> tuple[Path | None, Any]:
+    """Writes ``report.html`` from the records of a study; returns its path and the plain summary."""
+    from recurra.study.report.html import write_report
+    from recurra.study.report.tables import summarise_runs
+
+    folders = [outcome.folder for outcome in outcomes]
+    failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
+    latency = read_latency_file(output)
+    summary = summarise_runs(folders, latency, failures=failures)
+    if len(failures) == len(folders):
+        return None, summary
+    return (
+        write_report(output, folders, title=title, command=command, latency=latency, failures=failures),
+        summary,
+    )
+
+
+def _finish(spec: StudySpec, output: Path, outcomes: list[Outcome], command: str) -> StudyResult:
+    report, summary = study_report(output, title=spec.title or spec.name, command=command, outcomes=outcomes)
+    return StudyResult(output, outcomes, report, summary)
+
+
+def _claim(spec: StudySpec, output: Path) -> None:
+    """Refuses a folder of another study; a study may grow (more seeds or models) in its own folder."""
+    path = output / SPEC_NAME
+    if path.exists():
+        present = read_yaml(path).get("name")
+        if present != spec.name:
+            raise StorageError(f"'{output}' holds the study '{present}', not '{spec.name}'; choose another --output")
+    elif any(item.name not in {".lock", "runs", LATENCY_NAME} for item in output.iterdir()):
+        raise StorageError(f"'{output}' is not empty and not a study of ours; choose another --output")
+    write_text(path, write_yaml(spec.plain()))
+
+
+def report_study(spec: StudySpec, output: Path, *, command: str) -> StudyResult:
+    """Writes the report of what is done and runs nothing."""
+    outcomes = [
+        Outcome(run.config, run.folder, run.record, None if run.record else "not run yet")
+        for run in plan_study(spec, output)
+    ]
+    return _finish(spec, output, outcomes, command)

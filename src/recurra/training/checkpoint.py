@@ -1,0 +1,135 @@
+"""Training state on disk without pickle: safetensors for tensors, JSON for the rest.
+
+A checkpoint counts only once its marker is there, which is written last; so a kill while saving costs that checkpoint and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from recurra.core.errors import CheckpointError
+from recurra.core.files import storage_errors, write_text
+
+MARKER_NAME = "complete.json"
+OPTIMIZER_NAME = "optimizer.safetensors"
+SCHEDULE_NAME = "schedule.json"
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest complete checkpoint below ``folder``, or none."""
+    complete = [path.parent for path in folder.glob(f"checkpoint-*/{MARKER_NAME}")]
+    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def mark_complete(checkpoint: Path, step: int) -> None:
+    """Writes the marker of a checkpoint whose other files are all on disk."""
+    write_text(checkpoint / MARKER_NAME, json.dumps({"step": step}) + "\n")
+
+
+def save_optimizer(path: Path, state: Mapping[str, Any]) -> None:
+    """Writes an optimiser's ``state_dict``: its tensors by ``index.name``, its groups as JSON metadata."""
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, Any] = {}
+    for index, entries in state["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{name}"] = value.detach().cpu().contiguous()
+            else:
+                scalars[f"{index}.{name}"] = value
+    metadata = {"param_groups": json.dumps(state["param_groups"]), "scalars": json.dumps(scalars)}
+    with storage_errors(path):
+        try:
+            save_file(tensors, path, metadata=metadata)
+        except SafetensorError as error:
+            raise OSError(f"optimiser state: {error}") from error
+
+
+def load_optimizer(path: Path) -> dict[str, Any]:
+    """Reads what `save_optimizer` wrote.
+
+    Raises:
+        CheckpointError: If the file is damaged.
+    """
+    from safetensors import safe_open
+
+    try:
+        tensors = load_file(path)
+        with safe_open(path, framework="pt") as handle:
+            metadata = handle.metadata()
+        state: dict[int, dict[str, Any]] = {}
+        for key, value in [*tensors.items(), *json.loads(metadata["scalars"]).items()]:
+            index, _, name = key.partition(".")
+            state.setdefault(int(index), {})[name] = value
+        return {"state": state, "param_groups": json.loads(metadata["param_groups"])}
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"'{path}' is damaged ({error}); delete its checkpoint folder and start again") from error
+
+
+def save_schedule(path: Path, state: Mapping[str, Any]) -> None:
+    """Writes a learning-rate schedule's ``state_dict`` (infinities allowed: plateau schedules start at one)."""
+    write_text(path, json.dumps(state) + "\n")
+
+
+def load_schedule(path: Path) -> dict[str, Any]:
+    """Reads what `save_schedule` wrote."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"'{path}' is damaged ({error}); delete its checkpoint folder and start again") from error
+
+
+def random_state_names(process: int) -> tuple[str, str]:
+    """File names of one process's random state: tensors and the rest."""
+    return f"random-{process}.safetensors", f"random-{process}.json"
+
+
+def save_random_state(folder: Path, process: int) -> None:
+    """Writes the states of Python's, NumPy's and PyTorch's generators, accelerators' too."""
+    tensor_name, json_name = random_state_names(process)
+    tensors = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        for index, state in enumerate(torch.cuda.get_rng_state_all()):
+            tensors[f"cuda.{index}"] = state
+    version, words, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - the Trainer seeds this one
+    plain = {
+        "python": [version, list(words), gauss],
+        "numpy": [kind, np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
+    }
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, folder / tensor_name)
+    write_text(folder / json_name, json.dumps(plain) + "\n")
+
+
+def load_random_state(folder: Path, process: int) -> None:
+    """Restores what `save_random_state` wrote."""
+    tensor_name, json_name = random_state_names(process)
+    try:
+        tensors = load_file(folder / tensor_name)
+        plain = json.loads((folder / json_name).read_text(encoding="utf-8"))
+        version, words, gauss = plain["python"]
+        kind, keys, *rest = plain["numpy"]
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"random state {process} in '{folder}' cannot be read ({error}); "
+            "resume with as many processes as it was started with, or start again"
+        ) from error
+    random.setstate((version, tuple(words), gauss))
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+    torch.set_rng_state(tensors["cpu"])
+    if torch.cuda.is_available():
+        states = [tensors[name] for name in sorted(tensors) if name.startswith("cuda.")]
+        if len(states) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(states)

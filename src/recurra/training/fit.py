@@ -1,0 +1,188 @@
+"""Training one model under one protocol, from the start or from its last checkpoint."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedModel, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
+
+from recurra.core.files import read_json
+from recurra.core.progress import Reporter
+from recurra.core.record import EpochRecord, TrainingRecord
+from recurra.core.seeds import derive_seed
+from recurra.data.batching import Collator
+from recurra.data.encoding import EncodedSplit
+from recurra.training.checkpoint import latest_checkpoint
+from recurra.training.memory import keep_freed_memory, peak_memory_mib
+from recurra.training.protocols import ProtocolConfig
+from recurra.training.trainer import HistoryCallback, RecurraTrainer, history_of
+
+CHECKPOINTS_NAME = "checkpoints"
+HISTORY_NAME = "history.jsonl"
+
+
+def train_transformer(
+    model: PreTrainedModel,
+    train: EncodedSplit,
+    selection: EncodedSplit,
+    protocol: ProtocolConfig,
+    *,
+    folder: Path,
+    seed: int,
+    precision: str,
+    reporter: Reporter,
+) -> TrainingRecord:
+    """Trains ``model`` in place and leaves the weights of the best epoch in it.
+
+    If the folder holds a complete checkpoint, training goes on from there. In FP32 on one machine the result is then
+    the same, bit for bit, as without the interruption.
+
+    Args:
+        model: Classifier with freshly initialised weights.
+        train: Tokenised training rows.
+        selection: Tokenised rows that choose the epoch (lowest loss).
+        protocol: How to train.
+        folder: Run folder; checkpoints and history go there.
+        seed: Seed of the batch order and of dropout.
+        precision: ``fp32`` or ``bf16`` (autocast), or ``fp16`` (with loss scaling; accelerator only).
+        reporter: For progress.
+
+    Returns:
+        What the record says of the training.
+
+    Raises:
+        RunError: If the loss is not finite.
+    """
+    keep_freed_memory()
+    arguments = training_arguments(protocol, folder / CHECKPOINTS_NAME, seed=seed, precision=precision)
+    steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
+    resumed_from = latest_checkpoint(folder / CHECKPOINTS_NAME)
+    with reporter.task("training", steps) as task:
+        trainer = RecurraTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=train,
+            eval_dataset=selection,
+            compute_metrics=_accuracy,
+            collator=Collator(model.config.pad_token_id or 0),
+            data_seed=derive_seed(seed, "order"),
+            callbacks=[HistoryCallback(folder / HISTORY_NAME, task), *_early_stopping(protocol)],
+        )
+        # Prints to standard output, which belongs to the command's own result.
+        trainer.remove_callback(PrinterCallback)
+        if resumed_from is None:
+            trainer.train()
+        elif _has_stopped(resumed_from, protocol):
+            trainer.restore_finished(resumed_from)
+        else:
+            reporter.say(f"resuming from {resumed_from.name}")
+            trainer.train(resume_from_checkpoint=str(resumed_from))
+    record = _record(trainer, train, protocol, resumed=int(resumed_from is not None))
+    trainer.callback_handler.callbacks.clear()
+    del trainer
+    gc.collect()
+    return record
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Removes the training checkpoints of a finished run."""
+    shutil.rmtree(folder / CHECKPOINTS_NAME, ignore_errors=True)
+
+
+def training_arguments(protocol: ProtocolConfig, folder: Path, *, seed: int, precision: str) -> TrainingArguments:
+    """Translates a protocol into the Trainer's own arguments."""
+    schedules: dict[str, tuple[str, dict[str, Any]]] = {
+        "plateau": (
+            "reduce_lr_on_plateau",
+            {"factor": protocol.plateau_factor, "patience": protocol.plateau_patience},
+        ),
+        "cosine": ("cosine", {}),
+        "linear": ("linear", {}),
+        "constant": ("constant_with_warmup", {}),
+    }
+    schedule, schedule_arguments = schedules[protocol.schedule]
+    on_accelerator = torch.cuda.is_available()
+    return TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=protocol.batch_size // protocol.gradient_accumulation,
+        gradient_accumulation_steps=protocol.gradient_accumulation,
+        per_device_eval_batch_size=max(protocol.evaluation_batch_size, 64),
+        num_train_epochs=protocol.max_epochs,
+        learning_rate=protocol.learning_rate,
+        weight_decay=protocol.weight_decay,
+        lr_scheduler_type=schedule,
+        lr_scheduler_kwargs=schedule_arguments,
+        warmup_steps=0 if protocol.schedule == "plateau" else protocol.warmup_ratio,
+        max_grad_norm=protocol.max_grad_norm,
+        label_smoothing_factor=protocol.label_smoothing,
+        optim="adamw_torch_fused",
+        bf16=precision == "bf16",
+        fp16=precision == "fp16",
+        use_cpu=not on_accelerator,
+        dataloader_pin_memory=on_accelerator,
+        remove_unused_columns=False,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        logging_strategy="epoch",
+        logging_nan_inf_filter=False,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_loss",
+        greater_is_better=False,
+        save_total_limit=2,
+        restore_callback_states_from_checkpoint=True,
+        report_to=[],
+        disable_tqdm=True,
+        log_level="error",
+        seed=derive_seed(seed, "dropout"),
+        ddp_find_unused_parameters=False,
+        ddp_backend="gloo" if started_by_torchrun() and not on_accelerator else None,
+    )
+
+
+def started_by_torchrun() -> bool:
+    """Whether this is one of several processes; ``WORLD_SIZE`` is torchrun's documented way to say so."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _early_stopping(protocol: ProtocolConfig) -> list[EarlyStoppingCallback]:
+    if protocol.early_stopping_patience == 0:
+        return []
+    return [EarlyStoppingCallback(protocol.early_stopping_patience, protocol.early_stopping_threshold)]
+
+
+def _has_stopped(checkpoint: Path, protocol: ProtocolConfig) -> bool:
+    """Whether training had already ended when this checkpoint was written: the Trainer would go on for an epoch."""
+    state = read_json(checkpoint / "trainer_state.json")
+    stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback", {})
+    waited = stopping.get("attributes", {}).get("early_stopping_patience_counter", 0)
+    patience = protocol.early_stopping_patience
+    return state["global_step"] >= state["max_steps"] or (patience > 0 and waited >= patience)
+
+
+def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
+    logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
+    return {"accuracy": float(np.mean(np.argmax(logits, axis=-1) == prediction.label_ids))}
+
+
+def _record(trainer: RecurraTrainer, train: EncodedSplit, protocol: ProtocolConfig, *, resumed: int) -> TrainingRecord:
+    history = [EpochRecord(**entry) for entry in history_of(trainer.state)]
+    wall_s = sum(epoch.wall_s for epoch in history)
+    best = min(history, key=lambda epoch: epoch.validation_loss)
+    return TrainingRecord(
+        protocol=protocol.name,
+        epochs=len(history),
+        steps=trainer.state.global_step,
+        best_epoch=best.epoch,
+        wall_s=wall_s,
+        tokens_per_s=len(train.input_ids) * len(history) / wall_s,
+        peak_memory_mib=peak_memory_mib(),
+        resumed=resumed,
+        history=history,
+    )

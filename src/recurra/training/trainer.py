@@ -1,0 +1,181 @@
+"""The Transformers Trainer with our batches, our checkpoints and our history."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_model
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from recurra.core.errors import RunError
+from recurra.core.files import write_text
+from recurra.core.progress import Task
+from recurra.data.batching import Collator, LengthGroupedBatchSampler, sorted_batches
+from recurra.data.encoding import EncodedSplit
+from recurra.training.checkpoint import (
+    OPTIMIZER_NAME,
+    SCHEDULE_NAME,
+    load_optimizer,
+    load_random_state,
+    load_schedule,
+    mark_complete,
+    save_optimizer,
+    save_random_state,
+    save_schedule,
+)
+
+
+class FixedBatches:
+    """A batch sampler of fixed batches, the longest texts first."""
+
+    def __init__(self, lengths: np.ndarray[Any, Any], batch_size: int) -> None:
+        self.batch_size = batch_size
+        self.drop_last = False
+        self._batches = [batch.tolist() for batch in sorted_batches(lengths, batch_size)]
+        # A smaller batch must come last, where distributed evaluation expects it.
+        self._batches.sort(key=len, reverse=True)
+
+    def __iter__(self) -> Any:
+        return iter(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+class RecurraTrainer(Trainer):
+    """Trains on `EncodedSplit`s in length-grouped batches; checkpoints hold no pickle."""
+
+    def __init__(self, *, collator: Collator, data_seed: int, **arguments: Any) -> None:
+        super().__init__(data_collator=collator, **arguments)
+        self._data_seed = data_seed
+        self._epoch_started = time.perf_counter()
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Length-grouped batches, another order every epoch."""
+        split: EncodedSplit = self.train_dataset
+        sampler = LengthGroupedBatchSampler(split.lengths, self._train_batch_size, seed=self._data_seed)
+        return self.accelerator.prepare(self._loader(split, sampler))
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """Batches sorted by length: no order matters to a mean."""
+        split: EncodedSplit = self.eval_dataset if eval_dataset is None else eval_dataset
+        return self.accelerator.prepare(self._loader(split, FixedBatches(split.lengths, self.args.eval_batch_size)))
+
+    def _loader(self, split: EncodedSplit, sampler: Any) -> DataLoader[Any]:
+        pin = self.args.dataloader_pin_memory
+        return DataLoader(split, batch_sampler=sampler, collate_fn=self.data_collator, pin_memory=pin)
+
+    def restore_finished(self, checkpoint: Path) -> None:
+        """Takes up the state and the best weights of a training that had ended at ``checkpoint``."""
+        self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        best = checkpoint.parent / f"checkpoint-{self.state.best_global_step}"
+        load_model(self.model, best / "model.safetensors")
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Not estimated here: `recurra.models.accounting` counts them exactly."""
+        return 0
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Adds the epoch's own wall time to the line of its evaluation."""
+        if "eval_loss" in logs:
+            logs["epoch_wall_s"] = time.perf_counter() - self._epoch_started
+            self._epoch_started = time.perf_counter()
+        super().log(logs, start_time)
+
+    # What follows replaces the Trainer's torch.save, which pickles, by safetensors and JSON.
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        self.accelerator.unwrap_model(self.model).save_pretrained(output_dir, state_dict=state_dict)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self.args.should_save:
+            save_optimizer(Path(output_dir) / OPTIMIZER_NAME, self.optimizer.state_dict())
+            save_schedule(Path(output_dir) / SCHEDULE_NAME, self.lr_scheduler.state_dict())
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            self.optimizer.load_state_dict(load_optimizer(Path(checkpoint) / OPTIMIZER_NAME))
+            self.lr_scheduler.load_state_dict(load_schedule(Path(checkpoint) / SCHEDULE_NAME))
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        save_random_state(Path(output_dir), self.args.process_index)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            load_random_state(Path(checkpoint), self.args.process_index)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.args.world_size > 1:
+            torch.distributed.barrier()
+        if self.args.should_save:
+            step = self.state.global_step
+            mark_complete(Path(self.args.output_dir) / f"checkpoint-{step}", step)
+
+
+class HistoryCallback(TrainerCallback):
+    """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite."""
+
+    def __init__(self, path: Path, task: Task) -> None:
+        self.path = path
+        self.task = task
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Takes up a resumed state; its best checkpoint is looked for in this folder, which may have moved."""
+        self.task.advance(state.global_step)
+        if state.best_global_step:
+            state.best_model_checkpoint = os.path.join(args.output_dir, f"checkpoint-{state.best_global_step}")  # noqa: PTH118
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Moves the bar."""
+        self.task.advance(1, note=f"epoch {int(state.epoch or 0) + 1}")
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Writes the history so far; it is taken from the Trainer's state, so that a resumed run has all of it."""
+        history = history_of(state)
+        if history and not np.isfinite(history[-1]["train_loss"] + history[-1]["validation_loss"]):
+            raise RunError(
+                f"the loss is not finite in epoch {history[-1]['epoch']}; lower learning_rate "
+                "or raise precision (precision=fp32)"
+            )
+        if state.is_world_process_zero:
+            lines = [_json_line(entry) for entry in history]
+            write_text(self.path, "".join(lines))
+            last = history[-1]
+            self.task.reporter.say(
+                f"  epoch {last['epoch']}: train loss {last['train_loss']:.4f}, "
+                f"selection loss {last['validation_loss']:.4f}, accuracy {last['validation_accuracy']:.4f}, "
+                f"{last['wall_s']:.0f} s"
+            )
+
+
+def _json_line(entry: dict[str, float]) -> str:
+    return json.dumps(entry, allow_nan=False) + "\n"
+
+
+def history_of(state: TrainerState) -> list[dict[str, float]]:
+    """One entry an epoch from the Trainer's log: losses, selection accuracy, learning rate, wall seconds."""
+    history: list[dict[str, float]] = []
+    train: dict[str, float] = {}
+    for line in state.log_history:
+        if "loss" in line:
+            train = line
+        elif "eval_loss" in line:
+            history.append(
+                {
+                    "epoch": round(line["epoch"]),
+                    "train_loss": train.get("loss", float("nan")),
+                    "validation_loss": line["eval_loss"],
+                    "validation_accuracy": line["eval_accuracy"],
+                    "learning_rate": train.get("learning_rate", float("nan")),
+                    "wall_s": line["epoch_wall_s"],
+                }
+            )
+    return history

@@ -1,0 +1,289 @@
+"""Run folders for tests: real records and predictions of models that never were, with chosen quality."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recurra.core.configuration import content_hash
+from recurra.core.record import (
+    AuditResult,
+    CodeRecord,
+    DataRecord,
+    EnvironmentRecord,
+    EpochRecord,
+    LatencyRecord,
+    LengthSummary,
+    ModelRecord,
+    RunRecord,
+    SplitRecord,
+    TrainingRecord,
+    write_record,
+)
+from recurra.evaluation.metrics import evaluate_logits
+from recurra.evaluation.predictions import write_predictions
+
+# preset: kind, parameters, embedding parameters, FLOPs a token, bytes on disk, ms a text at batch 1 and 32
+MODELS: dict[str, tuple[str, int, int, float, int, float, float]] = {
+    "linear": ("linear", 118_402, 0, 2.6e2, 1_900_000, 0.21, 0.03),
+    "baseline": ("transformer", 25_912_706, 11_721_216, 28.4e6, 103_660_000, 12.8, 4.7),
+    "recurrent-wide": ("transformer", 18_817_538, 11_721_216, 28.4e6, 75_280_000, 12.9, 4.7),
+    "recurrent": ("transformer", 10_972_162, 7_814_144, 12.6e6, 43_900_000, 7.0, 2.3),
+    "stacked-narrow": ("transformer", 14_128_642, 7_814_144, 12.6e6, 56_530_000, 7.1, 2.35),
+    "stacked-shallow": ("transformer", 10_972_162, 7_814_144, 6.3e6, 43_900_000, 3.6, 1.2),
+}
+PACKAGES = {"torch": "2.13.0", "transformers": "5.17.1", "numpy": "2.4.6", "scikit-learn": "1.9.0"}
+
+
+@dataclass(frozen=True)
+class RunFactory:
+    """Writes run folders that share one corpus.
+
+    Attributes:
+        root: Folder under which run folders are made.
+        data: Name of the corpus.
+        protocol: Split protocol.
+        rows: Rows of each split.
+        label_names: Labels, in order.
+        precision: Precision of the runs.
+        training: Training protocol.
+        data_config: More settings of the data.
+        seed: Of the labels and of what each row is like.
+    """
+
+    root: Path
+    data: str = "sst2"
+    protocol: str = "official"
+    rows: dict[str, int] = field(
+        default_factory=lambda: {"train": 53_112, "held_out": 700, "validation": 872, "test": 1_821}
+    )
+    label_names: tuple[str, ...] = ("negative", "positive")
+    precision: str = "fp32"
+    training: str = "paper"
+    data_config: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    def run(
+        self,
+        model: str,
+        accuracy: float = 0.8,
+        *,
+        seed: int = 0,
+        predictions: Sequence[str] | None = None,
+        latency: bool = True,
+        audits: Sequence[AuditResult] = (),
+        notes: Sequence[str] = (),
+        epochs: int = 4,
+        created: str = "2026-11-20T12:00:00+00:00",
+        run_id: str | None = None,
+        settings: dict[str, Any] | None = None,
+        dirty: bool = False,
+    ) -> Path:
+        """Writes one run folder: every row has a difficulty, and a model fails the rows beyond its ability.
+
+        Args:
+            model: A key of `MODELS`.
+            accuracy: Expected share of right rows.
+            seed: Seed of the run; moves a few rows.
+            predictions: Splits whose predictions are written; all reported ones by default.
+            latency: Whether the run timed itself.
+            audits: What its audits found.
+            notes: Notes on the data.
+            epochs: Length of the history; linear models have none.
+            created: Time of the record.
+            run_id: Name of the folder; made from the content by default.
+            settings: More settings in the configuration.
+            dirty: Whether the checkout had uncommitted changes.
+        """
+        reported = [name for name in self.rows if name != "train"]
+        config = {
+            "model": model,
+            "data": {"name": self.data, "protocol": self.protocol, "fraction": 1.0, **self.data_config},
+            "protocol": {"name": self.training},
+            "seed": seed,
+            "precision": self.precision,
+            **(settings or {}),
+        }
+        name = run_id or f"{model}-{self.protocol}-{self.training}-{self.precision}-s{seed}"
+        folder = self.root / name
+        metrics = {}
+        for split in reported:
+            ids, labels, logits = self._predict(split, model, accuracy, seed)
+            metrics[split] = evaluate_logits(logits, labels)
+            if predictions is None or split in predictions:
+                write_predictions(folder, split, ids, labels, logits)
+        kind, *_ = MODELS[model]
+        record = RunRecord(
+            run_id=name,
+            config=config,
+            config_hash=content_hash(config),
+            seed=seed,
+            created=created,
+            code=CodeRecord(version="0.1.0", commit="a0de978c1d5e0f8a7b6c5d4e3f2a1b0c9d8e7f60", dirty=dirty),
+            environment=EnvironmentRecord(
+                python="3.11.9",
+                packages=PACKAGES,
+                platform="Linux-6.1-x86_64",
+                cpu="A processor @ 2.10GHz",
+                cores=2,
+                threads=1,
+                precision=self.precision,
+            ),
+            data=self._data(reported, notes),
+            model=self._model(model),
+            training=self._training(accuracy, seed, 0 if kind == "linear" else epochs),
+            metrics=metrics,
+            latency=latency_of(model, self.precision) if latency else {},
+            audits=list(audits),
+        )
+        write_record(folder, record)
+        return folder
+
+    def _predict(self, split: str, model: str, accuracy: float, seed: int) -> tuple[list[str], np.ndarray, np.ndarray]:
+        rows, labels_count = self.rows[split], len(self.label_names)
+        base = np.random.default_rng([self.seed, len(split), rows])
+        labels = base.integers(0, labels_count, rows)
+        difficulty = base.random(rows)
+        # A linear model is deterministic: the seed moves nothing.
+        own = np.random.default_rng([sum(model.encode()), 0 if MODELS[model][0] == "linear" else seed + 1, rows])
+        ability = np.clip(difficulty + own.normal(0, 0.12, rows), None, None)
+        right = ability <= np.quantile(ability, min(max(accuracy + own.normal(0, 0.003), 0.01), 0.999))
+        wrong = (labels + own.integers(1, labels_count, rows)) % labels_count
+        predicted = np.where(right, labels, wrong)
+        logits = own.normal(0, 0.3, (rows, labels_count)).astype(np.float32)
+        logits[np.arange(rows), predicted] += 3.0
+        return [f"{split}-{index}" for index in range(rows)], labels, logits
+
+    def _data(self, reported: Sequence[str], notes: Sequence[str]) -> DataRecord:
+        identity = [self.data, self.protocol, self.rows, self.data_config, self.seed]
+        return DataRecord(
+            name=self.data,
+            protocol=self.protocol,
+            fingerprint=content_hash(identity),
+            label_names=list(self.label_names),
+            selection_split=reported[0],
+            reported_splits=list(reported),
+            splits={name: self._split(name, rows) for name, rows in self.rows.items()},
+            dropped={"duplicate": 0},
+            notes=list(notes),
+            tokenizer={"kind": "bert-base-uncased", "vocab_size": 30522},
+        )
+
+    def _split(self, name: str, rows: int) -> SplitRecord:
+        lengths = np.random.default_rng([rows, self.seed]).gamma(2.2 if name == "train" else 6.0, 4.0, rows)
+        words = np.clip(lengths.astype(np.int64), 1, 56)
+        edges = list(range(0, 60, 2))
+        counts, _ = np.histogram(words, bins=edges)
+        per_label = rows // len(self.label_names)
+        return SplitRecord(
+            fingerprint=content_hash([name, rows, self.seed]),
+            rows=rows,
+            label_counts=dict.fromkeys(self.label_names, per_label),
+            words=LengthSummary(
+                mean=float(words.mean()),
+                median=float(np.median(words)),
+                p90=float(np.percentile(words, 90)),
+                max=int(words.max()),
+                edges=edges,
+                counts=[int(count) for count in counts],
+            ),
+        )
+
+    def _model(self, model: str) -> ModelRecord:
+        kind, parameters, embedding, flops, size, *_ = MODELS[model]
+        return ModelRecord(
+            preset=model,
+            kind="linear" if kind == "linear" else "transformer",
+            parameters=parameters,
+            embedding_parameters=embedding,
+            non_embedding_parameters=parameters - embedding,
+            flops_per_token=flops,
+            file_size_bytes=size,
+        )
+
+    def _training(self, accuracy: float, seed: int, epochs: int) -> TrainingRecord:
+        noise = np.random.default_rng([seed, epochs, int(accuracy * 1000)])
+        history = [
+            EpochRecord(
+                epoch=epoch,
+                train_loss=0.62 * 0.62 ** (epoch - 1) + 0.02,
+                validation_loss=0.52 - 0.05 * epoch + 0.02 * max(epoch - 2, 0) ** 2 + float(noise.normal(0, 0.006)),
+                validation_accuracy=min(0.999, accuracy - 0.05 / epoch + float(noise.normal(0, 0.004))),
+                learning_rate=3e-5,
+                wall_s=412.0,
+            )
+            for epoch in range(1, epochs + 1)
+        ]
+        best = min(history, key=lambda epoch: epoch.validation_loss).epoch if history else 0
+        return TrainingRecord(
+            protocol=self.training,
+            epochs=epochs,
+            steps=epochs * 3320,
+            best_epoch=best,
+            wall_s=1648.0 if epochs else 6.4,
+            tokens_per_s=2100.0,
+            peak_memory_mib=1840.0,
+            history=history,
+        )
+
+
+def latency_of(model: str, precision: str = "fp32", factor: float = 1.0) -> dict[str, LatencyRecord]:
+    """Latencies of a model at batch 1 and 32."""
+    return {
+        f"batch_{batch}": LatencyRecord(
+            batch_size=batch,
+            samples=1821,
+            median_ms=time * factor,
+            p90_ms=time * factor * 1.35,
+            mean_ms=time * factor * 1.05,
+            precision=precision,
+            threads=1,
+            device="cpu",
+        )
+        for batch, time in ((1, MODELS[model][5]), (32, MODELS[model][6]))
+    }
+
+
+def study_latency(folders: Sequence[Path], factor: float = 1.0) -> dict[str, Any]:
+    """The content of a ``latency.json`` for run folders made by the factory."""
+    runs = {}
+    for folder in folders:
+        model = next(name for name in sorted(MODELS, key=len, reverse=True) if folder.name.startswith(name))
+        timings = latency_of(model, factor=factor).items()
+        runs[folder.name] = {key: timing.model_dump(mode="json") for key, timing in timings}
+    return {"runs": runs}
+
+
+def leakage(
+    split: str = "test", kind: str = "contained", *, failed: bool = True, text: str = "the film"
+) -> AuditResult:
+    """What the leakage audit says of a split."""
+    value = 0.69 if failed else 0.0
+    return AuditResult(
+        name=f"leakage.{kind}.{split}",
+        status="failed" if failed else "passed",
+        summary=f"{value:.2%} of rows: the text's 3 words or more stand verbatim inside a training text; allowed: 10%",
+        value=value,
+        threshold=0.1,
+        details={"examples": [{"id": "1", "text": text, "train_text": f"we liked {text} a lot"}]},
+    )
+
+
+def invariance(kind: str = "padding", *, failed: bool = False) -> AuditResult:
+    """What the invariance audit says of a model."""
+    return AuditResult(
+        name=f"invariance.{kind}",
+        status="failed" if failed else "passed",
+        summary=f"{kind} changes a logit by at most {'3.1e-02' if failed else '2.4e-07'} of the largest (32 rows)",
+        value=3.1e-2 if failed else 2.4e-7,
+        threshold=1e-5,
+    )
+
+
+def skipped(name: str = "leakage.source.test") -> AuditResult:
+    """An audit that could not be made."""
+    return AuditResult(name=name, status="skipped", summary="skipped: the sources of the rows are not known")

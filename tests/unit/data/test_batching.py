@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurra.data.batching import Collator, LengthGroupedBatchSampler, sorted_batches
+
+LENGTHS = st.lists(st.integers(2, 60), min_size=0, max_size=300)
+
+
+@given(LENGTHS, st.integers(1, 17), st.booleans(), st.integers(0, 3))
+def test_every_row_once_an_epoch(lengths: list[int], batch_size: int, drop_last: bool, epoch: int) -> None:
+    sampler = LengthGroupedBatchSampler(lengths, batch_size, seed=1, drop_last=drop_last)
+    sampler.set_epoch(epoch)
+    batches = list(sampler)
+    assert len(batches) == len(sampler)
+    seen = [row for batch in batches for row in batch]
+    assert len(seen) == len(set(seen))
+    assert set(seen) <= set(range(len(lengths)))
+    assert len(seen) == (len(lengths) - len(lengths) % batch_size if drop_last else len(lengths))
+    assert all(len(batch) == batch_size for batch in batches[:-1])
+
+
+def test_order_is_a_function_of_seed_and_epoch() -> None:
+    lengths = np.random.default_rng(0).integers(2, 50, 500)
+
+    def order(seed: int, epoch: int) -> list[list[int]]:
+        sampler = LengthGroupedBatchSampler(lengths, 16, seed)
+        sampler.set_epoch(epoch)
+        return list(sampler)
+
+    assert order(0, 0) == order(0, 0)
+    assert order(0, 0) != order(0, 1)
+    assert order(0, 0) != order(1, 0)
+
+
+def padding(batches: list[list[int]], lengths: np.ndarray) -> int:
+    return sum(int(lengths[batch].max()) * len(batch) for batch in batches) - int(lengths.sum())
+
+
+def test_grouping_removes_most_of_the_padding_and_still_mixes() -> None:
+    lengths = np.random.default_rng(0).geometric(0.1, 5000) + 2
+    grouped = list(LengthGroupedBatchSampler(lengths, 16, 0))
+    shuffled = list(LengthGroupedBatchSampler(lengths, 16, 0, window_batches=1))
+    assert padding(grouped, lengths) < 0.1 * padding(shuffled, lengths)
+    means = [lengths[batch].mean() for batch in grouped]
+    # Batches come in random order: their mean length does not climb.
+    assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.2
+
+
+@given(LENGTHS, st.integers(1, 40))
+def test_sorted_batches_cover_all_longest_first(lengths: list[int], batch_size: int) -> None:
+    batches = sorted_batches(lengths, batch_size)
+    order = [row for batch in batches for row in batch.tolist()]
+    assert sorted(order) == list(range(len(lengths)))
+    assert [lengths[row] for row in order] == sorted(lengths, reverse=True)
+    assert all(len(batch) <= batch_size for batch in batches)
+
+
+@given(st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=9), min_size=1, max_size=8), st.integers(0, 5))
+def test_collator_pads_on_the_right(rows: list[list[int]], pad: int) -> None:
+    batch = Collator(pad)([{"input_ids": np.array(row, dtype=np.int32), "labels": len(row)} for row in rows])
+    width = max(map(len, rows))
+    assert batch["input_ids"].tolist() == [row + [pad] * (width - len(row)) for row in rows]
+    assert batch["attention_mask"].tolist() == [[1] * len(row) + [0] * (width - len(row)) for row in rows]
+    assert batch["labels"].tolist() == [len(row) for row in rows]
+    assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
+
+
+def test_labels_are_optional() -> None:
+    assert set(Collator(0)([{"input_ids": [1, 2]}])) == {"input_ids", "attention_mask"}
+
+
+def test_impossible_batch_size() -> None:
+    with pytest.raises(ValueError, match="batch_size 0"):
+        LengthGroupedBatchSampler([1], 0, 0)
+    with pytest.raises(ValueError, match="batch_size 0"):
+        sorted_batches([1], 0)

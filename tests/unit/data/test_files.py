@@ -1,0 +1,300 @@
+"""Every defect of a user's file: one line that says what, where and what to do."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recurra.core.errors import DataError
+from recurra.data import files
+from recurra.data.cleaning import clean_text
+from recurra.data.files import read_table, stream_texts
+
+ROWS = [('Good, "really" good', "pos"), ("Bad\nfilm", "neg"), ("été 日本 😀", "pos")]
+
+
+def write(folder: Path, suffix: str, rows=ROWS) -> Path:
+    path = folder / f"rows{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.table({"text": [r[0] for r in rows], "label": [r[1] for r in rows]}), path)
+    elif suffix == ".jsonl":
+        path.write_text("".join(json.dumps({"text": t, "label": label}) + "\n" for t, label in rows), encoding="utf-8")
+    else:
+        separator = {".csv": ",", ".tsv": "\t"}[suffix]
+        quote = lambda cell: '"' + cell.replace('"', '""') + '"'  # noqa: E731
+        lines = [separator.join(["text", "label"]), *(separator.join(map(quote, row)) for row in rows)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def refused(path: Path, *parts: str, **columns: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read_table(path, columns.get("text", "text"), columns.get("label", "label"), columns.get("group"))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 700
+    for part in (path.name, *parts):
+        assert part in message
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_every_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path, suffix)
+    table = read_table(path, "text", "label")
+    assert table.texts == [clean_text(text) for text, _ in ROWS]
+    assert table.labels == ["pos", "neg", "pos"]
+    assert len(set(table.ids)) == 3
+    assert [text for chunk in stream_texts(path, chunk_rows=2) for text in chunk] == [text for text, _ in ROWS]
+
+
+CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=20)
+
+
+@settings(max_examples=40)
+@given(st.lists(CELL, min_size=1, max_size=8), st.sampled_from([".csv", ".tsv", ".jsonl", ".parquet"]))
+def test_any_text_survives_any_format(tmp_path_factory, texts: list[str], suffix: str) -> None:
+    path = write(tmp_path_factory.mktemp("any"), suffix, [(text, "x") for text in texts])
+    assert [text for chunk in stream_texts(path) for text in chunk] == texts
+
+
+def test_extension_in_capitals_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.CSV"
+    path.write_bytes(b"\xef\xbb\xbftext,label\r\ngood,1\r\n\r\nbad,0\r\n")
+    assert read_table(path, "text", "label").texts == ["good", "bad"]
+
+
+def test_a_misspelt_column_is_answered_with_the_closest(tmp_path: Path) -> None:
+    for suffix in (".csv", ".jsonl", ".parquet"):
+        path = write(tmp_path, suffix)
+        refused(path, "no column 'txt'", "did you mean 'text'?", "'label'", "--text-column", text="txt")
+        refused(path, "no column 'lable'", "did you mean 'label'?", label="lable")
+        refused(path, "no column 'author'", group="author")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_an_empty_file(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"rows{suffix}"
+    path.write_bytes(b"")
+    refused(path, "empty")
+
+
+def test_a_header_without_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\n")
+    refused(path, "no rows")
+    pq.write_table(
+        pa.table({"text": pa.array([], pa.string()), "label": pa.array([], pa.int64())}), tmp_path / "r.parquet"
+    )
+    refused(tmp_path / "r.parquet", "no rows")
+    (tmp_path / "r.jsonl").write_text("\n\n")
+    refused(tmp_path / "r.jsonl", "no rows")
+
+
+def test_empty_texts_are_dropped_and_counted_and_all_empty_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path, ".csv", [("good", "1"), ("  ", "1"), ("<br>", "0"), ("bad", "0")])
+    table = read_table(path, "text", "label")
+    assert (table.texts, table.empty) == (["good", "bad"], 2)
+    refused(write(tmp_path, ".csv", [(" ", "1"), ("https://a.b", "0")]), "2 rows, all without text")
+    (tmp_path / "n.jsonl").write_text('{"text": null, "label": 1}\n{"text": "a", "label": 0}\n')
+    assert read_table(tmp_path / "n.jsonl", "text", "label").empty == 1
+
+
+def test_streaming_keeps_empty_texts_in_their_place(tmp_path: Path) -> None:
+    path = write(tmp_path, ".csv", [("a", "1"), ("", "1"), ("b", "0")])
+    assert list(stream_texts(path)) == [["a", "", "b"]]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_a_megabyte_in_one_cell(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path, suffix, [("good", "1"), ("x" * 1_000_000, "0")])
+    refused(path, "500,000 characters", "row 2" if suffix == ".parquet" else f"line {2 if suffix == '.jsonl' else 3}")
+
+
+def test_a_line_without_end_is_refused_in_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_bytes(b"a\n" + b"x" * 60_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="line 2 is longer than"):
+            list(stream_texts(path))
+        assert tracemalloc.get_traced_memory()[1] < 40_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_broken_utf8_names_line_and_byte(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"rows{suffix}"
+    first = (
+        b'{"text": "a", "label": 1}\n'
+        if suffix == ".jsonl"
+        else b"text\tlabel\n".replace(b"\t", b"\t,"[suffix == ".csv" :][:1])
+    )
+    path.write_bytes(first + b"caf\xe9\n")
+    refused(path, "line 2, byte 4", f"byte {len(first) + 4} of the file", "0xe9", "UTF-8")
+
+
+def test_utf16_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes("text,label\na,1\n".encode("utf-16"))
+    refused(path, "UTF-16", "UTF-8")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_nul_bytes(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path, suffix, [("good", "1"), ("bad", "0")])
+    path.write_bytes(path.read_bytes().replace(b"bad", b"b\0d"))
+    refused(path, "NUL byte", "line 2" if suffix == ".jsonl" else "line 3")
+
+
+def test_nul_characters_that_are_escaped(tmp_path: Path) -> None:
+    refused(write(tmp_path, ".jsonl", [("a\0b", "1")]), "line 1", "NUL")
+    refused(write(tmp_path, ".parquet", [("a\0b", "1")]), "row 1", "NUL")
+    refused(write(tmp_path, ".jsonl", [("good", "1\0")]), "NUL")
+
+
+def test_half_a_surrogate_pair(tmp_path: Path) -> None:
+    refused(write(tmp_path, ".jsonl", [("a\ud83d", "1")]), "line 1", "\\ud83d", "Unicode")
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ('text,label\n"good,1\nbad,0\n', ("line 2", "never closed")),
+        ('text,label\ngood,1\n"bad" film,0\n', ("line 3", "follows a closing quotation mark")),
+        ("text,label\ngood,1\nbad, really,0\n", ("line 3", "3 fields", "header has 2", "double quotes")),
+        ("text,label\ngood\n", ("line 2", "1 fields")),
+        ("text,label\ngo\rod,1\n", ("carriage return",)),
+        ("text,label,text\ngood,1,2\n", ("2 columns 'text'",)),
+        ('text,label\n"' + "good,1\n" * 100_000, ("line 2", "quotation mark that was left open")),
+    ],
+)
+def test_broken_csv(tmp_path: Path, content: str, parts: tuple[str, ...]) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content.encode())
+    refused(path, *parts)
+
+
+def test_the_line_of_a_row_counts_line_breaks_inside_cells(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('text,label\n"a\nb\nc",1\nd,0\n"x"y,1\n')
+    refused(path, "line 6")
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ('{"text": "b", ', ("line 2", "column", "not valid JSON")),
+        ('["b", 0]', ("line 2", "list", "one JSON object a line")),
+        ('{"label": 0}', ("line 2", "no column 'text'")),
+        ('{"text": 5, "label": 0}', ("line 2", "the text is 5", "int")),
+        ('{"text": "b", "label": [0]}', ("line 2", "'label'", "list")),
+        ("[" * 100_000, ("line 2", "not valid JSON")),
+    ],
+)
+def test_a_broken_line_of_jsonl(tmp_path: Path, line: str, parts: tuple[str, ...]) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a", "label": 1}\n' + line + "\n")
+    refused(path, *parts)
+
+
+def test_parquet_that_is_none_or_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    path.write_text("text,label\na,1\n")
+    refused(path, "not a whole Parquet file")
+    path = write(tmp_path, ".parquet")
+    path.write_bytes(path.read_bytes()[:-20])
+    refused(path, "not a whole Parquet file")
+    path = write(tmp_path, ".parquet", [("good film " * 50, "1")] * 2000)
+    content = bytearray(path.read_bytes())
+    content[10:60] = bytes(50)
+    path.write_bytes(bytes(content))
+    refused(path, "damaged")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_missing_labels_are_counted(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path, suffix, [("a", "1"), ("b", ""), ("c", " "), ("d", "0")])
+    refused(path, "2 rows without a label", "'label'", "first: row 2" if suffix == ".parquet" else "first: line")
+
+
+def test_labels_of_every_kind_become_words(tmp_path: Path) -> None:
+    for values, words in (([1.0, 0.0], ["1", "0"]), ([True, False], ["true", "false"]), ([-1, 2], ["-1", "2"])):
+        pq.write_table(pa.table({"text": ["a", "b"], "label": values}), tmp_path / "r.parquet")
+        assert read_table(tmp_path / "r.parquet", "text", "label").labels == words
+    pq.write_table(pa.table({"text": ["a", "b"], "label": [1.0, float("nan")]}), tmp_path / "r.parquet")
+    refused(tmp_path / "r.parquet", "1 rows without a label")
+
+
+def test_ids_and_groups(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("id,text,label,author\nx1,a,1,ann\nx2,b,0,\n")
+    table = read_table(path, "text", "label", "author")
+    assert (table.ids, table.groups) == (["x1", "x2"], ["ann", ""])
+    path.write_text("id,text,label\nx1,a,1\nx2,b,0\nx1,c,0\n")
+    refused(path, "line 4", "id 'x1'", "line 2", "unique")
+
+
+def test_paths_that_are_no_table(tmp_path: Path) -> None:
+    write(tmp_path, ".csv")
+    refused(tmp_path / "row.csv", "does not exist", "did you mean 'rows.csv'?")
+    refused(tmp_path, "is a folder")
+    for name in ("rows.xlsx", "rows", "rows.json"):
+        (tmp_path / name).write_text("x")
+        refused(tmp_path / name, "unknown extension", ".csv, .tsv, .jsonl, .parquet")
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, ".csv")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    refused(path, "Permission denied")
+
+
+def test_text_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_bytes('one\r\n\n{"text": 1}\n日本'.encode())
+    assert list(stream_texts(path, chunk_rows=3)) == [["one", "", '{"text": 1}'], ["日本"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [(b"one\n\ntwo\n", ["one", "", "two"]), (b'{"text": "a"}\n{"text": "b"}\n', ["a", "b"]), (b"", [])],
+)
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes, texts: list[str]) -> None:
+    monkeypatch.setattr(files.sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert [text for chunk in stream_texts("-") for text in chunk] == texts
+
+
+def test_what_came_before_a_defect_was_yielded(tmp_path: Path) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_bytes(b"one\ntwo\n\xff\n")
+    stream = stream_texts(path, chunk_rows=1)
+    assert [next(stream), next(stream)] == [["one"], ["two"]]
+    with pytest.raises(DataError, match="line 3, byte 1"):
+        next(stream)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_large_file_streams_in_constant_memory(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path, suffix, [(f"row {index} " + "word " * 40, "1") for index in range(40_000)])
+    tracemalloc.start()
+    try:
+        rows = sum(len(chunk) for chunk in stream_texts(path, chunk_rows=500))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert rows == 40_000
+    # The texts alone are 8.6 MB; Python objects of one chunk and one Parquet batch stay far below.
+    assert peak < 4_500_000

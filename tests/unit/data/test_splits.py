@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurra.core.errors import ConfigurationError, DataError
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.data.labels import order_labels
+from recurra.data.splits import load_split, split_rows
+
+SHARES = {"validation": 0.1, "test": 0.1}
+
+
+def write(path: Path, rows: list[tuple[str, ...]], header: str = "text,label") -> str:
+    path.write_text("\n".join([header, *(",".join(row) for row in rows)]) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def many(count: int = 200, offset: int = 0) -> list[tuple[str, ...]]:
+    return [(f"text number {index + offset}", "good" if index % 4 else "bad") for index in range(count)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2), st.integers(0, 40)), min_size=1, max_size=150),
+    st.integers(0, 3),
+)
+def test_no_text_and_no_group_is_on_two_sides(rows: list[tuple[int, int, int]], seed: int) -> None:
+    texts, labels = [f"t{text}" for text, _, _ in rows], np.array([label for _, label, _ in rows])
+    groups = [f"g{group}" if group else "" for _, _, group in rows]
+    parts = split_rows(texts, labels, groups, SHARES, seed)
+    assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(len(rows)))
+    for values in (texts, groups):
+        sides = [{values[row] for row in part} - {""} for part in parts.values()]
+        assert sum(map(len, sides)) == len(set().union(*sides))
+
+
+def test_sizes_are_stratified_and_do_not_depend_on_the_order() -> None:
+    texts = [f"text {index}" for index in range(1000)]
+    labels = np.array([int(index % 5 == 0) for index in range(1000)])
+    parts = split_rows(texts, labels, None, SHARES, 0)
+    assert {name: Counter(labels[rows].tolist()) for name, rows in parts.items()} == {
+        "train": {0: 640, 1: 160}, "validation": {0: 80, 1: 20}, "test": {0: 80, 1: 20},
+    }  # fmt: skip
+    order = random.Random(1).sample(range(1000), 1000)
+    shuffled = split_rows([texts[row] for row in order], labels[order], None, SHARES, 0)
+    for name, rows in parts.items():
+        assert {order[row] for row in shuffled[name]} == set(rows.tolist())
+    assert set(parts["test"].tolist()) != set(split_rows(texts, labels, None, SHARES, 1)["test"].tolist())
+
+
+def test_one_giant_group_goes_to_train() -> None:
+    texts = [f"text {index}" for index in range(100)]
+    groups = ["giant"] * 60 + [f"g{index}" for index in range(40)]
+    parts = split_rows(texts, np.zeros(100, dtype=np.int64), groups, SHARES, 0)
+    assert set(range(60)) <= set(parts["train"].tolist())
+    assert len(parts["test"]) == len(parts["validation"]) == 10
+
+
+def test_a_file_becomes_three_splits(tmp_path: Path) -> None:
+    dataset = load_dataset(DataConfig(name=write(tmp_path / "a.csv", many())))
+    assert {name: len(split) for name, split in dataset.splits.items()} == {"train": 160, "validation": 20, "test": 20}
+    assert (dataset.label_names, dataset.protocol, dataset.name) == (["bad", "good"], "split", "a.csv")
+    assert (dataset.selection_split, dataset.reported_splits) == ("validation", ["validation", "test"])
+    again = load_dataset(DataConfig(name=write(tmp_path / "b.csv", many()[::-1])))
+    assert set(again.splits["test"].texts) == set(dataset.splits["test"].texts)
+    other = load_dataset(DataConfig(name=write(tmp_path / "b.csv", many()), split_seed=1))
+    assert other.fingerprint != dataset.fingerprint
+
+
+def test_files_that_are_given_are_taken_whole(tmp_path: Path) -> None:
+    test = write(tmp_path / "t.csv", many(40, offset=190))
+    dataset = load_dataset(DataConfig(name=write(tmp_path / "a.csv", many(180)), test=test))
+    assert {name: len(split) for name, split in dataset.splits.items()} == {"train": 160, "validation": 20, "test": 40}
+    validation = write(tmp_path / "v.csv", many(20, offset=170))
+    dataset = load_dataset(DataConfig(name=write(tmp_path / "a.csv", many(180)), test=test, validation=validation))
+    assert {name: len(split) for name, split in dataset.splits.items()} == {"train": 180, "validation": 20, "test": 40}
+    assert "10 of 20 rows of the given validation file have a text that train has too." in dataset.notes
+
+
+def test_repeats_inside_train_are_kept_and_counted(tmp_path: Path) -> None:
+    rows = [*many(100), *[("same words", "good")] * 3, ("same words", "bad")]
+    test = write(tmp_path / "t.csv", many(10, 500))
+    dataset = load_dataset(DataConfig(name=write(tmp_path / "a.csv", rows), test=test, validation=test))
+    assert len(dataset.splits["train"]) == 104
+    assert "3 train rows repeat the text of another; 1 texts have more than one label." in dataset.notes
+
+
+def test_empty_texts_are_counted(tmp_path: Path) -> None:
+    dataset = load_dataset(DataConfig(name=write(tmp_path / "a.csv", [*many(100), ("<br>", "good")])))
+    assert dataset.dropped == {"rows: empty after cleaning": 1}
+
+
+def test_groups_stay_together(tmp_path: Path) -> None:
+    rows = [(text, label, f"author {index % 40}") for index, (text, label) in enumerate(many(400))]
+    path = write(tmp_path / "a.csv", rows, "text,label,author")
+    dataset = load_dataset(DataConfig(name=path, group_column="author"))
+    sides = [{group for groups in split.groups or [] for group in groups} for split in dataset.splits.values()]
+    assert all(sides)
+    assert sum(map(len, sides)) == 40
+
+
+def test_one_class_only(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"one class only: all 2 rows have the label 'good'.*at least two"):
+        load_dataset(DataConfig(name=write(tmp_path / "a.csv", [("a", "good"), ("b", "good")])))
+
+
+def test_a_label_column_that_is_none(tmp_path: Path) -> None:
+    rows = [(f"text {index}", f"unique {index}") for index in range(30)]
+    with pytest.raises(DataError, match=r"30 different labels in 30 rows.*--label-column"):
+        load_dataset(DataConfig(name=write(tmp_path / "a.csv", rows)))
+
+
+def test_a_label_in_test_that_train_lacks(tmp_path: Path) -> None:
+    test = write(tmp_path / "t.csv", [("a", "good"), ("b", "goood")])
+    with pytest.raises(DataError, match=r"t.csv' line 3 has the label 'goood' \(did you mean 'good'\?\).*bad, good"):
+        load_dataset(DataConfig(name=write(tmp_path / "a.csv", many()), test=test))
+
+
+def test_too_few_rows(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"too few rows to split off validation and test: 2 rows.*--validation"):
+        load_dataset(DataConfig(name=write(tmp_path / "a.csv", [("a", "good"), ("b", "bad")])))
+
+
+def test_a_rare_class_stays_in_train_and_is_noted(tmp_path: Path) -> None:
+    dataset = load_dataset(DataConfig(name=write(tmp_path / "a.csv", [*many(100), ("rare", "so so")])))
+    assert "so so" in dataset.label_names
+    assert np.any(dataset.splits["train"].labels == dataset.label_names.index("so so"))
+    assert "Split 'test' has no row of the class so so." in dataset.notes
+
+
+def test_one_more_file_with_the_labels_of_a_model(tmp_path: Path) -> None:
+    path = write(tmp_path / "n.csv", [("fine", "good"), ("also fine", "good")])
+    split = load_split(path, DataConfig(name="x.csv"), ["bad", "good"])
+    assert split.labels.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "ordered"),
+    [
+        ({"positive", "negative"}, ["negative", "positive"]),
+        ({"Good", "Bad"}, ["Bad", "Good"]),
+        ({"neg", "pos"}, ["neg", "pos"]),
+        ({"dislike", "like"}, ["dislike", "like"]),
+        ({"pass", "fail"}, ["fail", "pass"]),
+        ({"Positive", "negative"}, ["negative", "Positive"]),
+        ({"spam", "ham"}, ["ham", "spam"]),
+        ({"10", "9", "-1"}, ["-1", "9", "10"]),
+        ({"b", "a", "c"}, ["a", "b", "c"]),
+        ({"positive", "negative", "neutral"}, ["negative", "neutral", "positive"]),
+    ],
+)
+def test_order_of_classes(labels: set[str], ordered: list[str]) -> None:
+    assert order_labels(labels) == ordered
+
+
+def test_unknown_names(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"unknown corpus 'sst-2' \(did you mean 'sst2'\?\); allowed: sst2, demo"
+    ):
+        load_dataset(DataConfig(name="sst-2"))
+    with pytest.raises(DataError, match="does not exist"):
+        load_dataset(DataConfig(name="missing.csv"))
+    with pytest.raises(ConfigurationError, match=r"'poled' \(did you mean 'pooled'\?\); allowed: official, pooled"):
+        load_dataset(DataConfig(name="sst2", protocol="poled"))
+    with pytest.raises(ConfigurationError, match="'pooled'; allowed: split"):
+        load_dataset(DataConfig(name=write(tmp_path / "a.csv", many()), protocol="pooled"))
+    with pytest.raises(ConfigurationError, match="'test' is for your own files"):
+        load_dataset(DataConfig(name="sst2", test="t.csv"))
+    with pytest.raises(DataError, match=r"data root .* is not a folder"):
+        load_dataset(DataConfig(name="sst2"), tmp_path / "missing")
+
+
+def test_subsets_of_a_dataset(tmp_path: Path) -> None:
+    rows = [
+        (" ".join(["word"] * (1 + index // 20)) + f" {index}", "good" if index % 2 else "bad") for index in range(200)
+    ]
+    path = write(tmp_path / "a.csv", rows)
+    whole = load_dataset(DataConfig(name=path))
+    tenth = load_dataset(DataConfig(name=path, fraction=0.1))
+    assert len(tenth.splits["train"]) == 16
+    assert tenth.splits["test"].fingerprint == whole.splits["test"].fingerprint
+    tail = load_dataset(DataConfig(name=path, length_tail="longest", fraction=0.5))
+    assert {name: len(split) for name, split in tail.splits.items()} == {"train": 24, "validation": 6, "test": 6}
+    assert len(tail.notes) == 2
+    with pytest.raises(DataError, match="one class only in train"):
+        load_dataset(DataConfig(name=path, length_tail="longest", tail_fraction=0.001))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": "sst2", "fration": 0.5}, r"did you mean 'fraction'\?"),
+        ({"name": "sst2", "fraction": 0}, "greater than 0"),
+        ({"name": "sst2", "max_length": 513}, "less than or equal to 512"),
+        ({"name": "sst2", "length_tail": "longer"}, "'longest' or 'shortest'"),
+        ({"name": " "}, "must not be empty"),
+        ({"name": "a.csv", "text_column": "label"}, "both 'label'"),
+    ],
+)
+def test_impossible_configurations(values: dict, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        DataConfig.parse(values)

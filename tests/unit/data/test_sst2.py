@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recurra.core.errors import DataError, UnavailableError
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.data.dataset import TextDataset
+from recurra.data.sst2 import rows_that_give_away
+
+SENTENCES = 40
+
+
+@pytest.fixture
+def small_root(tmp_path: Path) -> Path:
+    """Forty train sentences, each with three phrases; one phrase is part of every sentence."""
+    (tmp_path / "sst2").mkdir()
+    (tmp_path / "sst").mkdir()
+    rows, sources, sentences = [], [], []
+    for number in range(SENTENCES):
+        whole = f"shared words begin sentence{number} left{number} and right{number}"
+        sentences.append((number + 1, "train"))
+        for text in (whole, f"sentence{number} left{number}", f"and right{number}"):
+            sources.append(("train", len(rows), [number + 1], [number + 1] if text == whole else []))
+            rows.append((text + " ", number % 2, len(rows)))
+    sources.append(("train", len(rows), [*range(1, SENTENCES + 1), 900], []))
+    rows.append(("shared words ", 1, len(rows)))
+    write(tmp_path, "train", rows)
+    for name, part in (("validation", "dev"), ("test_labeled", "test")):
+        first = 900 if part == "dev" else 950
+        texts = [(f"{part} text number {index}", index % 2, index) for index in range(6)]
+        write(tmp_path, name, texts)
+        split = "validation" if part == "dev" else "test"
+        sources += [(split, index, [first + index], [first + index]) for index in range(6)]
+        sentences += [(first + index, part) for index in range(6)]
+    names = ("split", "idx", "sentence_indices", "full_sentence_indices")
+    table = dict(zip(names, map(list, zip(*sources, strict=True)), strict=True))
+    pq.write_table(pa.table(table), tmp_path / "sst" / "sst2_phrase_sources.parquet")
+    pq.write_table(
+        pa.table({"sentence_index": [i for i, _ in sentences], "split": [s for _, s in sentences]}),
+        tmp_path / "sst" / "sentences.parquet",
+    )
+    return tmp_path
+
+
+def write(root: Path, name: str, rows: list[tuple[str, int, int]]) -> None:
+    columns = dict(zip(("sentence", "label", "idx"), map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), root / "sst2" / f"{name}.parquet")
+
+
+def sentences_of(dataset: TextDataset, split: str) -> set[int | str]:
+    return {sentence for group in dataset.splits[split].groups or [] for sentence in group}
+
+
+def test_official_holds_out_whole_sentences_with_their_phrases(small_root: Path) -> None:
+    dataset = load_dataset(DataConfig(name="sst2"), small_root)
+    assert dataset.protocol == "official"
+    assert {name: len(split) for name, split in dataset.splits.items()} == {
+        "train": 3 * (SENTENCES - 5), "held_out": 5, "validation": 6, "test": 6,
+    }  # fmt: skip
+    assert (dataset.selection_split, dataset.reported_splits) == ("held_out", ["held_out", "validation", "test"])
+    assert not sentences_of(dataset, "train") & sentences_of(dataset, "held_out")
+    assert "shared words" not in dataset.splits["train"].texts
+    assert dataset.dropped["train: phrase of a held-out sentence"] == 2 * 5 + 1
+    other = load_dataset(DataConfig(name="sst2", split_seed=1), small_root)
+    assert other.splits["held_out"].ids != dataset.splits["held_out"].ids
+    assert other.splits["test"].fingerprint == dataset.splits["test"].fingerprint
+
+
+def test_groups_are_sentences_of_the_rows_own_split(small_root: Path) -> None:
+    pooled = load_dataset(DataConfig(name="sst2", protocol="pooled"), small_root)
+    for split in pooled.splits.values():
+        for identity, group in zip(split.ids, split.groups or [], strict=True):
+            assert group
+            assert all((sentence >= 900) == identity.startswith("validation") for sentence in group)
+
+
+def test_pooled_uses_every_row_once(small_root: Path) -> None:
+    pooled = load_dataset(DataConfig(name="sst2", protocol="pooled"), small_root)
+    rows = 3 * SENTENCES + 1 + 6
+    assert [len(split) for split in pooled.splits.values()] == [int(0.8 * rows), int(0.1 * rows), rows - 101 - 12]
+    assert len({identity for split in pooled.splits.values() for identity in split.ids}) == rows
+    assert "leaks" in pooled.notes[0]
+
+
+def test_without_sources_official_is_refused_and_pooled_works(small_root: Path) -> None:
+    (small_root / "sst" / "sst2_phrase_sources.parquet").unlink()
+    with pytest.raises(DataError, match=r"sst2_phrase_sources.parquet is not there.*protocol=pooled"):
+        load_dataset(DataConfig(name="sst2"), small_root)
+    assert load_dataset(DataConfig(name="sst2", protocol="pooled"), small_root).splits["train"].groups is None
+
+
+def test_hidden_test_labels_leave_no_test_split(small_root: Path) -> None:
+    write(small_root, "test_labeled", [("hidden", -1, 0)])
+    dataset = load_dataset(DataConfig(name="sst2"), small_root)
+    assert dataset.reported_splits == ["held_out", "validation"]
+    assert any("hidden labels" in note for note in dataset.notes)
+
+
+def test_damaged_local_files(small_root: Path) -> None:
+    path = small_root / "sst2" / "train.parquet"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match="not a whole Parquet file"):
+        load_dataset(DataConfig(name="sst2"), small_root)
+    path.unlink()
+    with pytest.raises(DataError, match=r"lacks sst2/train.parquet; the layout is DIR/sst2"):
+        load_dataset(DataConfig(name="sst2"), small_root)
+    write(small_root, "train", [("five classes", 4, 0)])
+    with pytest.raises(DataError, match="is not SST-2"):
+        load_dataset(DataConfig(name="sst2"), small_root)
+
+
+def test_sources_of_another_release(small_root: Path) -> None:
+    write(small_root, "validation", [("a row without source", 1, 77)])
+    with pytest.raises(DataError, match=r"validation-77.*same release"):
+        load_dataset(DataConfig(name="sst2"), small_root)
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_without_network_the_message_names_the_data_root(offline: bool, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("recurra.data.sst2_source.hub_offline", lambda: offline)
+    monkeypatch.setattr("recurra.data.sst2_source.hub_reachable", lambda: False)
+    for root in (None, tmp_path):
+        with pytest.raises(UnavailableError, match=r"--data-root DIR \(or RECURRA_DATA_ROOT\) with DIR/sst2/{train"):
+            load_dataset(DataConfig(name="sst2"), root)
+
+
+def test_the_public_name_is_loaded_through_datasets(monkeypatch) -> None:
+    def public(name: str) -> dict:
+        assert name == "stanfordnlp/sst2"
+        rows = {
+            "sentence": [f"text {i} " for i in range(20)],
+            "label": [i % 2 for i in range(20)],
+            "idx": list(range(20)),
+        }
+        return {"train": rows, "validation": rows, "test": {**rows, "label": [-1] * 20}}
+
+    monkeypatch.setattr("datasets.load_dataset", public)
+    dataset = load_dataset(DataConfig(name="sst2", protocol="pooled"))
+    assert [len(split) for split in dataset.splits.values()] == [32, 4, 4]
+
+
+def test_rows_that_give_a_query_away() -> None:
+    rows = ["very bad .", "a very bad day", "bad", "it was no more .", "no more", "what 's next"]
+    assert rows_that_give_away(["Very bad!", "No more.", "x what 's", "no more . ."], rows) == {0, 4}
+    assert rows_that_give_away(["very bad day"], rows) == {1}
+    assert rows_that_give_away([], rows) == set()
+
+
+@pytest.mark.data
+def test_real_pooled_sizes(data_root: Path) -> None:
+    dataset = load_dataset(DataConfig(name="sst2", protocol="pooled"), data_root)
+    assert [len(split) for split in dataset.splits.values()] == [54_576, 6_822, 6_823]
+    assert len({identity for split in dataset.splits.values() for identity in split.ids}) == 68_221
+    assert dataset.dropped == {}
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("seed", [0, 1])
+def test_real_official_does_not_leak(data_root: Path, seed: int) -> None:
+    dataset = load_dataset(DataConfig(name="sst2", split_seed=seed), data_root)
+    sizes = {name: len(split) for name, split in dataset.splits.items()}
+    assert (sizes["validation"], sizes["test"]) == (872, 1_821)
+    assert abs(sizes["held_out"] - 6_912 / 8) < 2
+    assert 55_000 < sizes["train"] < 60_000
+    assert sizes["train"] + sizes["held_out"] + sum(dataset.dropped.values()) == 67_349
+    assert dataset.splits["test"].record(dataset.label_names).label_counts == {"negative": 912, "positive": 909}
+    # The sources are read here on their own: no sentence of train that a held-out row is part of has a row in train.
+    # (Three texts are sentences of two splits; phrases of their other occurrence may stay.)
+    sentences = pq.read_table(data_root / "sst" / "sentences.parquet").to_pylist()
+    of_train = {row["sentence_index"] for row in sentences if row["split"] == "train"}
+    sources = {
+        f"{row['split']}-{row['idx']}": of_train.intersection(row["sentence_indices"])
+        for row in pq.read_table(data_root / "sst" / "sst2_phrase_sources.parquet").to_pylist()
+    }
+    assert all(sources[identity] for identity in dataset.splits["held_out"].ids)
+    trained = {sentence for identity in dataset.splits["train"].ids for sentence in sources[identity]}
+    train_texts = f" {' | '.join(dataset.splits['train'].texts)} "
+    assert all(trained.isdisjoint(sources[identity]) for identity in dataset.splits["held_out"].ids)
+    for name in dataset.reported_splits:
+        texts = dataset.splits[name].texts
+        assert not set(texts) & set(dataset.splits["train"].texts)
+        assert not [text for text in texts if len(text.split()) >= 4 and f" {text} " in train_texts]

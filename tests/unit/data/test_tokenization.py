@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from recurra.core.errors import ConfigurationError, UnavailableError
+from recurra.data.configuration import DataConfig
+from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.tokenization import describe_tokenizer, load_tokenizer, read_tokenizer
+from recurra.data.vocabulary import SPECIAL_TOKENS, read_vocabulary, tokenizer_hash, train_wordpiece
+
+TEXTS = ["the film is good", "the film is bad , really bad", "goodness gracious", "a bad idea", "filming is good"] * 4
+VOCABULARY = [*SPECIAL_TOKENS, "hello", "world", "##s", "cafe", ","]
+
+
+def dataset() -> TextDataset:
+    def split(name: str, texts: list[str]) -> TextSplit:
+        return TextSplit(name, texts, np.arange(len(texts)) % 2, [str(i) for i in range(len(texts))])
+
+    splits = {"train": split("train", TEXTS), "test": split("test", ["zzyzx quux"] * 9)}
+    return TextDataset("x", "split", ["a", "b"], splits, "test", ["test"])
+
+
+@pytest.fixture
+def vocabulary_file(tmp_path: Path) -> Path:
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_vocabulary_file_gives_cls_text_sep(vocabulary_file: Path) -> None:
+    tokenizer = read_tokenizer(vocabulary_file)
+    assert tokenizer("Hello worlds, Café xyz")["input_ids"] == [2, 5, 6, 7, 9, 8, 1, 3]
+    assert read_tokenizer(vocabulary_file.parent)("hello")["input_ids"] == [2, 5, 3]
+
+
+def test_save_and_load_gives_the_same_tokenizer(vocabulary_file: Path, tmp_path: Path) -> None:
+    tokenizer = read_tokenizer(vocabulary_file)
+    tokenizer.save_pretrained(tmp_path / "model")
+    for again in (AutoTokenizer.from_pretrained(tmp_path / "model"), read_tokenizer(tmp_path / "model")):
+        assert again("hello worlds")["input_ids"] == tokenizer("hello worlds")["input_ids"]
+        assert tokenizer_hash(again) == tokenizer_hash(tokenizer)
+        assert (again.pad_token_id, again.cls_token_id, again.sep_token_id) == (0, 2, 3)
+
+
+def test_hash_ignores_how_it_was_called_last(vocabulary_file: Path) -> None:
+    tokenizer = read_tokenizer(vocabulary_file)
+    before = describe_tokenizer(tokenizer)
+    tokenizer(["hello", "hello world"], truncation=True, max_length=3, padding=True)
+    assert describe_tokenizer(tokenizer) == before
+    assert before["kind"] == "WordPiece"
+    assert before["vocab_size"] == len(VOCABULARY)
+
+
+def test_trained_on_the_training_split_only() -> None:
+    tokenizer = load_tokenizer(DataConfig(name="x", tokenizer="trained", trained_vocab_size=100), dataset(), None)
+    assert [tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS] == [0, 1, 2, 3, 4]
+    assert len(tokenizer) <= 100
+    assert tokenizer.unk_token_id not in tokenizer("The FILM is good")["input_ids"]
+    assert tokenizer.unk_token_id in tokenizer("zzyzx")["input_ids"]
+
+
+def test_training_gives_the_same_vocabulary_in_every_process() -> None:
+    # The library's own training does not: its hash tables are seeded anew in each process.
+    code = (
+        "import json, sys; from recurra.data.vocabulary import train_wordpiece;"
+        "print(json.dumps(train_wordpiece(json.load(sys.stdin), 80)))"
+    )
+    texts = [f"{a}{b} {b}{c}{a}" for a in "abcde" for b in "fghij" for c in "klm"]
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], input=json.dumps(texts), capture_output=True, text=True, check=True
+        )
+        for _ in range(2)
+    ]
+    assert json.loads(runs[0].stdout) == json.loads(runs[1].stdout) == train_wordpiece(texts, 80)
+
+
+def test_trained_ids_are_dense_and_within_the_size() -> None:
+    vocabulary = train_wordpiece([chr(0x4E00 + i) * 2 + " word" for i in range(500)], 64)
+    assert sorted(vocabulary.values()) == list(range(len(vocabulary)))
+    assert len(vocabulary) <= 64
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"hello\nworld\n", r"lacks \[PAD\], \[UNK\], \[CLS\], \[SEP\]"),
+        (b"", "lacks"),
+        (b"\xff\xfe", "not UTF-8"),
+        ("\n".join([*SPECIAL_TOKENS, "a", "a"]).encode(), "remove repeats"),
+    ],
+)
+def test_a_bad_vocabulary(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=message):
+        read_vocabulary(path)
+
+
+def test_an_unknown_tokenizer_is_named_with_the_closest() -> None:
+    with pytest.raises(ConfigurationError, match=r"did you mean 'bert-base-uncased'\?"):
+        load_tokenizer(DataConfig(name="x", tokenizer="bert-base-uncase"), dataset(), None)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"version": "1.0", "model": 3}', "not json"])
+def test_a_damaged_tokenizer_folder(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    with pytest.raises(ConfigurationError, match="tokenizer"):
+        read_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_that_writes_no_cls_is_refused(vocabulary_file: Path, tmp_path: Path) -> None:
+    tokenizer = read_tokenizer(vocabulary_file)
+    tokenizer.save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer.json"
+    state = json.loads(path.read_text())
+    state["post_processor"] = None
+    path.write_text(json.dumps(state))
+    with pytest.raises(ConfigurationError, match=r"does not write \[CLS\]"):
+        read_tokenizer(tmp_path / "model")
+
+
+def test_without_network_the_message_names_the_data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UnavailableError, match=r"--data-root DIR .*DIR/tokenizers/bert-base-uncased/vocab.txt"):
+        load_tokenizer(DataConfig(name="x"), dataset(), tmp_path)
+
+
+@pytest.mark.data
+def test_the_released_vocabulary(data_root: Path) -> None:
+    tokenizer = load_tokenizer(DataConfig(name="x"), dataset(), data_root)
+    assert tokenizer("hello world")["input_ids"] == [101, 7592, 2088, 102]
+    assert len(tokenizer) == 30_522
+    assert tokenizer.pad_token_id == 0

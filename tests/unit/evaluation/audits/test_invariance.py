@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from recurra.core.record import AuditResult
+from recurra.evaluation.audits import audit_invariance
+
+VOCABULARY = 50
+ROWS = [
+    {"input_ids": np.random.default_rng(row).integers(1, VOCABULARY, size=3 + row % 17), "labels": row % 2}
+    for row in range(60)
+]
+
+
+class Attending(nn.Module):
+    """One attention layer and a head, right in itself; subclasses break one thing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(VOCABULARY, 16)
+        self.mix = nn.Linear(16, 48)
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(16, 3)
+
+    def mask(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return attention_mask.bool()
+
+    def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        return hidden[:, 0]
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+        mask = self.mask(input_ids, attention_mask)
+        query, key, value = self.mix(self.table(input_ids)).chunk(3, dim=-1)
+        scores = (query @ key.transpose(1, 2)).masked_fill(~mask[:, None, :], -torch.inf)
+        hidden = self.dropout(scores.softmax(dim=-1) @ value)
+        return SimpleNamespace(logits=self.head(self.pool(hidden, attention_mask)))
+
+
+class IgnoresMask(Attending):
+    def mask(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return torch.ones_like(attention_mask).bool()
+
+
+class FirstRowsMask(Attending):
+    def mask(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        # The row's own first token stays visible, or a softmax over nothing would give NaN.
+        return attention_mask[:1].bool().expand_as(attention_mask)
+
+
+class MaskFromTokens(Attending):
+    """Right for padding tokens, and reads anything else that stands under the mask."""
+
+    def mask(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return input_ids != 0
+
+
+class BatchStatistics(Attending):
+    def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        first = hidden[:, 0]
+        return first - 0.05 * first.mean(dim=0, keepdim=True)
+
+
+class MeanOverPadding(Attending):
+    def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        return (hidden * mask[..., None]).mean(dim=1)
+
+
+class LastPlace(Attending):
+    def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        return hidden[:, -1]
+
+
+class NotFinite(Attending):
+    def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        return hidden[:, 0] / 0
+
+
+def _audit(model: nn.Module, rows: Any = ROWS, **options: Any) -> dict[str, AuditResult]:
+    return {result.name: result for result in audit_invariance(model, rows, **options)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "padding", "neighbours"),
+    [
+        (Attending, "passed", "passed"),
+        (IgnoresMask, "failed", "passed"),
+        (FirstRowsMask, "passed", "failed"),
+        (MaskFromTokens, "failed", "passed"),
+        (BatchStatistics, "passed", "failed"),
+        (MeanOverPadding, "failed", "passed"),
+        (LastPlace, "failed", "passed"),
+        (NotFinite, "failed", "failed"),
+    ],
+)
+def test_right_models_pass_and_broken_ones_fail_where_they_are_broken(
+    kind: type[Attending], padding: str, neighbours: str
+) -> None:
+    got = _audit(kind())
+    assert {name: result.status for name, result in got.items()} == {
+        "invariance.padding": padding,
+        "invariance.neighbours": neighbours,
+    }
+    for result in got.values():
+        assert result.threshold == 1e-4
+        if result.status == "passed":
+            assert result.value is not None
+            assert result.value < 1e-5
+        elif kind is not NotFinite:
+            # A defect is told from rounding by orders of magnitude, not by luck.
+            assert result.value is not None
+            assert result.value > 1e-3
+
+
+def test_model_is_left_as_it_was() -> None:
+    model = Attending().train()
+    model.head.eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    torch.set_float32_matmul_precision("high")
+    try:
+        _audit(model)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert model.training
+    assert model.dropout.training
+    assert not model.head.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_model_in_half_precision_is_judged_on_a_copy_in_fp32() -> None:
+    model = Attending().to(torch.bfloat16)
+    assert {result.status for result in _audit(model).values()} == {"passed"}
+    assert model.head.weight.dtype == torch.bfloat16
+
+
+def test_autocast_around_it_does_not_matter() -> None:
+    model = Attending()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = _audit(model)
+    assert got == _audit(model)
+
+
+def test_padding_respects_the_longest_input_of_the_model() -> None:
+    class Limited(Attending):
+        config = SimpleNamespace(max_position_embeddings=20)
+
+        def mask(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            assert input_ids.shape[1] <= 20
+            return attention_mask.bool()
+
+    assert {result.status for result in _audit(Limited()).values()} == {"passed"}
+
+
+@pytest.mark.parametrize("rows", [[], ROWS[:1], [{"input_ids": []}, {"input_ids": [1]}]])
+def test_too_few_rows_are_skipped(rows: Any) -> None:
+    got = _audit(Attending(), rows)
+    assert {result.status for result in got.values()} == {"skipped"}

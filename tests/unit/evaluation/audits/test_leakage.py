@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recurra.core.record import AuditResult
+from recurra.data.dataset import Group, TextDataset, TextSplit
+from recurra.data.sst2 import load_sst2
+from recurra.evaluation.audits import audit_leakage, contained_mask
+from recurra.evaluation.audits.leakage import normalise
+
+
+def _split(name: str, texts: list[str], groups: list[Group] | None = None) -> TextSplit:
+    labels = np.arange(len(texts)) % 2
+    return TextSplit(name, texts, labels, [f"{name}-{row}" for row in range(len(texts))], groups)
+
+
+def _audit(
+    train: list[str], test: list[str], groups: tuple[list[Group], list[Group]] | None = None
+) -> dict[str, AuditResult]:
+    splits = {
+        "train": _split("train", train, groups[0] if groups else None),
+        "test": _split("test", test, groups[1] if groups else None),
+    }
+    dataset = TextDataset("toy", "split", ["no", "yes"], splits, "test", ["test"])
+    results = audit_leakage(dataset)
+    return {result.name.removeprefix("leakage.").removesuffix(".test"): result for result in results}
+
+
+def _sentences(count: int, words: int, seed: int) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(f"w{word}" for word in rng.integers(0, 10_000, size=words)) for _ in range(count)]
+
+
+TRAIN = _sentences(200, 12, 0)
+FRESH = _sentences(100, 12, 1)
+
+
+def test_unrelated_splits_pass() -> None:
+    got = _audit(TRAIN, FRESH)
+    assert {kind: result.status for kind, result in got.items()} == {
+        "exact": "passed",
+        "normalised": "passed",
+        "contained": "passed",
+        "ngram": "passed",
+        "source": "skipped",
+    }
+    assert got["contained"].value == 0
+
+
+def test_copies_fail_and_are_shown() -> None:
+    got = _audit(TRAIN, FRESH[:93] + TRAIN[:7])
+    for kind in ("exact", "normalised", "contained", "ngram"):
+        assert got[kind].status == "failed", kind
+        assert got[kind].value == pytest.approx(0.07)
+        assert got[kind].details["rows"] == 7
+        assert len(got[kind].details["examples"]) == 5
+    first = got["exact"].details["examples"][0]
+    assert first == {"id": "test-93", "text": TRAIN[0], "train_text": TRAIN[0]}
+    assert "7 of 100" in got["exact"].summary
+
+
+def test_copies_with_other_spelling_are_only_normalised() -> None:
+    changed = [text.upper().replace(" W", " , W") + " !" for text in TRAIN[:7]]
+    got = _audit(TRAIN, FRESH[:93] + changed)
+    assert (got["exact"].status, got["normalised"].status, got["contained"].status) == ("passed", "failed", "passed")
+
+
+def test_phrases_cut_from_training_rows_are_contained() -> None:
+    phrases = [" ".join(text.split()[2:7]) for text in TRAIN[:20]]
+    got = _audit(TRAIN, FRESH[:80] + phrases)
+    assert (got["exact"].status, got["normalised"].status) == ("passed", "passed")
+    assert (got["contained"].status, got["contained"].value) == ("failed", 0.2)
+    assert got["contained"].details["examples"][0]["train_text"] == TRAIN[0]
+
+
+def test_short_phrases_recur_by_chance_and_do_not_count() -> None:
+    pairs = [" ".join(text.split()[:2]) for text in TRAIN]
+    assert _audit(TRAIN, pairs)["contained"].value == 0
+
+
+def test_copies_with_a_small_edit_are_found_by_ngrams() -> None:
+    edited = ["another " + " ".join(text.split()[1:]) for text in TRAIN[:20]]
+    got = _audit(TRAIN, FRESH[:80] + edited)
+    assert (got["contained"].status, got["ngram"].status) == ("passed", "failed")
+    assert got["ngram"].value == pytest.approx(0.2)
+    # 4 of the 5 8-grams of 12 words are without the edit.
+    assert got["ngram"].details["examples"][0]["share_found"] == 0.8
+
+
+def test_ngrams_need_long_rows() -> None:
+    got = _audit(TRAIN, ["a b c d"] * 50)["ngram"]
+    assert got.status == "skipped"
+    assert "0 rows of 8 words" in got.summary
+
+
+def test_a_few_equal_short_texts_are_natural() -> None:
+    test = FRESH + _sentences(99, 12, 2) + [TRAIN[0]]
+    got = _audit(TRAIN, test)
+    assert got["exact"].value == 1 / 200
+    assert got["exact"].status == "passed"
+
+
+def test_one_shared_source_fails() -> None:
+    train_groups: list[Group] = [(row,) for row in range(len(TRAIN))]
+    test_groups: list[Group] = [(1000 + row,) for row in range(len(FRESH))]
+    assert _audit(TRAIN, FRESH, (train_groups, test_groups))["source"].status == "passed"
+    test_groups[4] = (2000, 17)
+    got = _audit(TRAIN, FRESH, (train_groups, test_groups))["source"]
+    assert (got.status, got.value) == ("failed", 0.01)
+    assert got.details["examples"] == [{"id": "test-4", "text": FRESH[4], "sources": [17]}]
+
+
+def test_empty_split_is_skipped() -> None:
+    assert {result.status for result in _audit(TRAIN, []).values()} == {"skipped"}
+
+
+def test_long_examples_are_cut() -> None:
+    long = " ".join(["word"] * 1000)
+    assert all(len(example["text"]) <= 200 for example in _audit([long], [long])["exact"].details["examples"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("It 's GOOD , ok !", "it s good ok"), ("? !", "? !"), ("a_b", "a b"), ("Straße", "strasse")]
+)
+def test_normalise(text: str, expected: str) -> None:
+    assert normalise(text) == expected
+
+
+def test_contained_mask() -> None:
+    mask = contained_mask(["the plot is thin but fun"], ["plot is thin", "is thin", "thin is plot"])
+    assert mask.tolist() == [True, False, False]
+
+
+def test_data_audits_do_not_load_torch() -> None:
+    code = (
+        "import sys; from recurra.evaluation import metrics, significance, predictions, latency; "
+        "from recurra.evaluation.audits import audit_leakage, audit_shortcuts; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.data
+def test_pooled_sst2_leaks_and_official_does_not(data_root: Path) -> None:
+    pooled = {result.name: result for result in audit_leakage(load_sst2("pooled", 0, data_root))}
+    contained = pooled["leakage.contained.test"]
+    assert contained.status == "failed"
+    assert contained.value == pytest.approx(0.69, abs=0.02)
+    assert pooled["leakage.source.test"].status == "failed"
+    official = audit_leakage(load_sst2("official", 0, data_root))
+    assert {result.status for result in official} == {"passed"}

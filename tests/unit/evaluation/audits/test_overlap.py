@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recurra.evaluation.audits import overlap
+from recurra.evaluation.audits.overlap import RollingHash, Vocabulary, find_overlap
+
+# Three words make repeats, overlapping matches and long common runs frequent.
+TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=14).map(" ".join), max_size=8)
+
+
+def _naive(train: list[str], texts: list[str], ngram: int, min_words: int) -> tuple[list[int], list[int], list[int]]:
+    container, total, found = [], [], []
+    split_train = [text.split() for text in train]
+
+    def stands(words: list[str]) -> int:
+        for row, other in enumerate(split_train):
+            if any(other[start : start + len(words)] == words for start in range(len(other) - len(words) + 1)):
+                return row
+        return -1
+
+    for text in texts:
+        words = text.split()
+        container.append(stands(words) if len(words) >= min_words else -1)
+        grams = [words[start : start + ngram] for start in range(len(words) - ngram + 1)]
+        total.append(len(grams))
+        found.append(sum(stands(gram) >= 0 for gram in grams))
+    return container, total, found
+
+
+@given(TEXTS, TEXTS, st.integers(2, 5), st.integers(1, 4), st.sampled_from([1, 10, 1_000_000]))
+@settings(max_examples=400, deadline=None)
+def test_agrees_with_a_plain_search(
+    train: list[str], texts: list[str], ngram: int, min_words: int, piece_words: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlap, "PIECE_WORDS", piece_words)
+        patch.setattr(overlap, "_PIECE_CANDIDATES", 3)
+        got = find_overlap(train, texts, ngram=ngram, min_words=min_words)
+    expected = _naive(train, texts, ngram, min_words)
+    assert (got.container.tolist(), got.ngrams.tolist(), got.ngrams_found.tolist()) == expected
+
+
+def test_a_match_does_not_run_over_the_end_of_a_row() -> None:
+    got = find_overlap(["one two three", "four five six"], ["two three four", "three four five"], ngram=3)
+    assert got.container.tolist() == [-1, -1]
+
+
+def test_words_are_compared_whole() -> None:
+    assert find_overlap(["a great movies night"], ["great movie night"]).container.tolist() == [-1]
+
+
+def test_window_hash_depends_on_content_and_order_not_on_place() -> None:
+    words, _ = Vocabulary().encode(["x y x y z", "y x y z x"])
+    windows = RollingHash.of(words).windows(np.arange(8), 3)
+    texts = [words[start : start + 3].tolist() for start in range(8)]
+    for first in range(8):
+        for second in range(8):
+            assert (windows[first] == windows[second]) == (texts[first] == texts[second])

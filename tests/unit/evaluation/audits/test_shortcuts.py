@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recurra.core.record import AuditResult
+from recurra.data.dataset import TextDataset, TextSplit
+from recurra.evaluation.audits import audit_shortcuts
+from recurra.evaluation.audits.shortcuts import FEATURE_NAMES, format_features
+
+WORDS = ["fine", "plot", "the", "slow", "rather", "great", "dull", "it", "acting"]
+
+
+def _texts(rng: np.random.Generator, labels: np.ndarray, trick: str) -> list[str]:
+    texts = []
+    for label in labels:
+        length = int(rng.integers(5, 30))
+        mark = rng.choice([".", "!", ""])
+        if trick == "length" and label:
+            length += 15
+        if trick == "punctuation":
+            mark = "!" if label else "."
+        if trick == "few" and rng.random() < 0.1:
+            mark = "!" if label else "."
+        words = [str(word) for word in rng.choice(WORDS, size=length)]
+        if trick == "words":
+            words[0] = "great" if label else "dull"
+        texts.append(" ".join([*words, str(mark)]).strip())
+    return texts
+
+
+def _split(name: str, rows: int, trick: str, seed: int, positive: float = 0.5) -> TextSplit:
+    rng = np.random.default_rng(seed)
+    labels = (rng.random(rows) < positive).astype(np.int64)
+    return TextSplit(name, _texts(rng, labels, trick), labels, [str(row) for row in range(rows)])
+
+
+def _audit(train: TextSplit, test: TextSplit) -> dict[str, AuditResult]:
+    dataset = TextDataset("toy", "split", ["no", "yes"], {"train": train, "test": test}, "test", ["test"])
+    return {result.name: result for result in audit_shortcuts(dataset)}
+
+
+@pytest.mark.parametrize(
+    ("trick", "status"),
+    [("none", "passed"), ("words", "passed"), ("few", "passed"), ("length", "failed"), ("punctuation", "failed")],
+)
+def test_format_that_gives_the_label_away_fails_and_words_do_not(trick: str, status: str) -> None:
+    got = _audit(_split("train", 1500, trick, 0), _split("test", 500, trick, 1))["shortcuts.format.test"]
+    assert got.status == status
+    assert got.threshold == pytest.approx(0.65)
+    low, high = got.details["interval"]
+    assert low <= got.value <= high
+    if status == "passed":
+        assert got.value < 0.65
+
+
+def test_unequal_labels_do_not_flatter() -> None:
+    train, test = _split("train", 1500, "none", 0, 0.9), _split("test", 500, "none", 1, 0.9)
+    got = _audit(train, test)["shortcuts.format.test"]
+    assert got.details["majority_accuracy"] == pytest.approx(test.labels.mean())
+    assert got.details["majority_accuracy"] > 0.85
+    assert got.value < 0.65
+    assert got.status == "passed"
+
+
+def test_a_small_split_has_a_wide_interval_and_does_not_fail_by_chance() -> None:
+    statuses = []
+    for seed in range(20):
+        got = _audit(_split("train", 300, "none", seed), _split("test", 60, "none", 100 + seed))
+        statuses.append(got["shortcuts.format.test"].status)
+    assert statuses == ["passed"] * 20
+
+
+def test_same_seed_same_result() -> None:
+    train, test = _split("train", 400, "few", 0), _split("test", 200, "few", 1)
+    assert _audit(train, test) == _audit(train, test)
+
+
+@pytest.mark.parametrize(("train_rows", "test_rows"), [(50, 500), (500, 30), (0, 500), (500, 0)])
+def test_too_little_data_is_skipped_with_the_reason(train_rows: int, test_rows: int) -> None:
+    got = _audit(_split("train", train_rows, "length", 0), _split("test", test_rows, "length", 1))
+    result = got["shortcuts.format.test"]
+    assert result.status == "skipped"
+    assert result.summary.startswith("skipped: ")
+
+
+def test_one_class_in_a_split_is_skipped() -> None:
+    got = _audit(_split("train", 500, "none", 0), _split("test", 100, "none", 1, positive=0.0))
+    assert got["shortcuts.format.test"].status == "skipped"
+    assert got["shortcuts.labels.test"].status == "failed"
+
+
+def test_label_proportions() -> None:
+    train = _split("train", 2000, "none", 0)
+    close = _audit(train, _split("test", 500, "none", 1))["shortcuts.labels.test"]
+    assert close.status == "passed"
+    far = _audit(train, _split("test", 500, "none", 1, positive=0.9))["shortcuts.labels.test"]
+    assert far.status == "failed"
+    # Total variation of two classes is the difference of one share.
+    assert far.value == pytest.approx(abs(far.details["train"]["yes"] - far.details["test"]["yes"]), abs=1e-3)
+
+
+def test_a_far_share_in_a_tiny_split_may_be_chance() -> None:
+    test = TextSplit("test", ["a"] * 20, np.repeat([0, 1], [5, 15]), [str(row) for row in range(20)])
+    got = _audit(_split("train", 2000, "none", 0), test)["shortcuts.labels.test"]
+    assert got.value > 0.2
+    assert got.status == "passed"
+
+
+def test_conflicting_labels() -> None:
+    texts = [f"text {row}" for row in range(98)]
+    train = TextSplit("train", [*texts, "same", "same"], np.arange(100) % 2, [str(row) for row in range(100)])
+    test = TextSplit("test", ["same", "fresh"], np.array([1, 0]), ["0", "1"])
+    got = _audit(train, test)["shortcuts.conflicts"]
+    assert got.status == "failed"
+    assert got.value == pytest.approx(3 / 102)
+    assert got.details["rows_by_split"] == {"train": 2, "test": 1}
+    assert got.details["examples"] == [{"text": "same", "labels": ["no", "yes"]}]
+    agreeing = TextSplit("train", texts, np.arange(98) % 2, [str(row) for row in range(98)])
+    assert _audit(agreeing, test)["shortcuts.conflicts"].status == "passed"
+
+
+def test_features_measure_format_and_not_words() -> None:
+    features = format_features(["ab, c!! 12", "XY, z!! 34", ""])
+    assert features.shape == (3, len(FEATURE_NAMES))
+    row = dict(zip(FEATURE_NAMES, features[0], strict=True))
+    assert (row["characters"], row["words"], row["longest_word"], row["digits"]) == (10, 3, 3, 2)
+    assert (row["count_!"], row["count_,"], row["count_."]) == (2, 1, 0)
+    other = dict(zip(FEATURE_NAMES, features[1], strict=True))
+    different = {name for name in FEATURE_NAMES if row[name] != other[name]}
+    assert different == {"upper_case_share"}

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from recurra.evaluation.significance import holm, mcnemar, mean_interval, paired_bootstrap, wilson_interval
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=20), st.floats(0.5, 0.999))
+@settings(deadline=None)
+def test_mean_interval_agrees_with_scipy(values: list[float], level: float) -> None:
+    mean, sd, low, high = mean_interval(values, level)
+    assert mean == pytest.approx(np.mean(values))
+    assert sd == pytest.approx(np.std(values, ddof=1))
+    error = stats.sem(values)
+    if error > 1e-9:
+        expected = stats.t.interval(level, len(values) - 1, loc=np.mean(values), scale=error)
+        assert (low, high) == pytest.approx(expected)
+
+
+def test_mean_interval_of_three_seeds_by_hand() -> None:
+    # t(0.975, 2) = 4.302653; sd = 0.01.
+    interval = mean_interval([0.89, 0.90, 0.91])
+    assert interval.high - interval.mean == pytest.approx(4.302653 * 0.01 / math.sqrt(3), rel=1e-6)
+
+
+def test_one_run_has_no_spread() -> None:
+    assert mean_interval([0.9]) == (0.9, None, None, None)
+
+
+@pytest.mark.parametrize("values", [[], [math.nan, 1.0]])
+def test_mean_interval_refuses(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        mean_interval(values)
+
+
+@given(st.integers(1, 3000), st.data())
+@settings(deadline=None)
+def test_wilson_agrees_with_scipy(total: int, data: st.DataObject) -> None:
+    successes = data.draw(st.integers(0, total))
+    expected = stats.binomtest(successes, total).proportion_ci(0.95, method="wilson")
+    assert wilson_interval(successes, total) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_wilson_covers() -> None:
+    rng = np.random.default_rng(0)
+    hits = 0
+    for successes in rng.binomial(300, 0.93, size=2000):
+        low, high = wilson_interval(int(successes), 300)
+        hits += low <= 0.93 <= high
+    assert 0.93 <= hits / 2000 <= 0.97
+
+
+def _pair(only_a: int, only_b: int, right: int, wrong: int) -> tuple[np.ndarray, np.ndarray]:
+    a = np.repeat([True, False, True, False], [only_a, only_b, right, wrong])
+    b = np.repeat([False, True, True, False], [only_a, only_b, right, wrong])
+    return a, b
+
+
+@given(st.integers(0, 200), st.integers(0, 200), st.integers(0, 50), st.integers(1, 50))
+@settings(deadline=None)
+def test_mcnemar_counts_and_p(only_a: int, only_b: int, right: int, wrong: int) -> None:
+    result = mcnemar(*_pair(only_a, only_b, right, wrong))
+    assert (result.only_a, result.only_b, result.both_right, result.both_wrong) == (only_a, only_b, right, wrong)
+    discordant = only_a + only_b
+    if discordant <= 50:
+        # Twice the smaller binomial tail, summed by hand.
+        tail = sum(math.comb(discordant, k) for k in range(min(only_a, only_b) + 1)) / 2**discordant
+        assert result.exact
+        assert result.p == pytest.approx(min(1.0, 2 * tail))
+    else:
+        statistic = max(abs(only_a - only_b) - 1, 0) ** 2 / discordant
+        assert result.p == pytest.approx(math.erfc(math.sqrt(statistic / 2)))
+    swapped = mcnemar(*reversed(_pair(only_a, only_b, right, wrong)))
+    assert swapped.p == pytest.approx(result.p)
+
+
+def test_mcnemar_refuses_scores() -> None:
+    with pytest.raises(ValueError, match="other than 0 and 1"):
+        mcnemar([0.5, 1.0], [1.0, 0.0])
+
+
+def _naive_bootstrap(a: np.ndarray, b: np.ndarray, samples: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, len(a), size=(samples, len(a)))
+    return a[rows].mean(axis=1) - b[rows].mean(axis=1)
+
+
+@pytest.mark.parametrize("fractional", [False, True])
+def test_bootstrap_agrees_with_resampling_rows(fractional: bool) -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.random(400) < 0.9, rng.random(400) < 0.85
+    if fractional:  # the share of three seeds that are right
+        a, b = rng.integers(0, 4, size=400) / 3, rng.integers(0, 4, size=400) / 3
+    means = _naive_bootstrap(a.astype(float), b.astype(float), 20_000, 2)
+    got = paired_bootstrap(a, b, samples=20_000, seed=3)
+    assert got.difference == pytest.approx(a.mean() - b.mean())
+    low, high = np.quantile(means, [0.025, 0.975])
+    assert (got.low, got.high) == pytest.approx((low, high), abs=0.0035)
+    p = (np.abs(means - got.difference) >= abs(got.difference) - 1e-12).mean()
+    assert got.p == pytest.approx(p, abs=0.02)
+
+
+def test_bootstrap_interval_covers_and_p_keeps_its_level() -> None:
+    rng = np.random.default_rng(0)
+    covered = rejected = 0
+    for repetition in range(400):
+        common = rng.random(500) < 0.8
+        a = np.where(rng.random(500) < 0.2, rng.random(500) < 0.5, common)
+        b = np.where(rng.random(500) < 0.2, rng.random(500) < 0.5, common)
+        result = paired_bootstrap(a, b, samples=1000, seed=repetition)
+        covered += result.low <= 0 <= result.high
+        rejected += result.p < 0.05
+    assert 0.92 <= covered / 400 <= 0.98
+    assert 0.02 <= rejected / 400 <= 0.08
+
+
+def test_bootstrap_is_antisymmetric_reproducible_and_sees_no_difference_between_equals() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.random(300) < 0.9, rng.random(300) < 0.8
+    assert paired_bootstrap(a, b, seed=5) == paired_bootstrap(a, b, seed=5)
+    assert paired_bootstrap(a, b).difference == pytest.approx(-paired_bootstrap(b, a).difference)
+    same = paired_bootstrap(a, a)
+    assert same == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_bootstrap_memory_is_bounded_also_with_all_differences_distinct() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.random(7000), rng.random(7000)
+    tracemalloc.start()
+    paired_bootstrap(a, b, samples=300)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 * 2**20
+
+
+def test_holm_by_hand_and_bounds() -> None:
+    # Sorted 0.01, 0.02, 0.04 with factors 3, 2, 1.
+    assert holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
+    assert holm([]) == []
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        holm([1.5])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_lies_between_raw_and_bonferroni_and_keeps_the_order(p_values: list[float]) -> None:
+    adjusted = holm(p_values)
+    for raw, value in zip(p_values, adjusted, strict=True):
+        assert raw <= value <= min(1.0, raw * len(p_values)) + 1e-12
+    order = np.argsort(p_values, kind="stable")
+    assert (np.diff(np.asarray(adjusted)[order]) >= 0).all()
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 95.0])
+def test_levels_are_shares(level: float) -> None:
+    with pytest.raises(ValueError, match="level"):
+        wilson_interval(1, 2, level)
+
+
+@pytest.mark.parametrize(("a", "b"), [([True], [True, False]), ([], []), ([[True]], [[True]])])
+def test_paired_tests_need_the_same_rows(a: list[object], b: list[object]) -> None:
+    for test in (mcnemar, paired_bootstrap):
+        with pytest.raises(ValueError, match="same rows"):
+            test(a, b)

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from recurra.core.errors import CheckpointError, DataError
+from recurra.data.sst2 import load_sst2
+from recurra.models.linear import DEFAULT_C, SETTINGS_NAME, TOKEN_PATTERN, WEIGHTS_NAME, LinearClassifier
+
+WORDS = ["good", "bad", "film", "plot", "a", "not", "very", "dull", "fun"]
+
+
+def _corpus(rows: int, classes: int, seed: int = 0) -> tuple[list[str], np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, size=rows)
+    texts = []
+    for label in labels:
+        words = [str(word) for word in rng.choice(WORDS, size=rng.integers(3, 9))]
+        texts.append(" ".join([*words, WORDS[label]] if rng.random() < 0.8 else words))
+    return texts, labels
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return shifted / shifted.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_softmax_of_logits_is_scikit_learns_probability(classes: int) -> None:
+    texts, labels = _corpus(300, classes)
+    fresh, _ = _corpus(50, classes, seed=1)
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), token_pattern=TOKEN_PATTERN)
+    regression = LogisticRegression(C=DEFAULT_C, tol=1e-8, max_iter=10_000)
+    regression.fit(vectorizer.fit_transform(texts), labels)
+    expected = regression.predict_proba(vectorizer.transform(fresh))
+    model = LinearClassifier.fit(texts, labels, num_labels=classes, seed=0)
+    logits = model.logits(fresh)
+    assert (logits.shape, logits.dtype) == ((50, classes), np.float32)
+    assert _softmax(logits) == pytest.approx(expected, abs=2e-3)
+    rows = 1 if classes == 2 else classes
+    assert model.num_features == len(vectorizer.vocabulary_)
+    assert model.num_parameters == rows * (len(vectorizer.vocabulary_) + 1)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_saved_and_loaded_logits_are_equal_to_the_bit(tmp_path: Path, classes: int) -> None:
+    texts, labels = _corpus(200, classes)
+    model = LinearClassifier.fit(texts, labels, num_labels=classes)
+    model.save(tmp_path / "model")
+    loaded = LinearClassifier.load(tmp_path / "model")
+    fresh = [*_corpus(50, classes, seed=1)[0], "unknown words only", "!"]
+    assert np.array_equal(loaded.logits(fresh), model.logits(fresh))
+    assert loaded.num_labels == classes
+    assert loaded.inverse_regularisation == model.inverse_regularisation
+    assert loaded.num_parameters == model.num_parameters
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [SETTINGS_NAME, WEIGHTS_NAME]
+
+
+def test_one_letter_words_and_word_order_count() -> None:
+    texts = ["not good", "good not", "a film", "film a"] * 10
+    model = LinearClassifier.fit(texts, np.tile([0, 1, 0, 1], 10))
+    assert model.logits(["not good", "good not", "a film", "film a"]).argmax(axis=1).tolist() == [0, 1, 0, 1]
+
+
+def test_selection_chooses_the_c_of_the_lowest_loss() -> None:
+    texts, labels = _corpus(200, 2)
+    selection = _corpus(200, 2, seed=1)
+    grid = (0.01, 1.0, 1000.0)
+    chosen = LinearClassifier.fit(texts, labels, selection=selection, c_grid=grid)
+    losses = {c: LinearClassifier.fit(texts, labels, selection=selection, c_grid=[c]).loss(*selection) for c in grid}
+    assert chosen.inverse_regularisation == min(losses, key=losses.__getitem__)
+    assert chosen.loss(*selection) == min(losses.values())
+    assert len(set(losses.values())) == 3
+
+
+@pytest.mark.parametrize(("num_labels", "seen"), [(3, (0, 2)), (4, (0, 1, 3))])
+def test_a_class_that_training_lacks_gets_no_chance_but_a_finite_loss(num_labels: int, seen: tuple[int, ...]) -> None:
+    texts, labels = _corpus(200, len(seen))
+    model = LinearClassifier.fit(texts, np.asarray(seen)[labels], num_labels=num_labels)
+    full = LinearClassifier.fit(texts, labels, num_labels=len(seen))
+    logits = model.logits(texts)
+    assert logits.shape == (200, num_labels)
+    assert np.isfinite(logits).all()
+    assert _softmax(logits)[:, list(seen)] == pytest.approx(_softmax(full.logits(texts)), abs=1e-5)
+
+
+def test_same_fit_twice_is_the_same_and_no_texts_give_no_rows() -> None:
+    texts, labels = _corpus(100, 2)
+    first, second = (LinearClassifier.fit(texts, labels, seed=seed) for seed in (0, 1))
+    assert np.array_equal(first.logits(texts), second.logits(texts))
+    assert first.logits([]).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "error", "words"),
+    [
+        (["a b", "c d"], [1, 1], DataError, "at least two classes"),
+        (["a b", "c d"], [0, 2], DataError, "allowed: 0 to 1"),
+        (["!", "?"], [0, 1], DataError, "none of the 2"),
+        (["a"], [0, 1], ValueError, "1 texts"),
+    ],
+)
+def test_fit_refuses(texts: list[str], labels: list[int], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words) as caught:
+        LinearClassifier.fit(texts, labels)
+    assert "\n" not in str(caught.value)
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _edit(folder: Path, **changes: Any) -> None:
+    settings = json.loads((folder / SETTINGS_NAME).read_text(encoding="utf-8"))
+    (folder / SETTINGS_NAME).write_text(json.dumps(settings | changes), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / SETTINGS_NAME).unlink(), "missing"),
+        (lambda folder: (folder / WEIGHTS_NAME).unlink(), "missing"),
+        (lambda folder: _truncate(folder / SETTINGS_NAME), "not whole JSON"),
+        (lambda folder: _truncate(folder / WEIGHTS_NAME), "not a whole safetensors"),
+        (lambda folder: (folder / WEIGHTS_NAME).write_bytes(pickle.dumps({"weight": 1})), "not a whole safetensors"),
+        (lambda folder: (folder / SETTINGS_NAME).write_text("[1]"), "not the settings"),
+        (lambda folder: _edit(folder, format="other"), "not the settings"),
+        (lambda folder: _edit(folder, version=99), "version 99"),
+        (lambda folder: _edit(folder, token_pattern="."), "does not write"),
+        (lambda folder: _edit(folder, vocabulary=["a", "a"]), "does not write"),
+        (lambda folder: _edit(folder, vocabulary=["a"]), "holds"),
+        (lambda folder: _edit(folder, num_labels="2"), "does not write"),
+        (lambda folder: save_file({"weight": np.zeros((1, 2))}, folder / WEIGHTS_NAME), "does not belong"),
+    ],
+)
+def test_damaged_or_foreign_folders_are_refused_in_one_line(tmp_path: Path, damage: Any, words: str) -> None:
+    LinearClassifier.fit(*_corpus(100, 2)).save(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(CheckpointError, match=words) as caught:
+        LinearClassifier.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("protocol", "split", "accuracy"), [("official", "validation", 0.81), ("pooled", "test", 0.927)]
+)
+def test_sst2_reaches_the_known_accuracy(data_root: Path, protocol: str, split: str, accuracy: float) -> None:
+    dataset = load_sst2(protocol, 0, data_root)
+    train, reported = dataset.splits["train"], dataset.splits[split]
+    model = LinearClassifier.fit(train.texts, train.labels)
+    right = (model.logits(reported.texts).argmax(axis=1) == reported.labels).mean()
+    assert right == pytest.approx(accuracy, abs=0.02 if split == "validation" else 0.006)
