@@ -72,6 +72,7 @@ def execute_run(config: RunConfig, folder: Path, machine: Machine, reporter: Rep
     """
     check_precision(config.precision)
     quieten_libraries()
+    code_record()  # remembers the commit that is loaded now: the checkout may move on during a long run
     torch.set_num_threads(machine.threads or available_cores())
     if started_by_torchrun() and int(os.environ["RANK"]) > 0:
         if (folder / RECORD_NAME).exists():
