@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import typer
 
 from recurra.cli import audit, bench, compare, data, demo, evaluate, models, predict, study, train
 from recurra.core.errors import RecurraError
 
+EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+
+# The parent of every complaint about the arguments: click's own class, or that of Typer's copy of click.
+_UsageError = typer.BadParameter.__base__ or typer.BadParameter
 
 app = typer.Typer(
     name="recurra",
-    help="Transformers that reuse their layers: train, compare, audit and use them.\n\n"
-    "Start with: recurra demo   or: recurra compare reviews.csv --output runs/reviews",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -46,20 +49,48 @@ def _version(value: bool) -> None:
 def root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Transformers that reuse their layers: train, compare, audit and use them."""
+    """Transformers that reuse their layers: train, compare, audit and use them.
+
+    Start with: recurra demo   or: recurra compare reviews.csv --output runs/reviews
+    """
 
 
-def main() -> None:
-    """Runs the command line. Exit codes: 0 done, 1 failed, 2 wrong input, 3 an audit failed, 130 interrupted."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code.
+
+    0 done, 1 failed, 2 wrong input, 3 an audit failed, 130 interrupted. Whatever is wrong is one line on standard error.
+
+    Args:
+        arguments: What stands after ``recurra``; none takes this process's own.
+    """
     try:
-        app()
+        code = app(arguments, prog_name="recurra", standalone_mode=False)
+        sys.stdout.flush()
     except RecurraError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; start the same command again to go on where it stopped\n")
-        sys.exit(EXIT_INTERRUPTED)
+        return _fail(str(error), error.exit_code)
+    except _UsageError as error:
+        return _refuse_usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        code = EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader has gone (head, less): not an error, and Python must not complain while it shuts down.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        return 0
+    if code == EXIT_INTERRUPTED:
+        sys.stderr.write("interrupted; start the same command again to go on: what is finished is not done twice\n")
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    return code
+
+
+def _refuse_usage(error: Exception) -> int:
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    context = getattr(error, "ctx", None)
+    # Without a command the help has been printed, and there is nothing to add.
+    if not message:
+        return EXIT_USAGE
+    command = getattr(context, "command_path", "recurra")
+    return _fail(f"{message.strip().rstrip('.')}; see '{command} --help'", EXIT_USAGE)

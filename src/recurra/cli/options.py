@@ -18,12 +18,24 @@ DataRoot = Annotated[
         help="Folder with local copies of the public corpora and tokenizers (also RECURRA_DATA_ROOT).",
     ),
 ]
+CacheDir = Annotated[
+    Path | None, typer.Option("--cache-dir", help="Folder of tokenised rows.", show_default="~/.cache/recurra/tokens")
+]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for everything that is written.")]
 Precision = Annotated[str, typer.Option("--precision", help="Precision of matrix products: fp32 or bf16.")]
+RunPrecision = Annotated[
+    str | None, typer.Option("--precision", help="fp32 or bf16; default: what the run was trained in.")
+]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Texts a batch.")]
 Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of one run; 0 shares the cores out.")]
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Runs at once; 0 takes as many as the cores carry.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="Configuration values, as key=value.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Training keys; data.KEY and model.KEY for the rest.", show_default=False),
+]
 
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder made by 'recurra train' or of a study.")]
+Data = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, demo) or a labelled file of yours.")]
 TextColumn = Annotated[str, typer.Option("--text-column", help="Column with the text, in a file of yours.")]
 LabelColumn = Annotated[str, typer.Option("--label-column", help="Column with the label; numbers or words.")]
 GroupColumn = Annotated[
@@ -41,6 +53,6 @@ Tokenizer = Annotated[
     typer.Option(
         "--tokenizer",
         help="bert-base-uncased, trained (on the training split), or a folder or vocab.txt. "
-        "Default: bert-base-uncased if it can be found, else trained.",
+        "Default: bert-base-uncased if the data root has it or the corpus is sst2, else trained.",
     ),
 ]

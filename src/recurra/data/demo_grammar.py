@@ -12,7 +12,8 @@ adjectives together, and never from the adjectives alone. A minimal pair is made
 Slots: ``{n1}`` noun phrase, ``{be1}`` was/were, ``{a1}`` adjective, ``{c1}`` a whole clause of unit 1, ``{o1}`` the
 same with the operator, ``{op}`` the operator, ``{it1}`` and ``{them1}`` pronouns, ``{t1}`` ``{t2}`` an optional time,
 ``{g1}`` ``{g2}`` an optional degree, ``{lo}`` ``{hi}`` a weak and a strong degree, ``{fact}`` ``{nofact}`` a neutral
-clause without and with "not", ``{moment}`` ``{hardly}`` one without and with "hardly", ``{who}`` a companion.
+clause without and with "not", ``{moment}`` ``{hardly}`` one without and with "hardly", ``{who}`` a companion,
+``{group}`` people behind "nobody" and "everybody".
 """
 
 from __future__ import annotations
@@ -84,9 +85,9 @@ class Pattern:
 _Frame = tuple[str, Signs] | tuple[str, Signs, str]
 
 CONSTRUCTION_SHARES: Mapping[str, float] = {
-    "plain": 0.11,
-    "negation": 0.15,
-    "double-negation": 0.05,
+    "plain": 0.12,
+    "negation": 0.13,
+    "double-negation": 0.03,
     "far-from": 0.04,
     "anything-but": 0.04,
     "hardly": 0.04,
@@ -94,10 +95,10 @@ CONSTRUCTION_SHARES: Mapping[str, float] = {
     "not-at-all": 0.03,
     "contrast-but": 0.14,
     "contrast-although": 0.12,
-    "not-only": 0.05,
-    "not-but": 0.05,
+    "not-only": 0.06,
+    "not-but": 0.06,
     "comparison": 0.04,
-    "expectation": 0.04,
+    "expectation": 0.05,
     "opinion": 0.03,
     "change": 0.02,
     "degree": 0.02,
@@ -130,13 +131,13 @@ _FRAMES: Mapping[str, tuple[tuple[_Frame, ...], tuple[_Frame, ...]]] = {
              "it is true that {n1} {be1} {a1}{t1}, and {nofact}."),
             ("{n1} {be1} not {a1}{t1}, and {n2} {be2} {a2}.", _SECOND),
             ("{n1} {be1} {a1}{t1}, and {n2} {be2} not {a2}.", _FIRST),
-            ("nobody in our group found {n1} {a1}{t1}, and everybody found {n2} {a2}.", _SECOND),
-            ("everybody I asked found {n1} {a1}{t1}, and nobody found {n2} {a2}.", _FIRST),
+            ("nobody {group} found {n1} {a1}{t1}, and everybody found {n2} {a2}.", _SECOND),
+            ("everybody {group} found {n1} {a1}{t1}, and nobody found {n2} {a2}.", _FIRST),
             ("I never once found {n1} {a1}{t1}, and I always found {n2} {a2}.", _SECOND),
             ("at no point did {n1} seem {a1}, and at every point {n2} seemed {a2}.", _SECOND),
         ),
         (
-            ("nobody I asked would say that {n1} {be1} {a1}{t1}, and all would say that {n2} {be2} {a2}.", _SECOND),
+            ("nobody {group} would call {n1} {a1}{t1}, and everybody would call {n2} {a2}.", _SECOND),
             ("{n1} never once seemed {a1}{t1}, and {n2} always seemed {a2}.", _SECOND),
             ("I would say that {n1} {be1} not {a1}{t1}, and {fact}.", _TURNED,
              "I would say that {n1} {be1} {a1}{t1}, and {nofact}."),
@@ -281,8 +282,8 @@ _COMPOSED: tuple[tuple[str, str, Signs, str | None, tuple[str, ...]], ...] = (
      "I would say that {n1} {be1} {op} {a1}{t1}, and {nofact}.", ("far-from", "not-at-all")),
     ("double-negation", "it is not true that {n1} {be1} {op} {a1}{t1}, and {fact}.", _SAME,
      "it is true that {n1} {be1} {op} {a1}{t1}, and {nofact}.", ("far-from", "anything-but", "by-no-means")),
-    ("double-negation", "nobody I asked found {n1} {op} {a1}, and everybody found {n2} {a2}.", _SAME,
-     "everybody I asked found {n1} {op} {a1}, and nobody found {n2} {a2}.", ("far-from", "anything-but")),
+    ("double-negation", "nobody {group} found {n1} {op} {a1}, and everybody found {n2} {a2}.", _SAME,
+     "everybody {group} found {n1} {op} {a1}, and nobody found {n2} {a2}.", ("far-from", "anything-but")),
 )  # fmt: skip
 
 

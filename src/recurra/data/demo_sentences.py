@@ -18,6 +18,9 @@ from recurra.data.demo_vocabulary import (
     COMPANIONS,
     DAYS,
     DOMAINS,
+    GROUPS,
+    NAME_ENDINGS,
+    NAME_SYLLABLES,
     NUMBERS,
     SETTINGS,
     STRONG_DEGREES,
@@ -25,20 +28,23 @@ from recurra.data.demo_vocabulary import (
     WORD_CLASSES,
     Noun,
     WordClass,
+    is_held_out_name,
 )
 
 MINIMUM_WORDS, MAXIMUM_WORDS, MAXIMUM_SENTENCES = 8, 40, 3
 
 import os
 
-_PLAIN_IN_TRAIN = float(os.environ.get("PL", "0.6"))
-_HELD_OUT_PATTERNS = 0.5
+_PLAIN_IN_TRAIN = float(os.environ.get("PL", "0.9"))
+_HELD_OUT_PATTERNS = 0.45
 _HELD_OUT_WORDS = 0.6
+_HELD_OUT_NOUN = 1.0
 _RESERVED_IN_PLAIN = 0.5
-_RESERVED_IN_TEST = 0.35
-_TIME = 0.45
-_MODIFIER = 0.3
-_REMARKS = (0.45, 0.88)
+_RESERVED_IN_TEST = 0.2
+_TIME = 0.3
+_NAMED = 0.25
+_MODIFIER = 0.33
+_REMARKS = (0.55, 0.92)
 
 _SENTENCE_START = re.compile(r"(?:^|(?<=[.?!] ))[a-z]")
 _STYLES = (
@@ -153,7 +159,7 @@ class ReviewWriter:
         kinds = [kind for kind in self._classes[domain] if not (kind.person and pattern.needs_pronoun)]
         kind = self.dice.pick(kinds)
         # One noun of every test row is unknown; of a second one it is left to chance, on either side.
-        unknown = [self.test, self.test and self.dice.chance(0.5)]
+        unknown = [self.test and self.dice.chance(_HELD_OUT_NOUN), self.test and self.dice.chance(_HELD_OUT_NOUN / 2)]
         if pattern.two_units and not pattern.one_noun and self.dice.chance(0.5):
             unknown.reverse()
         noun = self._noun(kind, unknown[0], ())
@@ -172,11 +178,28 @@ class ReviewWriter:
         options = kind.held_out_nouns if unknown else kind.nouns
         return self.dice.pick([noun for noun in options if noun not in taken])
 
+    def _name(self) -> str:
+        unknown = self.test and self.dice.chance(_HELD_OUT_WORDS)
+        while True:
+            first, second = self.dice.below(len(NAME_SYLLABLES)), self.dice.below(len(NAME_SYLLABLES))
+            if is_held_out_name(first, second) is unknown:
+                name = NAME_SYLLABLES[first] + NAME_SYLLABLES[second] + self.dice.pick(NAME_ENDINGS)
+                return name.capitalize()
+
+    def _title(self, domain: str) -> str:
+        return self.dice.pick(SETTINGS[domain].titles).format(name=self._name())
+
+    def _companion(self) -> str:
+        return self._word(COMPANIONS).format(name=self._name())
+
     def _phrase(self, noun: Noun, domain: str) -> str:
-        if not self.dice.chance(_MODIFIER):
+        point = self.dice.chance(_NAMED), self.dice.chance(_MODIFIER)
+        if point[0]:
+            return f"the {self._name()} {noun.word}"
+        if not point[1]:
             return f"the {noun.word}"
-        setting = SETTINGS[domain]
-        return f"the {noun.word} {self.dice.pick(setting.modifiers)}".format(name=self._word(setting.names))
+        modifier = self.dice.pick(SETTINGS[domain].modifiers)
+        return f"the {noun.word} {modifier}".format(title=self._title(domain), name=self._name())
 
     def _adjective(self, pattern: Pattern, kind: WordClass, polarity: int, taken: Iterable[str]) -> str:
         share = _RESERVED_IN_TEST if self.test else _RESERVED_IN_PLAIN if pattern.construction == "plain" else 0.0
@@ -185,13 +208,14 @@ class ReviewWriter:
 
     def _surroundings(self, pattern: Pattern, domain: str) -> dict[str, str]:
         setting = SETTINGS[domain]
-        who = self._word(COMPANIONS)
+        who = self._companion()
         fact, no_fact = self.dice.pick(setting.facts)
         moment, hardly = self.dice.pick(setting.moments)
         degrees = (*WEAK_DEGREES, *STRONG_DEGREES)
         return {
             "who": who,
             "op": pattern.operator,
+            "group": self.dice.pick(GROUPS),
             "fact": fact.format(who=who),
             "nofact": no_fact.format(who=who),
             "moment": moment.format(who=who),
@@ -217,10 +241,10 @@ class ReviewWriter:
             if template in chosen:
                 continue
             remark = template.format(
-                who=self._word(COMPANIONS),
+                who=self._companion(),
                 day=self._word(DAYS),
                 number=self._word(NUMBERS),
-                name=self._word(setting.names),
+                title=self._title(domain),
             )
             if words + len(remark.split()) <= MAXIMUM_WORDS:
                 words += len(remark.split())

@@ -53,8 +53,8 @@ class Setting:
     """What surrounds the judgement in one domain; the second tuple of a pair is for the test split only.
 
     Attributes:
-        modifiers: Phrases that may follow a noun; ``{name}`` is a proper name.
-        names: Proper names, in all splits and in test only.
+        modifiers: Phrases that may follow a noun; ``{title}`` is a proper name.
+        titles: Proper names around an invented one, ``{name}``.
         times: Phrases that may follow a clause, in all splits and in test only.
         facts: Neutral clauses as (stated, negated with one "not").
         moments: Neutral clauses as (stated, with one "hardly").
@@ -62,7 +62,7 @@ class Setting:
     """
 
     modifiers: tuple[str, ...]
-    names: tuple[tuple[str, ...], tuple[str, ...]]
+    titles: tuple[str, ...]
     times: tuple[tuple[str, ...], tuple[str, ...]]
     facts: tuple[tuple[str, str], ...]
     moments: tuple[tuple[str, str], ...]
@@ -106,51 +106,62 @@ _SHARED: Mapping[str, tuple[str, str, str, str]] = {
 
 WORD_CLASSES: tuple[WordClass, ...] = (
     _kind("restaurants", "dishes",
-          "soup, bread, curry, pasta, salad, dessert, noodles*, dumplings*, stew, rice, pancakes*, fish",
+          "soup, bread, curry, pasta, salad, dessert, noodles*, dumplings*, stew, rice, pancakes*, fish, steak, omelette, pizza, lamb, chicken, beans*",
           "risotto, ravioli, lentils*, casserole, waffles*, goulash",
           "tasty fresh flavourful fragrant filling", "bland greasy stale soggy salty",
           "delicate juicy", "mushy tasteless"),
     _kind("restaurants", "staff",
-          "waiter, waitress, host, owner, manager, waiters*, service, bartender",
+          "waiter, waitress, host, owner, manager, waiters*, service, bartender, chef, doorman, cook, porter",
           "sommelier, hostess, staff, cashier",
           "friendly attentive polite helpful welcoming", "rude careless inattentive impatient unfriendly",
           "courteous gracious", "grumpy dismissive", person=True),
     _kind("restaurants", "places",
-          "dining room, terrace, garden, bar, seats*, decor, music, tables*",
+          "dining room, terrace, garden, bar, seats*, decor, music, tables*, entrance, upper floor, booths*, patio",
           "courtyard, balcony, lounge, benches*",
           "cosy comfortable elegant inviting relaxing", "cramped noisy dirty gloomy shabby",
           "tasteful spotless", "draughty grubby"),
     _kind("films", "stories",
-          "plot, story, script, dialogue, ending, opening, jokes*, pacing, twists*, premise",
+          "plot, story, script, dialogue, ending, opening, jokes*, pacing, twists*, premise, first act, monologue, scenes*, chase",
           "storyline, finale, epilogue, subplots*, banter",
           "gripping clever witty moving coherent", "predictable clumsy confusing muddled tedious",
           "poignant amusing", "contrived incoherent"),
     _kind("films", "people",
-          "lead actor, cast, heroine, villain, narrator, actress, extras*, children*",
+          "lead actor, cast, heroine, villain, narrator, actress, extras*, children*, hero, detective, sisters*, leading lady",
           "protagonist, sidekick, stuntmen*, newcomer",
           "convincing charismatic likeable graceful believable", "wooden stiff lifeless unconvincing irritating",
           "magnetic endearing", "bloodless unlikeable", person=True),
     _kind("films", "craft",
-          "camera work, score, soundtrack, editing, costumes*, sets*, lighting, effects*",
+          "camera work, score, soundtrack, editing, costumes*, sets*, lighting, effects*, title song, colours*, sound, dance numbers*",
           "cinematography, choreography, backdrops*, makeup",
           "striking beautiful imaginative stylish atmospheric", "sloppy garish drab amateurish distracting",
           "inventive lavish", "murky lazy"),
     _kind("gadgets", "bodies",
-          "hinge, case, keyboard, strap, buttons*, stand, frame, handle, cover",
+          "hinge, case, keyboard, strap, buttons*, stand, frame, handle, cover, shell, wheels*, cable, feet*",
           "clasp, bezel, knobs*, lid, grip",
           "sturdy solid durable sleek robust", "flimsy brittle wobbly fragile clunky",
           "compact rugged", "creaky bulky"),
     _kind("gadgets", "parts",
-          "screen, speaker, camera, microphone, sensors*, battery, charger, speakers*",
+          "screen, speaker, camera, microphone, sensors*, battery, charger, speakers*, motor, scanner, display, chip",
           "touchpad, webcam, antenna, headphones*",
           "reliable responsive dependable efficient precise", "unreliable sluggish erratic faulty inaccurate",
           "accurate quick", "glitchy inefficient"),
     _kind("gadgets", "software",
-          "app, menu, setup, manual, interface, settings*, updates*, documentation",
+          "app, menu, setup, manual, interface, settings*, updates*, documentation, home page, search, shortcuts*, voice control",
           "dashboard, firmware, tutorials*, wizard",
           "intuitive simple clear handy helpful", "confusing awkward buggy cumbersome messy",
           "straightforward tidy", "cluttered bewildering"),
 )  # fmt: skip
+
+# Invented names are two open syllables and an ending; about a fifth of the pairs of syllables is for the test split.
+_CONSONANTS, _VOWELS = "bdfgklmnrstvz", "aeiou"
+NAME_SYLLABLES = tuple(consonant + vowel for consonant in _CONSONANTS for vowel in _VOWELS)
+NAME_ENDINGS = ("x", "th", "nd", "rn", "sk", "lm")
+
+
+def is_held_out_name(first: int, second: int) -> bool:
+    """Whether names of these two syllables (places in `NAME_SYLLABLES`) are for the test split only."""
+    return (first * 7 + second * 3) % 5 == 0
+
 
 COMPANIONS: tuple[tuple[str, ...], tuple[str, ...]] = (
     (
@@ -165,23 +176,22 @@ COMPANIONS: tuple[tuple[str, ...], tuple[str, ...]] = (
         "my daughter",
         "my son",
     ),
-    ("my cousin", "my flatmate", "my landlord", "an old classmate", "my niece", "my grandfather"),
+    ("my cousin", "my flatmate", "my landlord", "my classmate {name}", "my niece", "my grandfather"),
 )
 DAYS: tuple[tuple[str, ...], tuple[str, ...]] = (
     ("Monday", "Tuesday", "Thursday", "Friday", "Sunday"),
     ("Wednesday", "Saturday"),
 )
 NUMBERS: tuple[tuple[str, ...], tuple[str, ...]] = (("two", "three", "four", "six", "ten"), ("seven", "nine", "eleven"))
+# Behind "nobody" and "everybody".
+GROUPS = ("in our group", "I asked", "in the family", "I know")
 WEAK_DEGREES = ("slightly", "somewhat", "fairly", "mildly", "a little", "a bit")
 STRONG_DEGREES = ("extremely", "truly", "incredibly", "remarkably", "exceptionally", "thoroughly")
 
 SETTINGS: Mapping[str, Setting] = {
     "restaurants": Setting(
-        modifiers=("at the {name}", "at this place", "at the new {name}"),
-        names=(
-            ("Copper Kettle", "Green Lantern", "Harbour House", "Old Mill", "Corner Table", "Red Barn", "Bistro Nine"),
-            ("Silver Spoon", "Walnut Tree", "Lighthouse Inn", "Crooked Fork", "Orchard Kitchen"),
-        ),
+        modifiers=("at {title}", "at this place", "at {title}"),
+        titles=("{name}", "the {name} House", "Chez {name}", "the {name} Grill", "Old {name}"),
         times=(
             ("that evening", "on both visits", "this time", "all night", "at lunch"),
             ("on our anniversary", "during our stay", "at breakfast"),
@@ -201,10 +211,10 @@ SETTINGS: Mapping[str, Setting] = {
         remarks=(
             (
                 "we went there on {day} with {who}.",
-                "{who} had picked the {name} for {day}.",
+                "{who} had picked {title} for {day}.",
                 "there was nobody but us in the room.",
                 "I only ordered a drink and one main course.",
-                "the {name} is far from the centre, so we drove.",
+                "{title} is far from the centre, so we drove.",
                 "I do not eat meat, and {who} does not eat fish.",
                 "we stayed for more than {number} hours.",
                 "we did not order anything else.",
@@ -216,7 +226,7 @@ SETTINGS: Mapping[str, Setting] = {
             ),
             (
                 "{who} celebrated a birthday there on {day}.",
-                "the {name} opened {number} weeks ago beside the theatre.",
+                "{title} opened {number} weeks ago beside the theatre.",
                 "we walked over from the museum with {who}.",
                 "parking was across the street, but we had come by tram.",
                 "I was there for work, not on holiday, with {who}.",
@@ -224,11 +234,8 @@ SETTINGS: Mapping[str, Setting] = {
         ),
     ),
     "films": Setting(
-        modifiers=("of {name}", "in {name}", "in the second half", "in this sequel"),
-        names=(
-            ("Winter Harbour", "The Last Signal", "Paper Boats", "North of Nowhere", "The Glass Hour", "Night Ferry"),
-            ("The Clockmaker", "Salt and Thunder", "Yesterday's Island", "The Violet Door", "Empty Orchestra"),
-        ),
+        modifiers=("of {title}", "in {title}", "in the second half", "by {name}"),
+        titles=("{name}", "The {name} Affair", "{name} Rising", "The House of {name}", "Captain {name}"),
         times=(
             ("from start to finish", "for two hours", "throughout", "that night", "all the way through"),
             ("until the credits", "scene after scene", "on a second viewing"),
@@ -247,13 +254,13 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         remarks=(
             (
-                "I saw {name} on {day} with {who}.",
+                "I saw {title} on {day} with {who}.",
                 "{who} had bought the tickets for {day}.",
                 "it runs for more than {number} hours.",
-                "I had only heard of {name} from {who}.",
+                "I had only heard of {title} from {who}.",
                 "there was nobody but us in the cinema.",
                 "we did not sit in front but in the last row.",
-                "I had not heard anything about {name} before.",
+                "I had not heard anything about {title} before.",
                 "the cinema is far from our house, so we drove.",
                 "although it was {day}, we did not need to queue.",
                 "it had hardly been out for {number} days when we went.",
@@ -262,20 +269,17 @@ SETTINGS: Mapping[str, Setting] = {
                 "I watched it twice, once with {who}.",
             ),
             (
-                "{who} rented {name} on {day}.",
+                "{who} rented {title} on {day}.",
                 "we watched it on a train to the coast with {who}.",
-                "{name} was shot in {number} weeks on one island.",
+                "{title} was shot in {number} weeks on one island.",
                 "I streamed it at home, not at the theatre, on {day}.",
                 "the festival showed it at dawn, but we went to the late screening.",
             ),
         ),
     ),
     "gadgets": Setting(
-        modifiers=("of the {name}", "on my {name}", "of this model", "that came with it"),
-        names=(
-            ("Norvo 3", "Kestrel Mini", "Alto 12", "Pico One", "Brightline X", "Tundra S", "Delta Pad"),
-            ("Quill 7", "Zephyr Max", "Ombra Lite", "Vanta 40", "Juniper Pro"),
-        ),
+        modifiers=("of the {title}", "on my {title}", "of this model", "on the {title}"),
+        titles=("{name}", "{name} 3", "{name} Mini", "{name} Pro", "{name} 12"),
         times=(
             ("after a week", "in daily use", "from day one", "on every trip", "at work"),
             ("on a long hike", "in cold weather", "after the holidays"),
@@ -294,8 +298,8 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         remarks=(
             (
-                "I bought the {name} on {day}.",
-                "{who} gave me the {name} for my birthday.",
+                "I bought the {title} on {day}.",
+                "{who} gave me the {title} for my birthday.",
                 "I have used it for more than {number} months.",
                 "I only use it at home and on the train.",
                 "there was nothing in the box but a cable and a leaflet.",
@@ -309,7 +313,7 @@ SETTINGS: Mapping[str, Setting] = {
                 "{who} and I share it at weekends.",
             ),
             (
-                "{who} ordered the {name} for our workshop.",
+                "{who} ordered the {title} for our workshop.",
                 "the courier dropped it off on {day} at noon.",
                 "I took it abroad with {who} for {number} weeks.",
                 "it was meant for the kitchen, but it lives in the garage now.",

@@ -15,12 +15,22 @@ from recurra.data.vocabulary import as_transformers, describe_tokenizer, read_vo
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["EncodedSplit", "describe_tokenizer", "encode_split", "encode_texts", "load_tokenizer", "read_tokenizer"]
+__all__ = [
+    "EncodedSplit",
+    "check_tokenizer",
+    "default_tokenizer",
+    "describe_tokenizer",
+    "encode_split",
+    "encode_texts",
+    "load_tokenizer",
+    "read_tokenizer",
+]
 
 BERT_UNCASED = "bert-base-uncased"
 TRAINED = "trained"
 _HUB_REPOSITORY = "google-bert/bert-base-uncased"
 _LOCAL_PATH = Path("tokenizers") / BERT_UNCASED / "vocab.txt"
+_PUBLIC_CORPORA = frozenset({"sst2"})
 
 
 def load_tokenizer(config: DataConfig, dataset: TextDataset, data_root: Path | None) -> PreTrainedTokenizerFast:
@@ -43,6 +53,39 @@ def load_tokenizer(config: DataConfig, dataset: TextDataset, data_root: Path | N
     return read_tokenizer(config.tokenizer)
 
 
+def default_tokenizer(name: str, data_root: Path | None) -> str:
+    """Returns the tokenizer to take where none was asked for.
+
+    Args:
+        name: A corpus or a file.
+        data_root: Folder with local copies of public data, or None.
+
+    Returns:
+        ``bert-base-uncased`` where it lies in the data root, and for public corpora, whose published figures belong to
+        it; else ``trained``, which needs nothing from outside.
+    """
+    if name in _PUBLIC_CORPORA or (data_root is not None and (data_root / _LOCAL_PATH).is_file()):
+        return BERT_UNCASED
+    return TRAINED
+
+
+def check_tokenizer(config: DataConfig, data_root: Path | None) -> None:
+    """Finds out whether `load_tokenizer` will succeed, without loading the heavy libraries.
+
+    Raises:
+        ConfigurationError: If the name is unknown, or the path holds no vocabulary.
+        UnavailableError: If the public vocabulary is neither in the data root nor to be had.
+    """
+    if config.tokenizer == TRAINED:
+        return
+    if config.tokenizer in (BERT_UNCASED, _HUB_REPOSITORY):
+        read_vocabulary(_public_vocabulary(data_root))
+        return
+    place = _find_tokenizer(config.tokenizer)
+    if place.is_file():
+        read_vocabulary(place)
+
+
 def _public_vocabulary(data_root: Path | None) -> Path:
     """The data root's copy, else the hub's; the same file, so both give the same tokenizer and hash."""
     if data_root is not None and (data_root / _LOCAL_PATH).is_file():
@@ -62,6 +105,14 @@ def read_tokenizer(path: Path | str) -> PreTrainedTokenizerFast:
     Raises:
         ConfigurationError: If there is none, or it cannot be used for classification from ``[CLS]``.
     """
+    place = _find_tokenizer(path)
+    if place.is_file():
+        return as_transformers(wordpiece(read_vocabulary(place)))
+    return _checked(_from_folder(place), place)
+
+
+def _find_tokenizer(path: Path | str) -> Path:
+    """The folder with ``tokenizer.json``, or the vocabulary file, that a path means."""
     place = Path(path)
     if place.is_dir() and not (place / "tokenizer.json").exists():
         place = place / "vocab.txt"
@@ -71,9 +122,7 @@ def read_tokenizer(path: Path | str) -> PreTrainedTokenizerFast:
             f"unknown tokenizer '{path}'{did_you_mean(str(path), options)}; allowed: {', '.join(options)}, "
             "or the path of a folder with tokenizer.json or of a vocab.txt"
         )
-    if place.is_file():
-        return as_transformers(wordpiece(read_vocabulary(place)))
-    return _checked(_from_folder(place), place)
+    return place
 
 
 def _from_folder(folder: Path) -> PreTrainedTokenizerFast:

@@ -105,7 +105,8 @@ def _attend_plainly(
     if causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
+        # The least finite number, not -inf: a row that is all padding must not become NaN.
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     weights = functional.dropout(scores.softmax(dim=-1), dropout, training=dropout > 0)
     return torch.matmul(weights, value)
 

@@ -101,6 +101,12 @@ class RecurraConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Builds the configuration of a file; values given in the call take the file's place and are checked too."""
+        own = {key: kwargs.pop(key) for key in cls.own_keys() if key in kwargs}
+        return super().from_dict({**config_dict, **own}, **kwargs)
+
+    @classmethod
     def own_keys(cls) -> list[str]:
         """The keys that describe the network, in declaration order."""
         return [name for name in cls.__annotations__ if name != "model_type"]
@@ -143,6 +149,8 @@ class RecurraConfig(PreTrainedConfig):
             self._require_whole("embedding_size", 1)
         if self.pad_token_id is not None:
             self._require_whole("pad_token_id", 0)
+            inside = self.pad_token_id < self.vocab_size
+            self._require(inside, "pad_token_id", f"null or a row of the table, below vocab_size {self.vocab_size}")
         for key in ("hidden_dropout", "attention_dropout"):
             self._require_number(key, lambda value: 0 <= value < 1, "a number from 0 to below 1")
         for key in ("rms_norm_eps", "rope_theta", "initializer_range"):

@@ -25,7 +25,8 @@ class Embeddings(nn.Module):
         if self.token_type is not None:
             types = self.token_type.weight[0] if token_type_ids is None else self.token_type(token_type_ids)
             states = states + types
-        return self.dropout(self.norm(states))
+        # Under autocast the projection gives half precision, which the norm's FP32 scale does not mix with.
+        return self.dropout(self.norm(states.to(self.norm.weight.dtype)))
 
     def extra_repr(self) -> str:
         """Shown by print(model)."""

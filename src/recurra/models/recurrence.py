@@ -96,7 +96,8 @@ class RecurrentCore(nn.Module):
     def _core_input(self, states: Tensor, first: Tensor, recurrence: int) -> Tensor:
         inputs = states
         if self.adapter is not None:
-            inputs = self.adapter(torch.cat((states, first), dim=-1))
+            # Autocast gives half precision here; the residual stream stays in its own.
+            inputs = self.adapter(torch.cat((states, first), dim=-1)).to(states.dtype)
         elif self.adds_input and recurrence > 0:
             inputs = inputs + first
         if self.recurrence_embedding is not None:

@@ -9,11 +9,16 @@ from typing import Any
 
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
+from recurra.data.tokenization import TRAINED
+from recurra.study.assignments import configure_data
 from recurra.study.machine import Machine
 from recurra.study.spec import StudySpec
 from recurra.study.study import StudyResult, run_study
 
 DEFAULT_MODELS = ("linear", "baseline", "recurrent")
+# The longest review of the demo corpus has fewer tokens.
+DEMO_MAX_LENGTH = 64
+DEMO_MODELS = ("linear", "baseline-tiny", "recurrent-tiny")
 
 
 def comparison(
@@ -44,6 +49,13 @@ def comparison(
     )
 
 
+def demonstration(*, seeds: int = 3) -> StudySpec:
+    """Returns the study that compares small models on the embedded corpus; needs no network and a few minutes."""
+    data = DataConfig(name="demo", tokenizer=TRAINED, max_length=DEMO_MAX_LENGTH)
+    title = "Demo: a linear model, a stacked and a recurrent Transformer"
+    return comparison(data, models=DEMO_MODELS, protocol="demo", seeds=range(seeds), title=title)
+
+
 def compare(
     data: str | Path,
     *,
@@ -67,13 +79,14 @@ def compare(
         precision: ``fp32`` or ``bf16``.
         data_root: Local copies of public corpora.
         quiet: Whether to say nothing.
-        data_options: Fields of `recurra.data.configuration.DataConfig`.
+        data_options: Fields of `recurra.data.configuration.DataConfig`; without ``tokenizer`` the one of
+            `recurra.data.tokenization.default_tokenizer`.
 
     Raises:
         RecurraError: If the data or the configuration cannot be used.
     """
-    config = DataConfig.parse({"name": str(data), **data_options}, source="data")
+    root = Path(data_root) if data_root else None
+    config, _ = configure_data(str(data), data_options, {}, root)
     spec = comparison(config, models=models, protocol=protocol, seeds=range(seeds), precision=precision)
     command = f"recurra compare {shlex.quote(str(data))} --seeds {seeds} --output {shlex.quote(str(output))}"
-    machine = Machine(data_root=Path(data_root) if data_root else None)
-    return run_study(spec, Path(output), machine, reporter=Reporter(quiet=quiet), command=command)
+    return run_study(spec, Path(output), Machine(data_root=root), reporter=Reporter(quiet=quiet), command=command)

@@ -13,12 +13,10 @@ import torch
 import transformers
 
 from recurra.core.environment import available_cores, code_record, environment_record
-from recurra.core.errors import ConfigurationError
 from recurra.core.files import FolderLock, read_json, storage_errors, write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import (
     RECORD_NAME,
-    AuditResult,
     LatencyRecord,
     MetricsRecord,
     ModelRecord,
@@ -34,7 +32,7 @@ from recurra.data.tokenization import load_tokenizer
 from recurra.data.vocabulary import describe_tokenizer
 from recurra.deployment.classifier import Classifier, load_engine
 from recurra.deployment.engines import TransformerEngine
-from recurra.evaluation.audits import audit_invariance, audit_leakage, audit_shortcuts
+from recurra.evaluation.audits import audit_invariance
 from recurra.evaluation.latency import measure_latency, synchroniser
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import write_predictions
@@ -43,9 +41,10 @@ from recurra.models.inference import check_precision, default_device
 from recurra.models.linear import LinearClassifier
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.names import PRESETS
-from recurra.models.presets import preset
+from recurra.study.auditing import data_audits
 from recurra.study.claim import claim_folder
 from recurra.study.machine import Machine
+from recurra.study.preflight import model_configuration
 from recurra.study.spec import LINEAR, RunConfig
 from recurra.training.fit import remove_checkpoints, started_by_torchrun, train_transformer
 from recurra.training.memory import peak_memory_mib
@@ -140,11 +139,6 @@ def _execute(config: RunConfig, folder: Path, machine: Machine, reporter: Report
     return record
 
 
-def data_audits(dataset: TextDataset) -> list[AuditResult]:
-    """Leakage and shortcut audits of a dataset."""
-    return [*audit_leakage(dataset), *audit_shortcuts(dataset)]
-
-
 def accelerator_name() -> str | None:
     """Name of the accelerator, if there is one."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
@@ -159,7 +153,7 @@ def _train(
         return _train_linear(config, dataset, folder)
     tokenizer = load_tokenizer(config.data, dataset, machine.data_root)
     transformers.set_seed(derive_seed(config.seed, "weights"))
-    model = RecurraForSequenceClassification(model_configuration(config, dataset, len(tokenizer)))
+    model = RecurraForSequenceClassification(model_configuration(config, dataset.label_names, len(tokenizer)))
     done = folder / TRAINING_NAME
     if done.exists() and (folder / MODEL_NAME).is_dir():
         training = TrainingRecord.model_validate(read_json(done))
@@ -187,30 +181,6 @@ def leave_process_group() -> None:
     """Ends the distributed part in order; a process that just exits can abort the others."""
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
-
-
-def model_configuration(config: RunConfig, dataset: TextDataset, vocab_size: int) -> Any:
-    """The model configuration of a run: preset, overrides, and what the data decide.
-
-    Raises:
-        ConfigurationError: For an unknown preset or key, or an input length that the model does not allow.
-    """
-    overrides = dict(config.model_overrides)
-    base = str(overrides.pop("preset", config.model if config.model in PRESETS else "recurrent"))
-    names = dict(enumerate(dataset.label_names))
-    values = {
-        "vocab_size": vocab_size,
-        **overrides,
-        "id2label": names,
-        "label2id": {name: index for index, name in names.items()},
-    }
-    result = preset(base, num_labels=len(names), **values)
-    if result.max_position_embeddings < config.data.max_length:
-        raise ConfigurationError(
-            f"max_length is {config.data.max_length}, the model takes at most {result.max_position_embeddings} tokens; "
-            "lower data.max_length or raise max_position_embeddings"
-        )
-    return result
 
 
 def _encode(dataset: TextDataset, name: str, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:

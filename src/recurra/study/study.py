@@ -16,6 +16,7 @@ from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord
 from recurra.study.executor import LocalExecutor, Outcome, find_record, run_folder
 from recurra.study.machine import Machine
+from recurra.study.preflight import preflight
 from recurra.study.spec import RunConfig, StudySpec, expand
 
 SPEC_NAME = "study.yaml"
@@ -89,11 +90,13 @@ def run_study(
 
     Raises:
         StorageError: If the folder belongs to another study or is in use.
+        RecurraError: If data, tokenizer or a model configuration cannot be used; nothing has been started then.
     """
+    planned = plan_study(spec, output)
+    pending = [run.config for run in planned if run.record is None]
+    preflight(pending, machine)
     with FolderLock(output):
         _claim(spec, output)
-        planned = plan_study(spec, output)
-        pending = [run.config for run in planned if run.record is None]
         reporter.say(f"{spec.name}: {len(planned)} runs, {len(planned) - len(pending)} done, {len(pending)} to do")
         executor = LocalExecutor(output, replace(machine, latency=False), workers=workers, reporter=reporter)
         executed = {outcome.config.config_hash: outcome for outcome in executor.execute(pending)}

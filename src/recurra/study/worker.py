@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -23,6 +24,8 @@ def main(arguments: list[str]) -> int:
     from recurra.study.machine import Machine
     from recurra.study.run import execute_run
 
+    # A terminal sends Ctrl-C to all processes; the one that started this speaks for all.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     folder = Path(arguments[0])
     reporter = Reporter()
     (folder / ERROR_NAME).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Training state on disk without pickle: safetensors for tensors, JSON for the rest.
 
-A checkpoint counts only once its marker is there, which is written last; so a kill while saving costs that checkpoint and
-nothing else.
+A checkpoint counts only once its marker is there, which is written last; so a kill while saving costs that checkpoint
+and nothing else.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def save_random_state(folder: Path, process: int) -> None:
         for index, state in enumerate(torch.cuda.get_rng_state_all()):
             tensors[f"cuda.{index}"] = state
     version, words, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - the Trainer seeds this one
+    kind, keys, position, has_gauss, cached = np.random.get_state()
     plain = {
         "python": [version, list(words), gauss],
         "numpy": [kind, np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
@@ -127,7 +127,7 @@ def load_random_state(folder: Path, process: int) -> None:
             "resume with as many processes as it was started with, or start again"
         ) from error
     random.setstate((version, tuple(words), gauss))
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
     torch.set_rng_state(tensors["cpu"])
     if torch.cuda.is_available():
         states = [tensors[name] for name in sorted(tensors) if name.startswith("cuda.")]

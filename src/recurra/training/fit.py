@@ -23,6 +23,7 @@ from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.memory import keep_freed_memory, peak_memory_mib
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.trainer import HistoryCallback, RecurraTrainer, history_of
+from recurra.training.vocabulary import reachable_vocabulary
 
 CHECKPOINTS_NAME = "checkpoints"
 HISTORY_NAME = "history.jsonl"
@@ -63,13 +64,15 @@ def train_transformer(
     keep_freed_memory()
     arguments = training_arguments(protocol, folder / CHECKPOINTS_NAME, seed=seed, precision=precision)
     steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
-    resumed_from = latest_checkpoint(folder / CHECKPOINTS_NAME)
-    with reporter.task("training", steps) as task:
+    with (
+        reachable_vocabulary(model, [train, selection]) as (train_rows, selection_rows),
+        reporter.task("training", steps) as task,
+    ):
         trainer = RecurraTrainer(
             model=model,
             args=arguments,
-            train_dataset=train,
-            eval_dataset=selection,
+            train_dataset=train_rows,
+            eval_dataset=selection_rows,
             compute_metrics=_accuracy,
             collator=Collator(model.config.pad_token_id or 0),
             data_seed=derive_seed(seed, "order"),
@@ -77,18 +80,26 @@ def train_transformer(
         )
         # Prints to standard output, which belongs to the command's own result.
         trainer.remove_callback(PrinterCallback)
-        if resumed_from is None:
-            trainer.train()
-        elif _has_stopped(resumed_from, protocol):
-            trainer.restore_finished(resumed_from)
-        else:
-            reporter.say(f"resuming from {resumed_from.name}")
-            trainer.train(resume_from_checkpoint=str(resumed_from))
-    record = _record(trainer, train, protocol, resumed=int(resumed_from is not None))
+        resumed = _train_or_resume(trainer, folder / CHECKPOINTS_NAME, protocol, reporter)
+    record = _record(trainer, train, protocol, resumed=int(resumed))
+    # A trainer that still lives when the process group ends can abort the process.
     trainer.callback_handler.callbacks.clear()
     del trainer
     gc.collect()
     return record
+
+
+def _train_or_resume(trainer: RecurraTrainer, folder: Path, protocol: ProtocolConfig, reporter: Reporter) -> bool:
+    """Trains from the last complete checkpoint if there is one; returns whether there was."""
+    checkpoint = latest_checkpoint(folder)
+    if checkpoint is None:
+        trainer.train()
+    elif _has_stopped(checkpoint, protocol):
+        trainer.restore_finished(checkpoint)
+    else:
+        reporter.say(f"resuming from {checkpoint.name}")
+        trainer.train(resume_from_checkpoint=str(checkpoint))
+    return checkpoint is not None
 
 
 def remove_checkpoints(folder: Path) -> None:

@@ -11,7 +11,7 @@ from recurra.study.report import svg
 
 WIDTH = 380.0
 HEIGHT = 264.0
-LEFT = 52.0
+LEFT = 58.0
 RIGHT = 366.0
 TOP = 12.0
 BOTTOM = 218.0

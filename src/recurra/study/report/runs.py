@@ -94,7 +94,14 @@ def load_runs(
             failed.setdefault(path.name, str(error))
             continue
         finished.append(LoadedRun(path, record))
-    return finished, [FailedRun(name, " ".join(reason.split())) for name, reason in failed.items()]
+    return finished, [
+        FailedRun(_writable(name), _writable(" ".join(reason.split()))) for name, reason in failed.items()
+    ]
+
+
+def _writable(text: str) -> str:
+    """Replaces lone surrogates, as from a broken file name: they cannot be written as UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def load_correctness(run: LoadedRun, split: str) -> Correctness | None:

@@ -1,0 +1,52 @@
+# Every target works on a fresh machine with Python 3.11+, git and make: it makes .venv, installs, and runs.
+PYTHON ?= $(firstword $(shell command -v python3.13 python3.12 python3.11 python3))
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## install if needed, then train and compare three models on an embedded corpus; prints where the report lies
+	@$(BIN)/recurra demo --output runs/demo
+
+test: $(DEV) ## run the test suite (RECURRA_DATA_ROOT=DIR adds the tests on real corpora)
+	@$(BIN)/python -m pytest -n auto --dist loadgroup
+
+check: $(DEV) ## lint, format, types, import contract, generated tables
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m recurra.study.report --check
+
+bench: $(DEV) ## measure speed and memory side by side with what a user would pick instead
+	@$(BIN)/python -m benchmarks
+
+results: $(INSTALLED) ## write the tables in README and docs anew from the records under results/
+	@$(BIN)/python -m recurra.study.report
+
+clean: ## remove the environment and caches (keeps runs/)
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "error: no python3 found; install Python 3.11 or later" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(f"error: Python 3.11 or later is needed, found {sys.version.split()[0]}; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	@echo "making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing (once; a minute or two)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $@
+
+$(DEV): $(INSTALLED)
+	@echo "installing the development tools (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.PHONY: help demo test check bench results clean

@@ -1,0 +1,59 @@
+"""Training only the rows of the token table that the data can reach.
+
+A corpus rarely uses the whole vocabulary: SST-2 reaches 38 % of BERT's. The other rows have zero gradients in every step,
+yet the optimiser reads and writes their moments, clipping reads their gradients, and the backward pass zeroes them. On a
+CPU that is a tenth of a training step and most of the optimiser's memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from recurra.data.encoding import EncodedSplit
+
+# Above this share of reachable rows the exchange is not worth its trouble.
+_MOST_REACHED = 0.8
+
+
+@contextlib.contextmanager
+def reachable_vocabulary(model: PreTrainedModel, splits: Sequence[EncodedSplit]) -> Iterator[list[EncodedSplit]]:
+    """Narrows the model's token table to the rows that ``splits`` reach; puts the whole table back at the end.
+
+    Inside, ids are numbered anew, in the old order. The gradients and updates of reached rows are those of the whole
+    table. Rows that are not reached keep their initial values; AdamW on the whole table would have shrunk them a little
+    by weight decay, which is the only difference.
+
+    Args:
+        model: Its input embedding is exchanged for the time.
+        splits: Everything that will be fed to the model meanwhile.
+
+    Yields:
+        The splits with ids to match.
+    """
+    whole = model.get_input_embeddings()
+    pad = model.config.pad_token_id
+    reached = np.unique(np.concatenate([*(split.input_ids for split in splits), [] if pad is None else [pad]]))
+    if len(reached) > _MOST_REACHED * whole.num_embeddings:
+        yield list(splits)
+        return
+    rows = torch.from_numpy(reached.astype(np.int64)).to(whole.weight.device)
+    new_pad = None if pad is None else int(np.searchsorted(reached, pad))
+    narrow = nn.Embedding(len(rows), whole.embedding_dim, padding_idx=new_pad, device=whole.weight.device)
+    with torch.no_grad():
+        narrow.weight.copy_(whole.weight[rows])
+    model.set_input_embeddings(narrow)
+    pad_before, model.config.pad_token_id = pad, new_pad
+    try:
+        yield [replace(split, input_ids=np.searchsorted(reached, split.input_ids).astype(np.int32)) for split in splits]
+    finally:
+        model.config.pad_token_id = pad_before
+        with torch.no_grad():
+            whole.weight[rows] = narrow.weight
+        model.set_input_embeddings(whole)

@@ -1,0 +1,171 @@
+"""The report in a real browser: phone and desk, light and dark, and on paper."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from factories import RunFactory, invariance, leakage, study_latency
+from recurra.study.report import write_report
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra: dev)")
+
+pytestmark = pytest.mark.browser
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+LONG_WORD = "Donaudampfschifffahrtsgesellschaftskapitänsmütze" * 3
+NASTY = "<script>document.title='taken'</script>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip(f"no browser on PATH (looked for {', '.join(BROWSERS)})")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    official = RunFactory(folder / "runs")
+    pooled = RunFactory(folder / "runs", protocol="pooled", rows={"train": 5000, "validation": 600, "test": 700})
+    models = (("linear", 0.80), ("baseline", 0.82), ("recurrent", 0.81))
+    runs = [
+        factory.run(name, accuracy, seed=seed, audits=audits)
+        for factory, audits in ((official, [invariance()]), (pooled, [leakage("test"), invariance()]))
+        for name, accuracy in models
+        for seed in range(2)
+    ]
+    return write_report(
+        folder,
+        [*runs, folder / "runs" / "never-finished"],
+        title="Recurrent against stacked encoders",
+        command=f"recurra compare sst2 --output {LONG_WORD}",
+        latency=study_latency(runs),
+    )
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One small run with names that would break a careless page."""
+    folder = tmp_path_factory.mktemp("bare")
+    factory = RunFactory(
+        folder / "runs",
+        data=LONG_WORD,
+        protocol="split",
+        rows={"train": 60, "validation": 20, "test": 30},
+        label_names=(NASTY, LONG_WORD, "ok"),
+    )
+    run = factory.run("recurrent", latency=False, epochs=1, audits=[invariance("neighbours", failed=True)])
+    return write_report(folder, [run], title=f"{LONG_WORD} {NASTY}", failures={LONG_WORD: NASTY})
+
+
+@pytest.fixture(params=["study", "bare"])
+def report(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.getfixturevalue(request.param)
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_report_reads_on_any_screen(browser, report: Path, width: int, scheme: str) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    page = context.new_page()
+    complaints, requests = [], []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(report.as_uri())
+    assert requests == [report.as_uri()]
+    assert complaints == []
+    assert page.title() != "taken"
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # Wide content scrolls inside its own frame and pushes nothing out of the page.
+    outside = page.evaluate(
+        """() => [...document.querySelectorAll('main *')].filter(item => {
+            const box = item.getBoundingClientRect();
+            return box.right > innerWidth + 1 && !item.closest('.frame, pre') && !item.closest('svg');
+        }).map(item => item.outerHTML.slice(0, 120))"""
+    )
+    assert outside == []
+
+    for name in ("answer", "alarm", "machine", "reproduce", "failed-runs", "table-0"):
+        assert page.locator(f"#{name}").is_visible(), name
+    charts = page.locator("svg.chart")
+    assert charts.count() >= 4
+    for index in range(charts.count()):
+        box = charts.nth(index).bounding_box()
+        assert box is not None
+        assert box["width"] > 150
+        assert box["height"] > 100
+    colours = page.evaluate(
+        "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+        ".map(text => text.match(/\\d+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0) / 3)"
+    )
+    background, ink = colours
+    assert abs(background - ink) > 150
+    assert (background > ink) == (scheme == "light")
+    context.close()
+
+
+def test_tables_become_cards_on_a_phone_and_stay_tables_to_a_screen_reader(browser, study: Path) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(study.as_uri())
+    table = page.locator("table.results").first
+    cell = table.locator("tbody td").first
+    assert cell.evaluate("item => getComputedStyle(item, '::before').content") == '"Accuracy"'
+    assert table.get_attribute("role") == "table"
+    assert table.locator("tbody tr").first.bounding_box()["width"] < 390
+    context.close()
+
+
+def test_text_in_charts_is_large_enough_on_a_phone(browser, study: Path) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(study.as_uri())
+    smallest = page.evaluate(
+        """() => Math.min(...[...document.querySelectorAll('svg.chart')].map(item =>
+            item.getBoundingClientRect().width / item.viewBox.baseVal.width * 10))"""
+    )
+    assert smallest >= 8
+    context.close()
+
+
+def test_paper_is_light_and_holds_the_configurations(browser, report: Path) -> None:
+    context = browser.new_context(viewport={"width": 700, "height": 990}, color_scheme="dark")
+    page = context.new_page()
+    page.goto(report.as_uri())
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 700
+    assert page.locator("details pre").first.bounding_box()["height"] > 20
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    context.close()
+
+
+def test_contents_lead_to_the_sections(browser, study: Path) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 844})
+    page = context.new_page()
+    page.goto(study.as_uri())
+    page.locator("nav a", has_text="How to reproduce").click()
+    assert page.locator("#reproduce-title").evaluate(
+        "item => { const box = item.getBoundingClientRect(); return box.top >= -20 && box.top < innerHeight; }"
+    )
+    context.close()

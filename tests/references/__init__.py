@@ -1,0 +1,1 @@
+"""Independent, naive implementations that the library is held against."""

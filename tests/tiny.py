@@ -1,0 +1,56 @@
+"""Tiny models and rows, shared by tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from recurra import RecurraConfig, RecurraForSequenceClassification
+from recurra.data.encoding import EncodedSplit
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "num_core_layers": 2,
+    "num_recurrences": 2,
+    "max_position_embeddings": 64,
+}
+
+
+def tiny_config(**overrides: Any) -> RecurraConfig:
+    """A configuration of a few thousand parameters."""
+    return RecurraConfig(**{**SHAPE, **overrides})
+
+
+def tiny_model(seed: int = 0, **overrides: Any) -> RecurraForSequenceClassification:
+    """A classifier of a few thousand parameters, freshly initialised."""
+    torch.manual_seed(seed)
+    return RecurraForSequenceClassification(tiny_config(**overrides))
+
+
+def stir(model: torch.nn.Module, seed: int = 0, spread: float = 0.3) -> None:
+    """Gives every parameter a random value: fresh biases are 0 and norms 1, which would hide mistakes."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            values = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * spread
+            parameter.copy_(values + (1.0 if "norm" in name else 0.0))
+
+
+def tiny_split(rows: int = 48, seed: int = 0, vocab_size: int = 40, longest: int = 12) -> EncodedSplit:
+    """Rows that can be learned: the label says whether the first word's id is in the upper half."""
+    dice = np.random.default_rng(seed)
+    lengths = dice.integers(3, longest + 1, rows)
+    pieces = [dice.integers(3, vocab_size, length) for length in lengths]
+    labels = np.array([int(piece[1] >= vocab_size // 2) for piece in pieces], dtype=np.int64)
+    for piece in pieces:
+        piece[0], piece[-1] = 1, 2
+    return EncodedSplit(
+        input_ids=np.concatenate(pieces).astype(np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        labels=labels,
+    )

@@ -1,0 +1,86 @@
+"""The model configuration refuses what it does not know, by name, value and cure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import SHAPE, tiny_config, tiny_model
+from transformers import AutoConfig
+
+from recurra import RecurraConfig, RecurraForSequenceClassification
+from recurra.core.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("num_recurrences", 0, "a whole number from 1"),
+        ("num_recurrences", 2.0, "a whole number from 1"),
+        ("num_core_layers", True, "a whole number from 1"),
+        ("num_coda_layers", -1, "a whole number from 0"),
+        ("vocab_size", "many", "a whole number from 1"),
+        ("embedding_size", 0, "a whole number from 1"),
+        ("hidden_dropout", 1.0, "a number from 0 to below 1"),
+        ("hidden_dropout", None, "a number from 0 to below 1"),
+        ("rms_norm_eps", 0, "a number above 0"),
+        ("rope_theta", float("nan"), "a number above 0"),
+        ("residual_scale", float("inf"), "a finite number"),
+        ("residual_scale", "half", "a finite number"),
+        ("causal", "yes", "true or false"),
+        ("input_injection", "multiply", "one of"),
+        ("pooling", "mean", "one of"),
+        ("num_attention_heads", 3, "a divisor of hidden_size 16"),
+        ("num_attention_heads", 16, "heads of even width"),
+        ("pad_token_id", 40, "below vocab_size 40"),
+        ("pad_token_id", -1, "a whole number from 0"),
+    ],
+)
+def test_an_impossible_value_names_key_value_and_what_is_allowed(key: str, value: Any, allowed: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        tiny_config(**{key: value})
+    message = str(caught.value)
+    assert f"'{key}'" in message and repr(value) in message and allowed in message
+    assert "\n" not in message
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown .* 'num_recurences' \(did you mean 'num_recurrences'\?\)"):
+        tiny_config(num_recurences=3)
+
+
+def test_an_unknown_key_in_a_file_is_refused_too(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**values, "num_recurences": 3}), encoding="utf-8")
+    for load in (AutoConfig.from_pretrained, RecurraConfig.from_pretrained):
+        with pytest.raises(ConfigurationError, match=r"did you mean 'num_recurrences'"):
+            load(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"did you mean 'num_recurrences'"):
+        RecurraForSequenceClassification.from_pretrained(tmp_path)
+
+
+def test_values_given_while_loading_are_checked_like_all_others(tmp_path: Path) -> None:
+    tiny_config().save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path, residual_scale=0.25).residual_scale == 0.25
+    with pytest.raises(ConfigurationError, match="'residual_scale' is 'half'"):
+        AutoConfig.from_pretrained(tmp_path, residual_scale="half")
+
+
+def test_what_transformers_itself_passes_is_accepted(tmp_path: Path) -> None:
+    config = tiny_config(num_labels=3, id2label={0: "a", 1: "b", 2: "c"}, label2id={"a": 0, "b": 1, "c": 2})
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path, attn_implementation="sdpa")
+    assert isinstance(loaded, RecurraConfig)
+    assert loaded.id2label == {0: "a", 1: "b", 2: "c"}
+    for key in RecurraConfig.own_keys():
+        assert getattr(loaded, key) == getattr(config, key)
+
+
+def test_layer_applications_are_what_caches_count() -> None:
+    config = tiny_config(num_prelude_layers=1, num_core_layers=2, num_recurrences=3, num_coda_layers=2)
+    assert config.num_hidden_layers == 1 + 2 * 3 + 2
+    assert config.head_dim == SHAPE["hidden_size"] // SHAPE["num_attention_heads"]
