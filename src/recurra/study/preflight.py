@@ -15,7 +15,7 @@ from recurra.models.names import PRESETS
 from recurra.study.machine import Machine
 from recurra.study.spec import LINEAR, RunConfig
 
-_DECIDED_BY_DATA = frozenset({"num_labels", "id2label", "label2id", "name"})
+_DECIDED_BY_DATA = frozenset({"num_labels", "id2label", "label2id"})
 
 
 def preflight(configs: Iterable[RunConfig], machine: Machine) -> None:

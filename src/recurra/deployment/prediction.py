@@ -1,0 +1,107 @@
+"""Predicting a stream of texts: any number of rows, in their order, in constant memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+import numpy as np
+
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.writers import JsonLinesWriter, Layout, PredictedRows, PredictionWriter
+
+# Large enough for batches of like length, small enough that a chunk of long texts takes a few MiB.
+CHUNK_ROWS = 4096
+
+
+@dataclass
+class PredictionCounts:
+    """What went through a stream.
+
+    Attributes:
+        rows: Texts, the empty ones among them.
+        empty: Texts without a character but white space; they are predicted like any other and keep their place.
+        labels: Rows by predicted label.
+    """
+
+    rows: int = 0
+    empty: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
+
+    def plain(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        return {"rows": self.rows, "empty": self.empty, "labels": dict(self.labels)}
+
+
+def predict_chunks(classifier: Classifier, chunks: Iterable[Sequence[str]]) -> Iterator[PredictedRows]:
+    """Yields predictions chunk by chunk, rows in their order.
+
+    Args:
+        classifier: What predicts; cleans the texts itself.
+        chunks: Raw texts, for example from `recurra.data.files.stream_texts`.
+    """
+    for texts in chunks:
+        yield PredictedRows(texts, classifier.predict_proba(texts))
+
+
+def write_stream(
+    classifier: Classifier,
+    chunks: Iterable[Sequence[str]],
+    writer: PredictionWriter,
+    *,
+    advance: Callable[[int], None] | None = None,
+) -> PredictionCounts:
+    """Predicts all chunks and writes them.
+
+    Args:
+        classifier: What predicts.
+        chunks: Raw texts.
+        writer: Where predictions go.
+        advance: Called with the number of rows after each chunk.
+    """
+    counts = PredictionCounts()
+    for rows in predict_chunks(classifier, chunks):
+        writer.write(rows)
+        counts.rows += len(rows)
+        counts.empty += sum(not text.strip() for text in rows.texts)
+        counts.labels.update(classifier.classes_[rows.probabilities.argmax(axis=1)].tolist())
+        if advance is not None:
+            advance(len(rows))
+    return counts
+
+
+class LineWriter:
+    """Writes a line for each row, for a person or a pipe: label, probability, text, separated by tabs."""
+
+    def __init__(self, stream: TextIO, label_names: Sequence[str]) -> None:
+        self._stream = stream
+        self._label_names = list(label_names)
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows; white space inside a text becomes single spaces, so that a row stays one line."""
+        best = rows.probabilities.argmax(axis=1)
+        chosen = rows.probabilities[np.arange(len(rows)), best]
+        for text, index, probability in zip(rows.texts, best, chosen, strict=True):
+            self._stream.write(f"{self._label_names[index]}\t{probability:.4f}\t{' '.join(text.split())}\n")
+
+
+class JsonDocumentWriter:
+    """Writes one JSON document with a list of predictions, row by row; a context manager."""
+
+    def __init__(self, stream: TextIO, label_names: Sequence[str]) -> None:
+        self._stream = stream
+        self._rows = JsonLinesWriter(stream, Layout(label_names), between=",")
+
+    def __enter__(self) -> JsonDocumentWriter:
+        self._stream.write('{"predictions": [\n')
+        return self
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows."""
+        self._rows.write(rows)
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            self._stream.write("\n]}\n")
