@@ -6,10 +6,17 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Tiny models gain nothing from threads, and those of several test processes wait for each other.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# The same examples every time, and no clock: this suite also runs on machines that are busy with something else.
+hypothesis.settings.register_profile("recurra", deadline=None, derandomize=True, max_examples=40)
+hypothesis.settings.load_profile("recurra")
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 # The parent of every complaint about the arguments: click's own class, or that of Typer's copy of click.
-_UsageError = typer.BadParameter.__base__ or typer.BadParameter
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="recurra",
@@ -56,12 +56,13 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code.
-
-    0 done, 1 failed, 2 wrong input, 3 an audit failed, 130 interrupted. Whatever is wrong is one line on standard error.
+    """Runs the command line; whatever is wrong is one line on standard error.
 
     Args:
         arguments: What stands after ``recurra``; none takes this process's own.
+
+    Returns:
+        The exit code: 0 done, 1 failed, 2 wrong input, 3 an audit failed, 130 interrupted.
     """
     try:
         code = app(arguments, prog_name="recurra", standalone_mode=False)

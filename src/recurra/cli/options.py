@@ -19,7 +19,7 @@ DataRoot = Annotated[
     ),
 ]
 CacheDir = Annotated[
-    Path | None, typer.Option("--cache-dir", help="Folder of tokenised rows.", show_default="~/.cache/recurra/tokens")
+    Path | None, typer.Option("--cache-dir", help="Folder of tokenised rows; default ~/.cache/recurra.")
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for everything that is written.")]
 Precision = Annotated[str, typer.Option("--precision", help="Precision of matrix products: fp32 or bf16.")]
@@ -55,4 +55,15 @@ Tokenizer = Annotated[
         help="bert-base-uncased, trained (on the training split), or a folder or vocab.txt. "
         "Default: bert-base-uncased if the data root has it or the corpus is sst2, else trained.",
     ),
+]
+Protocol = Annotated[
+    str, typer.Option("--protocol", "-p", help="Training protocol: paper, tuned, demo, or a file (YAML).")
+]
+DataOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="More keys of the data, e.g. fraction=0.5.", show_default=False),
+]
+StudyOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Training keys, and data.KEY for the data's.", show_default=False),
 ]

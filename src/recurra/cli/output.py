@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from recurra.core.errors import StorageError
 
 if TYPE_CHECKING:
     from recurra.study.study import StudyResult
@@ -18,9 +22,35 @@ EXIT_FAILED = 1
 EXIT_AUDIT = 3
 
 
+@contextlib.contextmanager
+def standard_output() -> Iterator[None]:
+    """Turns a refusal to take standard output (a full disk behind it) into one line; a reader that left is no error.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is still buffered would be refused once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        reason = error.strerror or str(error)
+        raise StorageError(f"cannot write standard output: {reason}; free some space or send it elsewhere") from error
+
+
 def print_json(value: Any) -> None:
     """Prints one JSON document on standard output."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+    with standard_output():
+        sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Prints lines for a person on standard output, as they are."""
+    with standard_output():
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def console() -> Console:
@@ -28,14 +58,17 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
-def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table; all columns but the first are right-aligned."""
+def print_table(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[str] = ()
+) -> None:
+    """Prints a table; the first column and those in ``left`` are aligned to the left, the others to the right."""
     table = Table(title=title or None, title_justify="left")
     for index, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if index == 0 else "right", overflow="fold")
+        table.add_column(heading, justify="left" if index == 0 or heading in left else "right", overflow="fold")
     for row in rows:
         table.add_row(*(cell.replace("[", "\\[") for cell in row))
-    console().print(table)
+    with standard_output():
+        console().print(table)
 
 
 def present_study(result: StudyResult, *, as_json: bool) -> None:
@@ -65,7 +98,6 @@ def _print_study(result: StudyResult) -> None:
     for table in result.summary["tables"]:
         headings, rows = result_rows(table)
         print_table(table["title"], headings, rows)
-        out = console()
-        out.print(table.get("conclusion", ""), markup=False, soft_wrap=True)
+        print_lines([table.get("conclusion", "")])
     if result.report is not None:
-        console().print(f"report: {result.report}", markup=False, soft_wrap=True)
+        print_lines([f"report: {result.report}"])

@@ -96,7 +96,11 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
 
 def write_yaml(values: Mapping[str, Any]) -> str:
     """Returns the YAML text of plain values, keys in their order."""
-    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120)
+    text = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=120)
+    # PyYAML writes some line separators (U+0085) as they are and reads them as spaces; escaped they come back.
+    if any(character in text for character in "\x85\u2028\u2029"):
+        text = yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=False, width=120)
+    return text
 
 
 def override(values: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:

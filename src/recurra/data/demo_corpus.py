@@ -18,14 +18,14 @@ from recurra.data.cleaning import clean_texts
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.demo_grammar import Pattern
 from recurra.data.demo_sentences import MAXIMUM_WORDS, MINIMUM_WORDS, Dice, Review, ReviewWriter
-from recurra.data.demo_vocabulary import DOMAINS
+from recurra.data.demo_settings import DOMAINS
 
 LABEL_NAMES = ("negative", "positive")
 LABEL_NOISE = 0.02
 NGRAM_WORDS = 8
 MAXIMUM_ROWS = 50_000
 
-_BOTH_OF_A_PAIR = 0.5
+_BOTH_OF_A_PAIR = 0.6
 _WORD = re.compile(r"[a-z0-9']+")
 
 _Words = tuple[str, ...]
@@ -104,7 +104,7 @@ def generate_demo(
         notes=[
             f"Generated (seed {seed}): not real reviews; use it to compare models, do not quote it as a result.",
             f"{LABEL_NOISE:.0%} of the train labels are wrong on purpose; validation and test labels are all right.",
-            "Every test row has nouns that train lacks, about half have a sentence pattern that train lacks.",
+            "Every test row has a noun that train lacks, more than two in five a sentence pattern that train lacks.",
         ],
     )
 
@@ -145,9 +145,7 @@ def _split_rows(name: str, size: int, seed: int, earlier: _Earlier) -> list[Demo
         # Labels take turns within each pattern, so that no pattern leans to one label.
         label = next_label.get(pattern.pattern_id, len(next_label) % 2)
         reviews = writer.reviews(pattern, label, domain)
-        if size - len(rows) < 2 or not dice.chance(
-            _BOTH_OF_A_PAIR if name == "test" else float(__import__("os").environ.get("PR", "0.3"))
-        ):
+        if size - len(rows) < 2 or not dice.chance(_BOTH_OF_A_PAIR):
             del reviews[1:]
         if not all(earlier.allows(review, strict=name == "test") for review in reviews):
             continue

@@ -99,10 +99,13 @@ CONSTRUCTION_SHARES: Mapping[str, float] = {
     "not-but": 0.06,
     "comparison": 0.04,
     "expectation": 0.05,
-    "opinion": 0.03,
-    "change": 0.02,
-    "degree": 0.02,
+    "opinion": 0.04,
+    "change": 0.03,
+    "degree": 0.03,
 }
+
+# Where train uses reserved adjectives; negation, operators and contrast with them are for the test split.
+OPEN_CONSTRUCTIONS = frozenset({"plain", "not-only", "not-but", "comparison", "expectation", "opinion", "change"})
 
 _FRAMES: Mapping[str, tuple[tuple[_Frame, ...], tuple[_Frame, ...]]] = {
     "plain": (
@@ -115,7 +118,7 @@ _FRAMES: Mapping[str, tuple[tuple[_Frame, ...], tuple[_Frame, ...]]] = {
             ("{n1} {be1} {a1} and {a2}{t1}.", _SAME),
         ),
         (
-            ("if I had to pick one word for {n1}, it would be {a1}.", _SAME),
+            ("in a word, {n1} {be1} {a1}{t1}.", _SAME),
             ("what I remember most is how {a1} {n1} {be1}{t1}.", _SAME),
         ),
     ),
@@ -157,7 +160,7 @@ _FRAMES: Mapping[str, tuple[tuple[_Frame, ...], tuple[_Frame, ...]]] = {
         ),
         (
             ("{n1} {be1} {a1}{t1}; {n2}, however, {be2} {a2}.", _SECOND),
-            ("I agree that {n1} {be1} {a1}{t1}, but {c2}.", _SECOND),
+            ("I agree that {n1} {be1} {a1}{t1}, but {n2} {be2} {a2}.", _SECOND),
             ("{n1} {be1}, as {who} says, {a1}, but {n2} {be2} {a2}{t1}.", _SECOND),
         ),
     ),
@@ -167,11 +170,11 @@ _FRAMES: Mapping[str, tuple[tuple[_Frame, ...], tuple[_Frame, ...]]] = {
             ("{c1}{t1}, although {c2}.", _FIRST),
             ("even though {c1}{t1}, {c2}.", _SECOND),
             ("{c1}{t1}, even though {c2}.", _FIRST),
-            ("despite {n1} being {a1}{t1}, {c2}.", _SECOND),
+            ("despite {n1} being {a1}{t1}, I found {n2} {a2}.", _SECOND),
             ("{c1}{t1}, though {c2}.", _FIRST),
         ),
         (
-            ("{c1}{t1}, despite {n2} being {a2}.", _FIRST),
+            ("I found {n1} {a1}{t1}, despite {n2} being {a2}.", _FIRST),
             ("{n1}, although {a1}{t1}, {be1} {a2}.", _SECOND),
             ("{n1} {be1} {a1}{t1}, although {a2}.", _FIRST),
             ("though {c1}{t1}, {c2}.", _SECOND),
@@ -211,7 +214,7 @@ _FRAMES: Mapping[str, tuple[tuple[_Frame, ...], tuple[_Frame, ...]]] = {
         ),
         (
             ("I would call {n1} less {a1} than {a2}.", _SECOND),
-            ("{n1} seemed more {a1} to me than {a2}{t1}.", _FIRST),
+            ("{n1} seemed more {a1} than {a2}{t1}.", _FIRST),
         ),
     ),
     "expectation": (
@@ -272,7 +275,7 @@ _OPERATOR_FRAMES: tuple[_Frame, ...] = (
 # Compositions: construction, template, signs, twin, operators in all splits; the other operators are for test only.
 _COMPOSED: tuple[tuple[str, str, Signs, str | None, tuple[str, ...]], ...] = (
     ("contrast-but", "{o1}{t1}, but {c2}.", _SAME, "{c1}{t1}, but {o2}.", ("far-from", "hardly", "not-at-all")),
-    ("contrast-but", "{o1}{t1}, but {n2} {be2} {op} {a2}.", _FIRST, None, ("by-no-means", "hardly")),
+    ("contrast-but", "{o1}{t1}, but {o2}.", _FIRST, None, ("by-no-means", "hardly")),
     ("contrast-although", "although {o1}{t1}, {c2}.", _SAME, "although {c1}{t1}, {o2}.",
      ("hardly", "by-no-means", "far-from")),
     ("contrast-although", "{c1}{t1}, although {o2}.", _SAME, "{o1}{t1}, although {c2}.",

@@ -13,18 +13,20 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
-from recurra.data.demo_grammar import CONSTRUCTION_SHARES, PATTERNS, Pattern
-from recurra.data.demo_vocabulary import (
+from recurra.data.demo_grammar import CONSTRUCTION_SHARES, OPEN_CONSTRUCTIONS, PATTERNS, Pattern
+from recurra.data.demo_settings import (
     COMPANIONS,
     DAYS,
     DOMAINS,
     GROUPS,
-    NAME_ENDINGS,
-    NAME_SYLLABLES,
     NUMBERS,
     SETTINGS,
     STRONG_DEGREES,
     WEAK_DEGREES,
+)
+from recurra.data.demo_vocabulary import (
+    NAME_ENDINGS,
+    NAME_SYLLABLES,
     WORD_CLASSES,
     Noun,
     WordClass,
@@ -33,14 +35,13 @@ from recurra.data.demo_vocabulary import (
 
 MINIMUM_WORDS, MAXIMUM_WORDS, MAXIMUM_SENTENCES = 8, 40, 3
 
-import os
-
-_PLAIN_IN_TRAIN = float(os.environ.get("PL", "0.9"))
-_HELD_OUT_PATTERNS = 0.45
-_HELD_OUT_WORDS = 0.6
-_HELD_OUT_NOUN = 1.0
-_RESERVED_IN_PLAIN = 0.5
-_RESERVED_IN_TEST = 0.2
+# The share of plain statements in train and validation, in the units of CONSTRUCTION_SHARES: without so many, nothing
+# tells a model trained from scratch what the adjectives mean before it has to understand the constructions.
+_PLAIN_OUTSIDE_TEST = 0.75
+_HELD_OUT_PATTERNS = 0.4
+_HELD_OUT_WORDS = 0.4
+_SECOND_NOUN_HELD_OUT = 0.25
+_RESERVED = 0.3
 _TIME = 0.3
 _NAMED = 0.25
 _MODIFIER = 0.33
@@ -121,7 +122,7 @@ class ReviewWriter:
         self.dice = Dice(seed)
         self.test = test
         self._constructions = tuple(CONSTRUCTION_SHARES)
-        shares = CONSTRUCTION_SHARES if test else {**CONSTRUCTION_SHARES, "plain": _PLAIN_IN_TRAIN}
+        shares = CONSTRUCTION_SHARES if test else {**CONSTRUCTION_SHARES, "plain": _PLAIN_OUTSIDE_TEST}
         self._shares = tuple(accumulate(shares.values()))
         self._patterns = {
             (construction, held_out): [p for p in PATTERNS if p.construction == construction and p.held_out is held_out]
@@ -158,8 +159,8 @@ class ReviewWriter:
     def _judgements(self, pattern: Pattern, domain: str, polarity: int) -> tuple[_Unit, _Unit]:
         kinds = [kind for kind in self._classes[domain] if not (kind.person and pattern.needs_pronoun)]
         kind = self.dice.pick(kinds)
-        # One noun of every test row is unknown; of a second one it is left to chance, on either side.
-        unknown = [self.test and self.dice.chance(_HELD_OUT_NOUN), self.test and self.dice.chance(_HELD_OUT_NOUN / 2)]
+        # One noun of every test row is unknown; of a second one it is left to chance, and so is their order.
+        unknown = [self.test, self.test and self.dice.chance(_SECOND_NOUN_HELD_OUT)]
         if pattern.two_units and not pattern.one_noun and self.dice.chance(0.5):
             unknown.reverse()
         noun = self._noun(kind, unknown[0], ())
@@ -202,8 +203,8 @@ class ReviewWriter:
         return f"the {noun.word} {modifier}".format(title=self._title(domain), name=self._name())
 
     def _adjective(self, pattern: Pattern, kind: WordClass, polarity: int, taken: Iterable[str]) -> str:
-        share = _RESERVED_IN_TEST if self.test else _RESERVED_IN_PLAIN if pattern.construction == "plain" else 0.0
-        options = kind.reserved if self.dice.chance(share) else kind.adjectives
+        allowed = self.test or pattern.construction in OPEN_CONSTRUCTIONS
+        options = kind.reserved if allowed and self.dice.chance(_RESERVED) else kind.adjectives
         return self.dice.pick([word for word in options[polarity] if word not in taken])
 
     def _surroundings(self, pattern: Pattern, domain: str) -> dict[str, str]:

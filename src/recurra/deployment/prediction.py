@@ -9,6 +9,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from recurra.core.errors import ConfigurationError
+from recurra.data.files import stream_texts
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.writers import JsonLinesWriter, Layout, PredictedRows, PredictionWriter
 
@@ -105,3 +107,24 @@ class JsonDocumentWriter:
     def __exit__(self, *error: object) -> None:
         if error[0] is None:
             self._stream.write("\n]}\n")
+
+
+def source_chunks(texts: Sequence[str], source: str | None, text_column: str) -> Iterator[Sequence[str]]:
+    """Yields the texts to predict in chunks, from a list or from a file.
+
+    Args:
+        texts: Texts, if they are given one by one.
+        source: A file, or ``-`` for standard input, if not.
+        text_column: Column of the file with the text.
+
+    Raises:
+        ConfigurationError: If both are given, or neither.
+        DataError: If the file cannot be read.
+    """
+    if texts and source is not None:
+        raise ConfigurationError(f"{len(texts)} texts and the file '{source}' are given; give one of the two")
+    if source is None:
+        if not texts:
+            raise ConfigurationError("no texts are given; write them behind the run, or --input FILE, or --input -")
+        return iter([list(texts)])
+    return iter(stream_texts(source, text_column, CHUNK_ROWS))

@@ -101,14 +101,18 @@ def attend(
 def _attend_plainly(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    scores = torch.matmul(query * query.shape[-1] ** -0.5, key.transpose(-1, -2))
+    batch, heads, queries, head_dim = query.shape
+    flat_query, flat_key, flat_value = (each.reshape(batch * heads, -1, head_dim) for each in (query, key, value))
+    # The batched product scales in passing; with beta 0 it does not read its first argument.
+    scores = torch.baddbmm(query.new_empty(1), flat_query, flat_key.transpose(1, 2), beta=0, alpha=head_dim**-0.5)
+    scores = scores.view(batch, heads, queries, -1)
     if causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
         # The least finite number, not -inf: a row that is all padding must not become NaN.
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     weights = functional.dropout(scores.softmax(dim=-1), dropout, training=dropout > 0)
-    return torch.matmul(weights, value)
+    return torch.bmm(weights.flatten(0, 1), flat_value).view(batch, heads, queries, head_dim)
 
 
 def attention_mask(keep: Tensor | None, tokens: int, causal: bool, device: torch.device) -> tuple[Tensor | None, bool]:

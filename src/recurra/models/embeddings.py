@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from recurra.models.configuration import RecurraConfig
+from recurra.models.dropout import Dropout
+from recurra.models.normalisation import RMSNorm
 
 
 class Embeddings(nn.Module):
@@ -16,8 +18,8 @@ class Embeddings(nn.Module):
         self.token = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         self.projection = nn.Linear(width, config.hidden_size) if width != config.hidden_size else nn.Identity()
         self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout)
+        self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Maps ids ``(batch, tokens)`` to states ``(batch, tokens, hidden)``; missing token types mean type 0."""

@@ -59,12 +59,17 @@ def _load(folder: Path, weights: Path) -> RecurraForSequenceClassification:
         raise CheckpointError(
             f"'{weights}' is not a whole safetensors file ({error}): truncated, or a pickle under that name; copy it again"
         ) from error
-    loading = logging.getLogger("transformers.modeling_utils")
+    loading = logging.getLogger("transformers")
     level = loading.level
     loading.setLevel(logging.ERROR)
     try:
         model, details = RecurraForSequenceClassification.from_pretrained(
-            folder, use_safetensors=True, local_files_only=True, output_loading_info=True
+            folder,
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
+            # Not to accept them, but to name the weight below instead of pointing at a log.
+            ignore_mismatched_sizes=True,
         )
     except ConfigurationError as error:
         raise CheckpointError(f"'{folder}/config.json': {error}") from error
@@ -79,10 +84,16 @@ def _load(folder: Path, weights: Path) -> RecurraForSequenceClassification:
 
 def _check_weights(weights: Path, model: PreTrainedModel, details: dict[str, Any], present: set[str]) -> None:
     expected = set(model.state_dict())
+    shapes = {
+        name: f" ({tuple(found)} instead of {tuple(wanted)})" for name, found, wanted in details["mismatched_keys"]
+    }
     for problem, names in (
+        ("has another shape of", sorted(shapes)),
         ("lacks", sorted(set(details["missing_keys"]) | (expected - present))),
         ("has the unknown", sorted(details["unexpected_keys"])),
-        ("has another shape of", sorted(str(item) for item in details.get("mismatched_keys", ()))),
     ):
         if names:
-            raise CheckpointError(f"'{weights}' {problem} weight '{names[0]}': not a checkpoint of this configuration")
+            raise CheckpointError(
+                f"'{weights}' {problem} weight '{names[0]}'{shapes.get(names[0], '')}: "
+                "not a checkpoint of this configuration; copy or train it again"
+            )

@@ -15,6 +15,7 @@ from recurra.models.attention import attention_mask as build_mask
 from recurra.models.attention import rotary_table
 from recurra.models.configuration import RecurraConfig
 from recurra.models.embeddings import Embeddings
+from recurra.models.normalisation import RMSNorm
 from recurra.models.recurrence import Context, LayerStack, RecurrentCore
 
 
@@ -46,9 +47,7 @@ class RecurraModel(RecurraPreTrainedModel):
         self.prelude = LayerStack(config, config.num_prelude_layers)
         self.core = RecurrentCore(config)
         self.coda = LayerStack(config, config.num_coda_layers)
-        self.final_norm = (
-            nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps) if config.final_norm else nn.Identity()
-        )
+        self.final_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps) if config.final_norm else nn.Identity()
         table = torch.empty(config.max_position_embeddings, config.head_dim // 2, 2, dtype=torch.float32)
         self.register_buffer("rotary", table, persistent=False)
         self.post_init()

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from recurra.models.attention import SelfAttention
 from recurra.models.configuration import RecurraConfig
+from recurra.models.dropout import Dropout
 from recurra.models.feed_forward import SwiGLU
+from recurra.models.normalisation import RMSNorm
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,11 @@ class Layer(nn.Module):
 
     def __init__(self, config: RecurraConfig) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.attention_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.attention = SelfAttention(config)
-        self.feed_forward_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.feed_forward_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.feed_forward = SwiGLU(config)
-        self.dropout = nn.Dropout(config.hidden_dropout)
+        self.dropout = Dropout(config.hidden_dropout)
 
     def forward(self, states: Tensor, context: Context, queries: int | None = None) -> Tensor:
         """Maps ``(batch, tokens, hidden)`` to the same, or to its first ``queries`` positions if given."""

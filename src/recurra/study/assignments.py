@@ -51,7 +51,9 @@ def sort_assignments(assignments: Iterable[str], *, model_keys: bool = True) -> 
         key = key.strip()
         section, dot, rest = key.partition(".")
         if not separator or not key:
-            raise ConfigurationError(f"cannot read '{assignment}'; write key=value, e.g. max_epochs=3 or data.fraction=0.5")
+            raise ConfigurationError(
+                f"cannot read '{assignment}'; write key=value, e.g. max_epochs=3 or data.fraction=0.5"
+            )
         if dot and rest and section == "model" and model_keys:
             sections[section].append(f"{rest}={value}")
         elif key not in allowed:

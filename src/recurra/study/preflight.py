@@ -65,8 +65,8 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
         raise ConfigurationError(f"model '{config.model}': '{decided[0]}' is decided by the data; leave it out")
     if vocab_size is not None and overrides.get("vocab_size", vocab_size) < vocab_size:
         raise ConfigurationError(
-            f"model '{config.model}': 'vocab_size' is {overrides['vocab_size']}, the tokenizer has {vocab_size} pieces; "
-            "leave vocab_size out, or lower data.trained_vocab_size"
+            f"model '{config.model}': 'vocab_size' is {overrides['vocab_size']}, the tokenizer has {vocab_size} "
+            "pieces; leave vocab_size out, or lower data.trained_vocab_size"
         )
     values = {
         **({} if vocab_size is None else {"vocab_size": vocab_size}),

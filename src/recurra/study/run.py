@@ -41,6 +41,7 @@ from recurra.models.inference import check_precision, default_device
 from recurra.models.linear import LinearClassifier
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.names import PRESETS
+from recurra.models.quiet import quieten_libraries
 from recurra.study.auditing import data_audits
 from recurra.study.claim import claim_folder
 from recurra.study.machine import Machine
@@ -84,12 +85,6 @@ def execute_run(config: RunConfig, folder: Path, machine: Machine, reporter: Rep
             reporter.say(f"{config.run_id}: already done")
             return done
         return _execute(config, folder, machine, reporter)
-
-
-def quieten_libraries() -> None:
-    """Keeps other libraries' bars and chatter off the terminal; errors still show."""
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
 
 
 def _execute(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> RunRecord:

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     """
     import torch
 
-    from recurra.study.run import quieten_libraries
+    from recurra.models.quiet import quieten_libraries
 
     output, machine = Path(arguments[0]), Machine.from_json(arguments[1])
     quieten_libraries()

@@ -92,7 +92,7 @@ def test_an_unknown_preset_names_the_nearest_and_all() -> None:
 
 
 @given(CONFIGS)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 def test_parameters_by_part_equal_the_built_model(values: dict[str, Any]) -> None:
     config = tiny_config(**values)
     with torch.device("meta"):
@@ -116,7 +116,7 @@ def counted_flops(model: torch.nn.Module, tokens: int) -> int:
 
 
 @given(CONFIGS, st.integers(2, 9))
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 def test_flops_equal_the_executed_products(values: dict[str, Any], tokens: int) -> None:
     """Scores and their weighted sum count 2 x 2 x pairs x width in each application of a layer."""
     config = tiny_config(**values)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import recurrent_transformer as reference
 from tiny import stir, tiny_config, tiny_model
@@ -148,7 +148,7 @@ CONFIGS = st.fixed_dictionaries(
 
 
 @given(CONFIGS, st.lists(st.integers(1, 4), min_size=1, max_size=2), st.booleans(), st.integers(0, 1000))
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 def test_any_small_shape_equals_the_formulas(
     values: dict[str, Any], lengths: list[int], with_types: bool, seed: int
 ) -> None:

@@ -1,0 +1,114 @@
+"""How much of the machine's rate in matrix products a forward pass reaches: batch 32, length-grouped test sentences.
+
+The machine's rate is that of a large square product in the same precision, taken in turns with the batches; the rate at
+the model's own four shapes is printed beside it. Operations are those executed, padding included
+(`recurra.models.accounting.forward_flops`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import corpus as corpora
+from benchmarks import models
+from benchmarks.lockstep import Job, ask
+from benchmarks.measures import Measure, Setting
+from recurra.data.batching import sorted_batches
+from recurra.deployment.engines import TransformerEngine, pad_rows
+from recurra.models.accounting import forward_flops
+from recurra.models.configuration import RecurraConfig
+from recurra.models.inference import PRECISIONS
+
+BATCH_SIZE = 32
+SQUARE = 2048
+
+
+def build(job: Job) -> Callable[[int], dict[str, float]]:
+    """Returns a call that measures one preset in one precision (the variant), over ``job.steps`` rounds."""
+    corpus = corpora.read(job.corpus_folder)
+    split = corpus.test
+    engine = TransformerEngine(
+        models.ours(job.preset), corpus.tokenizer, precision=job.variant, max_length=corpora.MAX_LENGTH
+    )
+    config = engine.model.config
+    rows = sorted_batches(split.lengths, BATCH_SIZE)
+    batches = [pad_rows(split.input_ids, split.offsets[part], split.lengths[part], 0) for part in rows]
+    operations = [_operations(config, batch) for batch in batches]
+    square = torch.randn(SQUARE, SQUARE).to(PRECISIONS[job.variant])
+    shapes = _products(config, PRECISIONS[job.variant], tokens=BATCH_SIZE * round(float(split.lengths.mean())))
+
+    @torch.inference_mode()
+    def call(_: int) -> dict[str, float]:
+        for batch in (batches[0], batches[-1]):
+            engine.model(**batch)
+        seconds = np.full(len(batches), np.inf)
+        large, own = [], []
+        for _ in range(job.steps):
+            for index, batch in enumerate(batches):
+                start = time.perf_counter()
+                engine.model(**batch)
+                seconds[index] = min(seconds[index], time.perf_counter() - start)
+                if index % 8 == 0:
+                    large.append(2 * SQUARE**3 / _timed(lambda: square @ square))
+                    own.append(shapes["operations"] / _timed(shapes["run"]))
+        return {
+            "forward": sum(operations) / float(seconds.sum()) / 1e9,
+            "square": float(np.median(large)) / 1e9,
+            "own": float(np.median(own)) / 1e9,
+        }
+
+    return call
+
+
+def _operations(config: RecurraConfig, batch: dict[str, torch.Tensor]) -> float:
+    rows, tokens = batch["input_ids"].shape
+    return rows * forward_flops(config, tokens)
+
+
+def _products(config: RecurraConfig, dtype: torch.dtype, tokens: int) -> dict[str, Any]:
+    width, inner = config.hidden_size, config.intermediate_size
+    shapes = ((width, 3 * width), (width, width), (width, 2 * inner), (inner, width))
+    pairs = [(torch.randn(tokens, a).to(dtype), torch.randn(b, a).to(dtype)) for a, b in shapes]
+    operations = sum(2 * tokens * a * b for a, b in shapes)
+    return {"operations": operations, "run": lambda: [torch.nn.functional.linear(x, w) for x, w in pairs]}
+
+
+def _timed(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def measure(setting: Setting) -> list[Measure]:
+    """Measures both presets in FP32 and bf16."""
+    results = []
+    for name in setting.presets:
+        for precision, target in (("fp32", 70.0), ("bf16", 55.0)):
+            rates = ask(setting.job("forward", precision, name, setting.sized(3, 1)))
+            for other, title, goal in (
+                ("square", f"share of the machine's matrix-product rate in a forward pass, {precision}", target),
+                ("own", f"the same, of the rate at the model's own shapes, {precision}", None),
+            ):
+                results.append(
+                    Measure(
+                        part="forward",
+                        title=title,
+                        preset=name,
+                        ours_name=f"forward pass, batch {BATCH_SIZE}",
+                        ours=rates["forward"],
+                        other_name=f"{SQUARE} x {SQUARE} product"
+                        if other == "square"
+                        else "the four products of a layer",
+                        other=rates[other],
+                        unit="GFLOP/s",
+                        result=100 * rates["forward"] / rates[other],
+                        result_unit="%",
+                        target=goal,
+                    )
+                )
+    return results

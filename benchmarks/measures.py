@@ -1,0 +1,87 @@
+"""One measured figure with its target, and the setting that all parts share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.lockstep import Competitor, Job
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A line of the table.
+
+    Attributes:
+        part: The part that measured it, as named on the command line.
+        title: What was measured.
+        preset: Of which model.
+        ours_name: What ``ours`` is.
+        ours: Our figure, in ``unit``.
+        other_name: What ``other`` is.
+        other: The figure it is held against, in ``unit``.
+        unit: Unit of both.
+        result: The figure that is judged.
+        result_unit: ``x`` (how many times) or ``%``.
+        target: What it must reach; none if it is printed only.
+        aim: What we would like.
+        at_most: Whether ``target`` is an upper bound.
+    """
+
+    part: str
+    title: str
+    preset: str
+    ours_name: str
+    ours: float
+    other_name: str
+    other: float
+    unit: str
+    result: float
+    result_unit: str
+    target: float | None = None
+    aim: float | None = None
+    at_most: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is met; none without one."""
+        if self.target is None:
+            return None
+        return self.result <= self.target if self.at_most else self.result >= self.target
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**vars(self), "met": self.met}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all parts share.
+
+    Attributes:
+        corpus: Folder of the prepared corpus.
+        presets: Presets to measure.
+        threads: Threads of the numeric library.
+        quick: Whether only to try that everything runs: few repeats, figures without meaning.
+    """
+
+    corpus: str
+    presets: tuple[str, ...]
+    threads: int
+    quick: bool
+
+    def sized(self, full: int, quick: int) -> int:
+        """A count: the full one, or the quick one."""
+        return quick if self.quick else full
+
+    def job(self, workload: str, variant: str, preset: str, steps: int = 1, *, keep_memory: bool = False) -> Job:
+        """A job in this setting."""
+        return Job(workload, variant, preset, self.corpus, self.threads, steps, keep_memory)
+
+    @contextlib.contextmanager
+    def competitors(self, jobs: Mapping[str, Job]) -> Iterator[dict[str, Competitor]]:
+        """Starts a process for each job and ends them all."""
+        with contextlib.ExitStack() as stack:
+            yield {name: stack.enter_context(Competitor(job)) for name, job in jobs.items()}

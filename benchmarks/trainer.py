@@ -1,0 +1,140 @@
+"""What the Trainer and the data pipeline cost beyond the bare step: the same batches, step by step in turns.
+
+After each step of `RecurraTrainer` a plain loop does the same step on a model of its own, with batches that were made
+before. The Trainer's time runs from the end of one step to the end of the next, so fetching and padding count.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils import clip_grad_norm_
+from transformers import TrainerCallback
+from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+from benchmarks import corpus as corpora
+from benchmarks import models
+from benchmarks.lockstep import Job, ask
+from benchmarks.measures import Measure, Setting
+from recurra.data.batching import Collator, LengthGroupedBatchSampler
+from recurra.data.encoding import EncodedSplit
+from recurra.models.inference import autocast
+from recurra.training.fit import training_arguments
+from recurra.training.protocols import PROTOCOLS
+from recurra.training.trainer import RecurraTrainer
+from recurra.training.vocabulary import reachable_vocabulary
+
+PROTOCOL = PROTOCOLS["paper"]
+
+
+class PlainLoop(TrainerCallback):
+    """The bare step, done after each of the Trainer's."""
+
+    def __init__(self, model: torch.nn.Module, batches: list[dict[str, torch.Tensor]]) -> None:
+        self.model = model.train()
+        self.batches = batches
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=PROTOCOL.learning_rate, fused=True)
+        self.trainer_ms: list[float] = []
+        self.plain_ms: list[float] = []
+        self._mark: int | None = None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Notes the Trainer's time, then does and notes the plain step."""
+        now = time.perf_counter_ns()
+        if self._mark is not None:
+            self.trainer_ms.append((now - self._mark) / 1e6)
+        start = time.perf_counter_ns()
+        with autocast("bf16", torch.device("cpu")):
+            loss = self.model(**self.batches[state.global_step - 1]).loss
+        loss.backward()
+        clip_grad_norm_(self.model.parameters(), PROTOCOL.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        end = time.perf_counter_ns()
+        if self._mark is not None:
+            self.plain_ms.append((end - start) / 1e6)
+        self._mark = time.perf_counter_ns()
+
+
+def trainer_arguments(folder: str, steps: int, precision: str) -> Any:
+    """The arguments of our training, for so many steps, without evaluation and checkpoints."""
+    arguments = training_arguments(PROTOCOL, Path(folder), seed=0, precision=precision)
+    arguments.max_steps = steps
+    arguments.eval_strategy = IntervalStrategy.NO
+    arguments.save_strategy = SaveStrategy.NO
+    arguments.load_best_model_at_end = False
+    # A plateau schedule steps on evaluations, of which there are none.
+    arguments.lr_scheduler_type = "constant"
+    arguments.lr_scheduler_kwargs = {}
+    return arguments
+
+
+def our_trainer(model: Any, split: EncodedSplit, arguments: Any, callbacks: list[TrainerCallback]) -> RecurraTrainer:
+    """`RecurraTrainer` as our training makes it."""
+    trainer = RecurraTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=split,
+        collator=Collator(model.config.pad_token_id or 0),
+        data_seed=0,
+        callbacks=callbacks,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def build(job: Job) -> Callable[[int], dict[str, list[float]]]:
+    """Returns a call that trains ``job.steps`` steps both ways and gives the milliseconds of each step."""
+    split = corpora.read(job.corpus_folder).train
+
+    def call(_: int) -> dict[str, list[float]]:
+        trained, plain = models.ours(job.preset), models.ours(job.preset)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            reachable_vocabulary(plain, [split]),
+            reachable_vocabulary(trained, [split]) as (rows,),
+        ):
+            collator = Collator(trained.config.pad_token_id or 0)
+            order = iter(LengthGroupedBatchSampler(rows.lengths, PROTOCOL.batch_size, seed=0))
+            batches = [collator(rows.__getitems__(next(order))) for _ in range(job.steps)]
+            loop = PlainLoop(plain, batches)
+            our_trainer(trained, rows, trainer_arguments(folder, job.steps, "bf16"), [loop]).train()
+            return {"trainer_ms": loop.trainer_ms, "plain_ms": loop.plain_ms}
+
+    return call
+
+
+def measure(setting: Setting) -> list[Measure]:
+    """Measures both presets."""
+    results = []
+    for name in setting.presets:
+        job = setting.job("trainer", "recurra bf16", name, setting.sized(120, 6), keep_memory=True)
+        times = ask(job)
+        trainer_ms, plain_ms = np.array(times["trainer_ms"]), np.array(times["plain_ms"])
+        plain = float(np.median(plain_ms))
+        # Pairs of the same batch: their difference does not depend on the batches' lengths.
+        beyond = float(np.median(trainer_ms - plain_ms))
+        results.append(
+            Measure(
+                part="trainer",
+                title="Trainer and data pipeline beyond the bare step",
+                preset=name,
+                ours_name="RecurraTrainer",
+                ours=plain + beyond,
+                other_name="bare loop, same batches",
+                other=plain,
+                unit="ms a step",
+                result=100 * beyond / plain,
+                result_unit="%",
+                target=5.0,
+                at_most=True,
+            )
+        )
+    return results

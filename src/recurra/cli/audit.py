@@ -1,0 +1,120 @@
+"""``recurra audit``: can the numbers be trusted? Exit code 3 if not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from recurra.cli import options
+from recurra.cli.output import EXIT_AUDIT, print_json, print_table
+
+if TYPE_CHECKING:
+    from recurra.core.record import AuditResult
+
+app = typer.Typer(no_args_is_help=True, help="Audits of data, models and studies; exit code 3 if one failed.")
+
+
+@app.command("data")
+def audit_data(
+    name: options.Data,
+    assignments: options.DataOverrides = None,
+    data_protocol: options.DataProtocol = None,
+    text_column: options.TextColumn = "text",
+    label_column: options.LabelColumn = "label",
+    group_column: options.GroupColumn = None,
+    validation: options.ValidationFile = None,
+    test: options.TestFile = None,
+    data_root: options.DataRoot = None,
+    as_json: options.Json = False,
+) -> None:
+    """Look for leakage between splits and for shortcuts to the label. Example: recurra audit data reviews.csv."""
+    from recurra.data.corpora import load_dataset
+    from recurra.study.assignments import configure_data, sort_assignments
+    from recurra.study.auditing import data_audits
+
+    values = {
+        "protocol": data_protocol,
+        "text_column": text_column,
+        "label_column": label_column,
+        "group_column": group_column,
+        "validation": validation,
+        "test": test,
+    }
+    assigned = sort_assignments([f"data.{pair.removeprefix('data.')}" for pair in assignments or []])
+    config, _ = configure_data(name, values, assigned.data, data_root)
+    dataset = load_dataset(config, data_root)
+    title = f"{dataset.name}, protocol {dataset.protocol}, fingerprint {dataset.fingerprint}"
+    present_audits(title, data_audits(dataset), as_json=as_json)
+
+
+@app.command("model")
+def audit_model(
+    name: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="A run folder, or a preset with new weights.")],
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the texts, and of a preset's weights.")] = 0,
+    as_json: options.Json = False,
+) -> None:
+    """Check that padding and batch neighbours change no logit, and count parameters.
+
+    Example: recurra audit model recurrent
+    """
+    from recurra.models.quiet import quieten_libraries
+    from recurra.study.auditing import audit_model as run_audits
+
+    quieten_libraries()
+    present_audits(name, run_audits(name, seed=seed), as_json=as_json)
+
+
+@app.command("study")
+def audit_study(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Output folder of a study, comparison or training.")],
+    as_json: options.Json = False,
+) -> None:
+    """Collect the audits of all records of a study. Example: recurra audit study runs/reviews."""
+    from recurra.study.auditing import audit_study as collect
+
+    audits, missing = collect(folder)
+    if as_json:
+        print_json({"study": str(folder), "audits": [audit.plain() for audit in audits], "without_record": missing})
+    else:
+        rows = [
+            [audit.data, audit.name, _shown(audit.status), f"{len(audit.failed_runs)} of {audit.runs}", audit.summary]
+            for audit in audits
+        ]
+        headings = ["Data", "Audit", "State", "Runs failed", "Finding"]
+        print_table(str(folder), headings, rows, left=("Audit", "State", "Finding"))
+    for run_id, reason in missing.items():
+        sys.stderr.write(f"no record: {run_id}: {reason}\n")
+    present_failed([audit.name for audit in audits if audit.status == "failed"])
+
+
+def present_audits(title: str, audits: Sequence[AuditResult], *, as_json: bool) -> None:
+    """Prints audits; exits with 3 if one failed.
+
+    Raises:
+        typer.Exit: If one failed.
+    """
+    if as_json:
+        print_json({"subject": title, "audits": [audit.model_dump(mode="json") for audit in audits]})
+    else:
+        rows = [[audit.name, _shown(audit.status), audit.summary] for audit in audits]
+        print_table(title, ["Audit", "State", "Finding"], rows, left=("State", "Finding"))
+    present_failed([audit.name for audit in audits if audit.status == "failed"])
+
+
+def _shown(status: str) -> str:
+    return status.upper() if status == "failed" else status
+
+
+def present_failed(names: Sequence[str]) -> None:
+    """Names failed audits on standard error and exits with 3 if there are any.
+
+    Raises:
+        typer.Exit: If there are any.
+    """
+    if names:
+        sys.stderr.write(f"AUDIT FAILED: {', '.join(dict.fromkeys(names))}\n")
+        raise typer.Exit(EXIT_AUDIT)

@@ -1,0 +1,76 @@
+"""``recurra compare``: one command from a labelled file to a report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recurra.cli import options
+from recurra.cli.output import present_study
+
+
+def compare(
+    data: options.Data,
+    assignments: options.StudyOverrides = None,
+    models: Annotated[
+        str, typer.Option("--models", "-m", help="Presets, 'linear' or model files, separated by commas.")
+    ] = "linear,baseline,recurrent",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each model, with the seeds 0, 1, ...")] = 3,
+    output: options.Output = Path("runs/compare"),
+    protocol: options.Protocol = "tuned",
+    precision: options.Precision = "fp32",
+    tokenizer: options.Tokenizer = None,
+    data_protocol: options.DataProtocol = None,
+    text_column: options.TextColumn = "text",
+    label_column: options.LabelColumn = "label",
+    group_column: options.GroupColumn = None,
+    validation: options.ValidationFile = None,
+    test: options.TestFile = None,
+    data_root: options.DataRoot = None,
+    cache_dir: options.CacheDir = None,
+    workers: options.Workers = 0,
+    threads: options.Threads = 0,
+    latency: Annotated[bool, typer.Option(help="Time all models side by side at the end.")] = True,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Train and compare models on a corpus or a file, and write the report.
+
+    The same command again does only what is missing. Example: recurra compare reviews.csv --output runs/reviews
+    """
+    from recurra.core.progress import Reporter
+    from recurra.study.assignments import configure_data, sort_assignments
+    from recurra.study.compare import comparison
+    from recurra.study.machine import Machine
+    from recurra.study.study import run_study
+
+    reporter = Reporter(quiet=quiet)
+    assigned = sort_assignments(assignments or [], model_keys=False)
+    values = {
+        "tokenizer": tokenizer,
+        "protocol": data_protocol,
+        "text_column": text_column,
+        "label_column": label_column,
+        "group_column": group_column,
+        "validation": validation,
+        "test": test,
+    }
+    config, note = configure_data(data, values, assigned.data, data_root)
+    spec = comparison(
+        config,
+        models=[name.strip() for name in models.split(",") if name.strip()],
+        protocol=protocol,
+        protocol_overrides=assigned.protocol,
+        seeds=range(seeds),
+        precision=precision,
+    )
+    if note is not None:
+        reporter.say(note)
+    machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)
+    command = shlex.join(["recurra", *sys.argv[1:]])
+    result = run_study(spec, output, machine, workers=workers, reporter=reporter, command=command)
+    present_study(result, as_json=as_json)

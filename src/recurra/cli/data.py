@@ -1,0 +1,157 @@
+"""``recurra data``: corpora and files, what is in them, tokenising them ahead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from recurra.cli import options
+from recurra.cli.audit import audit_data
+from recurra.cli.output import print_json, print_lines, print_table
+
+if TYPE_CHECKING:
+    from recurra.data.configuration import DataConfig
+
+app = typer.Typer(no_args_is_help=True, help="Corpora and files: list, describe, prepare, audit.")
+app.command("audit")(audit_data)
+
+
+@app.command("list")
+def list_corpora(as_json: options.Json = False) -> None:
+    """List the corpora that have a name. Example: recurra data list."""
+    from recurra.data.corpora import CORPORA
+
+    corpora = [
+        {
+            "name": corpus.name,
+            "description": corpus.description,
+            "public_name": corpus.public_name,
+            "protocols": corpus.protocols,
+        }
+        for corpus in CORPORA.values()
+    ]
+    if as_json:
+        print_json({"corpora": corpora})
+        return
+    rows = [
+        [corpus.name, name, text, corpus.public_name or "none: made here"]
+        for corpus in CORPORA.values()
+        for name, text in corpus.protocols.items()
+    ]
+    print_table("", ["Corpus", "Protocol", "What it does", "Public name"], rows, left=("Protocol", "What it does"))
+    print_lines(["A file of yours (.csv, .tsv, .jsonl, .parquet) can stand in place of a name."])
+
+
+@app.command("describe")
+def describe(
+    name: options.Data,
+    assignments: options.DataOverrides = None,
+    data_protocol: options.DataProtocol = None,
+    text_column: options.TextColumn = "text",
+    label_column: options.LabelColumn = "label",
+    group_column: options.GroupColumn = None,
+    validation: options.ValidationFile = None,
+    test: options.TestFile = None,
+    data_root: options.DataRoot = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show splits, labels, lengths and fingerprints of a corpus or file. Example: recurra data describe reviews.csv."""
+    from recurra.data.corpora import load_dataset
+
+    config = _configure(
+        name,
+        assignments,
+        data_root,
+        protocol=data_protocol,
+        text_column=text_column,
+        label_column=label_column,
+        group_column=group_column,
+        validation=validation,
+        test=test,
+    )
+    record = load_dataset(config, data_root).record()
+    if as_json:
+        print_json(record.model_dump(mode="json"))
+        return
+    headings = ["Split", "Rows", *record.label_names, "Words, mean", "median", "90 %", "longest", "Fingerprint"]
+    rows = [
+        [
+            split_name,
+            f"{split.rows:,}",
+            *(f"{split.label_counts[label]:,}" for label in record.label_names),
+            f"{split.words.mean:.1f}",
+            f"{split.words.median:.0f}",
+            f"{split.words.p90:.0f}",
+            f"{split.words.max}",
+            split.fingerprint,
+        ]
+        for split_name, split in record.splits.items()
+    ]
+    print_table(f"{record.name}, protocol {record.protocol}, fingerprint {record.fingerprint}", headings, rows)
+    dropped = [f"left out, {reason}: {count:,}" for reason, count in record.dropped.items() if count]
+    print_lines([*record.notes, *dropped])
+
+
+@app.command("prepare")
+def prepare(
+    name: options.Data,
+    assignments: options.DataOverrides = None,
+    tokenizer: options.Tokenizer = None,
+    data_protocol: options.DataProtocol = None,
+    text_column: options.TextColumn = "text",
+    label_column: options.LabelColumn = "label",
+    group_column: options.GroupColumn = None,
+    data_root: options.DataRoot = None,
+    cache_dir: options.CacheDir = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Tokenise all splits into the cache, ahead of the first training. Example: recurra data prepare sst2."""
+    from recurra.core.progress import Reporter
+    from recurra.study.preparation import prepare_data
+
+    config = _configure(
+        name,
+        assignments,
+        data_root,
+        reporter=Reporter(quiet=quiet),
+        tokenizer=tokenizer,
+        protocol=data_protocol,
+        text_column=text_column,
+        label_column=label_column,
+        group_column=group_column,
+    )
+    result = prepare_data(config, data_root=data_root, cache_dir=cache_dir)
+    if as_json:
+        print_json(result)
+        return
+    rows = [
+        [
+            split["name"],
+            f"{split['rows']:,}",
+            f"{split['tokens']:,}",
+            f"{split['mean_tokens']:.1f}",
+            f"{split['longest_tokens']}",
+            f"{split['cut']:,}",
+        ]
+        for split in result["splits"]
+    ]
+    tokens = result["tokenizer"]
+    title = (
+        f"{result['name']}: {tokens['kind']} of {tokens['vocab_size']:,} pieces, at most {result['max_length']} tokens"
+    )
+    print_table(title, ["Split", "Rows", "Tokens", "Mean", "Longest", "Rows at the limit"], rows)
+
+
+def _configure(
+    name: str, assignments: list[str] | None, data_root: Path | None, *, reporter: Any = None, **values: Any
+) -> DataConfig:
+    from recurra.study.assignments import configure_data, sort_assignments
+
+    assigned = sort_assignments([f"data.{pair.removeprefix('data.')}" for pair in assignments or []])
+    config, note = configure_data(name, values, assigned.data, data_root)
+    if note is not None and reporter is not None:
+        reporter.say(note)
+    return config

@@ -1,0 +1,172 @@
+"""Configurations fail at construction and name key, value and cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field, ValidationError
+
+from recurra.core.configuration import Settings, content_hash, override, read_yaml, write_yaml
+from recurra.core.errors import ConfigurationError
+
+
+class Inner(Settings):
+    """A section."""
+
+    rate: float = Field(default=0.1, gt=0)
+    schedule: Literal["cosine", "linear"] = "cosine"
+
+
+class Outer(Settings):
+    """A configuration with sections."""
+
+    name: str
+    epochs: int = 3
+    inner: Inner = Inner()
+    others: list[Inner] = Field(default_factory=list)
+
+
+WORDS = st.text(max_size=6)
+NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": "a", "epoch": 3}, "unknown key 'epoch' (did you mean 'epochs'?); allowed: name, epochs, inner, others"),
+        ({"name": "a", "inner": {"rat": 1}}, "unknown key 'inner.rat' (did you mean 'rate'?); allowed: rate, schedule"),
+        ({"name": "a", "others": [{"rat": 1}]}, "(did you mean 'rate'?); allowed: rate, schedule"),
+        ({"epochs": 3}, "key 'name' is missing; add it"),
+        ({"name": "a", "epochs": "many"}, "'epochs' is \"many\": input should be a valid integer"),
+        ({"name": "a", "epochs": 1.5}, "'epochs' is 1.5: "),
+        ({"name": "a", "inner": {"rate": 0}}, "'inner.rate' is 0: input should be greater than 0"),
+        ({"name": "a", "inner": {"schedule": "cos"}}, "'inner.schedule' is \"cos\": input should be 'cosine' or 'linear'"),
+        ({"name": "a", "inner": {"rate": float("inf")}}, "'inner.rate' is Infinity: "),
+    ],
+)
+def test_a_wrong_value_names_key_value_and_cure(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Outer.parse(values, source="study.yaml")
+    assert str(caught.value).startswith("study.yaml: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_is_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Inner().rate = 2.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "key", "value"),
+    [
+        ("rate=3e-5", "rate", 3e-5),
+        ("rate=3E-5", "rate", 3e-5),
+        ("rate=-1e3", "rate", -1000.0),
+        ("epochs=4", "epochs", 4),
+        ("epochs = 4", "epochs", 4),
+        ("flag=true", "flag", True),
+        ("name=sst2", "name", "sst2"),
+        ("name='3e-5'", "name", 3e-5),
+        ("name=a=b", "name", "a=b"),
+        ("name=", "name", None),
+        ("models=[linear, baseline]", "models", ["linear", "baseline"]),
+    ],
+)
+def test_overrides_read_what_a_person_means(assignment: str, key: str, value: Any) -> None:
+    assert override({}, [assignment])[key] == value
+
+
+def test_overrides_reach_into_sections_and_leave_the_original_alone() -> None:
+    values = {"inner": {"rate": 1, "schedule": "linear"}}
+    changed = override(values, ["inner.rate=2", "new.deep.key=1"])
+    assert changed == {"inner": {"rate": 2, "schedule": "linear"}, "new": {"deep": {"key": 1}}}
+    assert values == {"inner": {"rate": 1, "schedule": "linear"}}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("epochs", "cannot read the override 'epochs'; write key=value, e.g. epochs=3"),
+        ("=3", "cannot read the override '=3'"),
+        ("epochs.max=3", "'epochs' is not a section"),
+        ("name=[1", "the value is not valid YAML"),
+    ],
+)
+def test_an_unreadable_override_says_how_to_write_it(assignment: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=r".") as caught:
+        override({"epochs": 1}, [assignment])
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: [1", "is not valid YAML"),
+        (b"- 1\n- 2", "holds a list; a mapping of keys to values is needed"),
+        (b"", "holds a NoneType; a mapping"),
+        (b"\xff\xfe", "not UTF-8 text; give the path of a YAML file"),
+        (None, "No such file or directory; give the path of a YAML file"),
+    ],
+)
+def test_an_unusable_file_is_one_clear_line(content: bytes | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigurationError) as caught:
+        Outer.load(path)
+    assert message in str(caught.value) and str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_with_overrides(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text("name: a\ninner: {rate: 1}\n", encoding="utf-8")
+    loaded = Outer.load(path, ["inner.rate=3e-5", "epochs=1"])
+    assert (loaded.name, loaded.epochs, loaded.inner.rate, loaded.inner.schedule) == ("a", 1, 3e-5, "cosine")
+
+
+@given(st.dictionaries(WORDS, JSON, max_size=3))
+def test_yaml_comes_back_as_written(values: dict[str, Any]) -> None:
+    import yaml
+
+    assert yaml.safe_load(write_yaml(values)) == values
+
+
+def test_a_configuration_comes_back_from_its_file(tmp_path: Path) -> None:
+    config = Outer(name="a: b", others=[Inner(rate=1e-7)])
+    (tmp_path / "c.yaml").write_text(write_yaml(config.plain()), encoding="utf-8")
+    assert Outer.parse(read_yaml(tmp_path / "c.yaml")) == config
+
+
+@given(st.dictionaries(WORDS, JSON, max_size=3))
+def test_a_hash_does_not_depend_on_the_order_of_keys(values: dict[str, Any]) -> None:
+    def turned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: turned(inner) for key, inner in reversed(value.items())}
+        return [turned(inner) for inner in value] if isinstance(value, list) else value
+
+    assert content_hash(values) == content_hash(turned(values))
+
+
+@given(JSON, JSON)
+def test_a_hash_tells_values_apart(first: Any, second: Any) -> None:
+    import json
+
+    assert (content_hash(first) == content_hash(second)) == (json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True))
+
+
+def test_a_hash_depends_on_the_order_of_a_list_and_refuses_non_finite_numbers() -> None:
+    assert content_hash([1, 2]) != content_hash([2, 1])
+    assert len(content_hash({}, 8)) == 8
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        content_hash(float("nan"))

@@ -1,0 +1,207 @@
+"""Files are whole or absent, folders belong to one process."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from recurra.core.errors import StorageError
+from recurra.core.files import LOCK_NAME, FolderLock, atomic_path, read_json, storage_errors, write_json, write_text
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_text_and_json_come_back_as_written(tmp_path: Path) -> None:
+    write_text(tmp_path / "deep" / "er" / "text", "ä\n\0")
+    assert (tmp_path / "deep" / "er" / "text").read_text(encoding="utf-8") == "ä\n\0"
+    values = {"b": [1, 2.5, None, "ü"], "a": {}}
+    write_json(tmp_path / "values.json", values)
+    assert read_json(tmp_path / "values.json") == values
+    assert list(read_json(tmp_path / "values.json")) == ["b", "a"]
+    assert (tmp_path / "values.json").stat().st_mode & 0o777 == 0o644
+
+
+def test_non_finite_numbers_are_refused_and_leave_the_old_file(tmp_path: Path) -> None:
+    write_json(tmp_path / "values.json", [1])
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "values.json", [float("nan")])
+    assert read_json(tmp_path / "values.json") == [1]
+
+
+def test_an_error_in_the_middle_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_text(path, "old")
+    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert leftovers(tmp_path) == ["file"]
+
+
+WRITE_AND_DIE = """
+import os, signal, sys
+from recurra.core.files import atomic_path
+with atomic_path(sys.argv[1]) as temporary:
+    with temporary.open("w") as stream:
+        stream.write("half of the new cont")
+        stream.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+def test_a_kill_in_the_middle_leaves_the_old_file(old: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    if old is not None:
+        write_text(path, old)
+    done = subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(path)], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert (path.read_text() if path.exists() else None) == old
+    write_text(path, "new")
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.ENOSPC, "no space left on the device; free some or choose another --output; what was there is untouched"),
+        (errno.EDQUOT, "disk quota exceeded"),
+        (errno.EACCES, "permission denied; choose a folder that you may write to"),
+        (errno.EROFS, "read-only file system"),
+        (errno.EFBIG, "file too large"),
+        (errno.EIO, os.strerror(errno.EIO)),
+    ],
+)
+def test_a_refused_write_is_one_clear_line_and_loses_nothing(code: int, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_text(path, "old")
+    with pytest.raises(StorageError) as caught, atomic_path(path) as temporary:
+        temporary.write_text("half")
+        raise OSError(code, os.strerror(code))
+    assert str(caught.value).startswith(f"cannot write '{path}': ") and words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert path.read_text() == "old"
+    assert leftovers(tmp_path) == ["file"]
+
+
+def test_a_full_disk_at_the_last_flush_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_text(path, "old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="no space left"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert leftovers(tmp_path) == ["file"]
+
+
+WRITE_TOO_MUCH = """
+import resource, sys
+from recurra.core.errors import StorageError
+from recurra.core.files import write_text
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    write_text(sys.argv[1], "x" * 100_000)
+except StorageError as error:
+    print(error)
+"""
+
+
+def test_a_write_that_the_system_cuts_short_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_text(path, "old")
+    command = [sys.executable, "-c", WRITE_TOO_MUCH, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith(f"cannot write '{path}': file too large")
+    assert path.read_text() == "old"
+
+
+def test_a_file_in_the_place_of_a_folder_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="a file stands where a folder is needed"):
+        write_text(tmp_path / "file" / "inner", "y")
+    with pytest.raises(StorageError, match="a file stands where a folder is needed"), FolderLock(tmp_path / "file"):
+        pass
+
+
+def test_other_errors_pass_through(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), storage_errors(tmp_path):
+        raise KeyError("x")
+
+
+def test_a_folder_belongs_to_one_holder_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with FolderLock(folder):
+        with pytest.raises(StorageError, match=rf"is in use by another process \(pid {os.getpid()}\)"), FolderLock(folder):
+            pass
+        assert (folder / LOCK_NAME).read_text() == str(os.getpid())
+    assert leftovers(folder) == []
+    with FolderLock(folder):
+        pass
+
+
+HOLD = """
+import sys
+from recurra.core.files import FolderLock
+with FolderLock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_is_refused_until_the_holder_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        try:
+            assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+            with pytest.raises(StorageError, match=rf"in use by another process \(pid {holder.pid}\)"), FolderLock(tmp_path):
+                pass
+        finally:
+            holder.kill()
+    assert (tmp_path / LOCK_NAME).exists()
+    with FolderLock(tmp_path):
+        assert (tmp_path / LOCK_NAME).read_text() == str(os.getpid())
+    assert leftovers(tmp_path) == []
+
+
+def _count_up(folder: Path, rounds: int) -> None:
+    """Adds to a counter that only the lock protects."""
+    for _ in range(rounds):
+        while True:
+            try:
+                with FolderLock(folder):
+                    counter = folder.parent / "counter"
+                    value = int(counter.read_text())
+                    time.sleep(0.0005)
+                    counter.write_text(str(value + 1))
+                break
+            except StorageError:
+                continue
+
+
+def test_the_lock_holds_while_processes_take_turns(tmp_path: Path) -> None:
+    """Taking and leaving must not race: the file is removed at the end of each turn."""
+    (tmp_path / "counter").write_text("0")
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=_count_up, args=(tmp_path / "run", 40)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    assert json.loads((tmp_path / "counter").read_text()) == 120

@@ -1,0 +1,286 @@
+"""The demo corpus: deterministic, balanced, without leakage, and decided by word order."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from recurra.core.errors import ConfigurationError
+from recurra.data.demo_corpus import LABEL_NOISE, NGRAM_WORDS, demo_rows, generate_demo
+from recurra.data.demo_grammar import CONSTRUCTION_SHARES, OPEN_CONSTRUCTIONS, PATTERNS
+from recurra.data.demo_settings import DOMAINS, SETTINGS
+from recurra.data.demo_vocabulary import NAME_ENDINGS, NAME_SYLLABLES, WORD_CLASSES, is_held_out_name
+
+FINGERPRINT = "dd43255aa7202ee8"
+POLARITY = {
+    word: sign
+    for kind in WORD_CLASSES
+    for lists in (kind.adjectives, kind.reserved)
+    for sign in lists
+    for word in lists[sign]
+}
+RESERVED = {word for kind in WORD_CLASSES for words in kind.reserved.values() for word in words}
+WEAK = r"(?:slightly|somewhat|fairly|mildly|a little|a bit)"
+STRONG = r"(?:extremely|truly|incredibly|remarkably|exceptionally|thoroughly)"
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return demo_rows()
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return generate_demo()
+
+
+def words_of(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9']+", text.lower())
+
+
+def truth(row) -> int:
+    return 1 - row.label if row.flipped else row.label
+
+
+def runs_of(text: str) -> set[tuple[str, ...]]:
+    words = words_of(text)
+    return {tuple(words[start : start + NGRAM_WORDS]) for start in range(len(words) - NGRAM_WORDS + 1)}
+
+
+def adjectives_of(text: str) -> list[str]:
+    return [word for word in words_of(text) if word in POLARITY]
+
+
+def oracle(text: str) -> int:
+    """Reads a review the way a person does; knows the adjectives and English, not the generator's patterns."""
+    sentences = [part for part in re.split(r"(?<=\.) ", text.lower()) if adjectives_of(part)]
+    judged = " ".join(sentences).replace(", though.", " [but].")
+    for phrase, plain in (
+        ("anything but", "not"), ("far from", "not"), ("by no means", "not"), ("not at all", "not"), ("hardly", "not"),
+        ("not only", ""), ("rather than", ", not"), ("less", "not"),
+    ):  # fmt: skip
+        judged = re.sub(rf"\b{phrase}\b", plain, judged)
+    judged = judged.replace(" than ", ", not " if re.search(r"\bmore\b", judged) else ", ")
+    if re.search(r"\[but\]|, but |\. but |, yet |however|still,", judged):
+        judged = re.split(r", but |, yet |[.;] (?=.*\w)", judged)[-1]
+    judged = re.sub(r" (although|despite|even though|though) ", r", \1 ", judged)
+    clauses = re.split(r"[,;.]| and | but | where ", judged)
+    clauses = [clause.strip() for clause in clauses if adjectives_of(clause)]
+    if len(clauses) > 1:
+        clauses = [clause for clause in clauses if not counts_for_nothing(clause)]
+    degrees = [re.search(rf"\b(?:({WEAK})|{STRONG}) \w+", clause) for clause in clauses]
+    if any(match and match[1] for match in degrees) and any(match and not match[1] for match in degrees):
+        clauses = [clause for clause, match in zip(clauses, degrees, strict=True) if match and not match[1]]
+    votes = []
+    for clause in clauses:
+        negations = 0
+        for word in words_of(clause):
+            negations += word in {"not", "never", "nobody", "no"}
+            if word in POLARITY:
+                votes.append(POLARITY[word] * (-1) ** negations)
+    assert votes and len(set(votes)) == 1, (votes, text)
+    return int(votes[0] > 0)
+
+
+def counts_for_nothing(clause: str) -> bool:
+    conceded = re.match(r"(although|even though|though|despite)\b", clause)
+    expected = re.search(r"\bexpected\b|\bwould be\b", clause)
+    of_others = re.match(r"(what |to )?(my|a friend)\b", clause) and not re.search(r"\b(i|me)\b", clause)
+    return bool(conceded or expected or of_others or "at first" in clause)
+
+
+def test_the_corpus_is_pinned_and_seeds_differ(dataset):
+    assert dataset.fingerprint == FINGERPRINT
+    small = {seed: generate_demo(seed, 60, 20, 30).fingerprint for seed in (0, 1)}
+    assert small[0] != small[1]
+    assert small[0] == generate_demo(0, 60, 20, 30).fingerprint
+
+
+def test_hash_order_does_not_matter():
+    code = "from recurra.data.demo_corpus import generate_demo; print(generate_demo(3, 80, 20, 30).fingerprint)"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": value},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for value in ("1", "2")
+    }
+    assert found == {generate_demo(3, 80, 20, 30).fingerprint + "\n"}
+
+
+def test_dataset_carries_the_rows(rows, dataset):
+    assert (dataset.name, dataset.protocol, dataset.label_names) == ("demo", "held-out", ["negative", "positive"])
+    assert (dataset.selection_split, dataset.reported_splits) == ("validation", ["validation", "test"])
+    assert {name: len(split) for name, split in dataset.splits.items()} == {
+        "train": 8000,
+        "validation": 1000,
+        "test": 1500,
+    }
+    for name, split in dataset.splits.items():
+        assert split.texts == [row.text.lower() for row in rows[name]]
+        assert split.labels.tolist() == [row.label for row in rows[name]]
+        assert len(set(split.ids)) == len(split)
+        groups = defaultdict(set)
+        for row, group in zip(rows[name], split.groups, strict=True):
+            groups[group].add(row.pair)
+        assert all(len(pairs) == 1 for pairs in groups.values())
+        assert len(groups) == len({row.pair for row in rows[name]})
+
+
+@pytest.mark.parametrize("size", [0, -1, 50_001])
+@pytest.mark.parametrize("name", ["train_rows", "validation_rows", "test_rows"])
+def test_impossible_sizes_are_refused(name, size):
+    with pytest.raises(ConfigurationError, match=rf"{name} is {size}; allowed: 1 to 50000"):
+        generate_demo(**{"train_rows": 10, "validation_rows": 10, "test_rows": 10, name: size})
+
+
+def test_sizes_down_to_one_row():
+    assert [len(part) for part in demo_rows(5, 1, 1, 1).values()] == [1, 1, 1]
+    assert [len(part) for part in demo_rows(5, 31, 7, 8).values()] == [31, 7, 8]
+
+
+def test_labels_domains_and_constructions_are_balanced(rows):
+    for part in rows.values():
+        assert abs(np.mean([row.label for row in part]) - 0.5) < 0.01
+        assert all(abs(share / len(part) - 1 / 3) < 0.05 for share in Counter(row.domain for row in part).values())
+        assert {row.domain for row in part} == set(DOMAINS)
+        by_construction = defaultdict(list)
+        for row in part:
+            by_construction[row.construction].append(truth(row))
+        assert set(by_construction) == set(CONSTRUCTION_SHARES)
+        for labels in by_construction.values():
+            assert abs(np.mean(labels) - 0.5) < max(0.05, 2.5 / len(labels))
+
+
+def test_only_train_has_label_noise_of_the_stated_share(rows):
+    flipped = [row for row in rows["train"] if row.flipped]
+    assert len(flipped) == round(LABEL_NOISE * 8000)
+    assert sum(row.label for row in flipped) == len(flipped) / 2
+    assert not any(row.flipped for name in ("validation", "test") for row in rows[name])
+
+
+def test_texts_look_like_short_reviews(rows):
+    for part in rows.values():
+        lengths = np.array([len(row.text.split()) for row in part])
+        assert lengths.min() >= 8 and lengths.max() <= 40
+        assert 14 <= np.median(lengths) <= 22 and lengths.std() > 4
+        for row in part:
+            sentences = re.split(r"(?<=\.) ", row.text)
+            assert 1 <= len(sentences) <= 3, row.text
+            assert all(re.fullmatch(r"[A-Z][^.?!]*\.", sentence) for sentence in sentences), row.text
+            assert not re.search(r"  |[{}]|\ba [aeiou]|\bthe the\b| [,.;]", row.text), row.text
+
+
+def test_held_out_patterns_are_in_the_test_split_only(rows):
+    held_out = {pattern.pattern_id for pattern in PATTERNS if pattern.held_out}
+    assert len({pattern.pattern_id for pattern in PATTERNS}) == len(PATTERNS)
+    assert not held_out & {row.pattern_id for name in ("train", "validation") for row in rows[name]}
+    seen = {row.pattern_id for row in rows["test"] if row.held_out_pattern}
+    assert seen <= held_out and len(seen) > 0.9 * len(held_out)
+    assert 0.35 < np.mean([row.held_out_pattern for row in rows["test"]]) < 0.6
+    assert {row.construction for row in rows["test"] if row.held_out_pattern} >= set(CONSTRUCTION_SHARES) - {"hardly"}
+
+
+def test_held_out_words_are_in_the_test_split_only(rows):
+    names = {
+        NAME_SYLLABLES[first] + NAME_SYLLABLES[second] + ending: is_held_out_name(first, second)
+        for first in range(len(NAME_SYLLABLES)) for second in range(len(NAME_SYLLABLES)) for ending in NAME_ENDINGS
+    }  # fmt: skip
+    assert len(names) == len(NAME_SYLLABLES) ** 2 * len(NAME_ENDINGS), "two ways to make the same name"
+    nouns = [noun.word for kind in WORD_CLASSES for noun in kind.held_out_nouns]
+    for row in (*rows["train"], *rows["validation"]):
+        assert not any(names.get(word, False) for word in words_of(row.text)), row.text
+    earlier = "\n".join(" ".join(words_of(row.text)) for name in ("train", "validation") for row in rows[name])
+    assert not [noun for noun in nouns if re.search(rf"\b{noun}\b", earlier)]
+    for setting in SETTINGS.values():
+        for phrase in (*setting.times[1], *setting.remarks[1]):
+            part = max(re.split(r"[{][a-z]+[}]", phrase), key=len).strip(" .").lower().replace(",", "")
+            assert part not in earlier, part
+    any_noun = re.compile(r"\b(" + "|".join(nouns) + r")\b")
+    assert all(any_noun.search(row.text.lower()) for row in rows["test"])
+    assert sum(any(names.get(word, False) for word in words_of(row.text)) for row in rows["test"]) > 200
+
+
+def test_reserved_adjectives_are_never_turned_over_before_the_test(rows):
+    for name in ("train", "validation"):
+        for row in rows[name]:
+            assert row.construction in OPEN_CONSTRUCTIONS or not RESERVED & set(words_of(row.text)), row.text
+    counts = Counter(word for row in rows["train"] for word in words_of(row.text))
+    assert min(counts[word] for word in POLARITY) >= 15, "every adjective of the test split is learnable"
+    closed = [row for row in rows["test"] if row.construction not in OPEN_CONSTRUCTIONS]
+    assert sum(bool(RESERVED & set(words_of(row.text))) for row in closed) > 300
+
+
+def test_nothing_leaks(rows):
+    normalised = [" ".join(words_of(row.text)) for part in rows.values() for row in part]
+    assert len(set(normalised)) == len(normalised)
+    earlier: set[tuple[str, ...]] = set()
+    train = "\n".join(f" {' '.join(words_of(row.text))} " for row in rows["train"])
+    for row in rows["validation"]:
+        assert f" {' '.join(words_of(row.text))} " not in train, row.text
+    for row in (*rows["train"], *rows["validation"]):
+        earlier |= runs_of(row.text)
+    assert not any(runs_of(row.text) & earlier for row in rows["test"])
+
+
+def test_minimal_pairs_hold_the_same_words_and_opposite_labels(rows):
+    for name, least in (("train", 1000), ("validation", 100), ("test", 400)):
+        pairs = defaultdict(list)
+        for row in rows[name]:
+            pairs[row.pair].append(row)
+        both = [pair for pair in pairs.values() if len(pair) > 1]
+        assert len(both) >= least
+        shared = []
+        for first, second in both:
+            bags = [Counter(words_of(row.text)) for row in (first, second)]
+            assert bags[0] == bags[1], (first.text, second.text)
+            assert truth(first) + truth(second) == 1
+            assert (first.domain, first.pattern_id) == (second.domain, second.pattern_id)
+            bigrams = [set(pairwise(words)) for words in (words_of(first.text), words_of(second.text))]
+            shared.append(len(bigrams[0] & bigrams[1]) / len(bigrams[0]))
+        assert np.mean(shared) > 0.6
+
+
+def test_a_reader_of_english_is_always_right(rows):
+    for part in rows.values():
+        wrong = [(row.pattern_id, row.text) for row in part if oracle(row.text) != truth(row)]
+        assert not wrong, wrong[:5]
+
+
+def test_a_bag_of_words_is_not_enough(dataset):
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    train, test = dataset.splits["train"], dataset.splits["test"]
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2))
+    features = vectorizer.fit_transform(train.texts)
+    classifier = LogisticRegression(C=10.0, max_iter=1000).fit(features, train.labels)
+    right = classifier.predict(vectorizer.transform(test.texts)) == test.labels
+    assert 0.6 < right.mean() < 0.75
+    pairs = defaultdict(list)
+    for group, is_right in zip(test.groups, right, strict=True):
+        pairs[group].append(bool(is_right))
+    assert np.mean([all(pair) for pair in pairs.values() if len(pair) == 2]) < 0.45
+
+
+def test_length_and_punctuation_say_nothing(dataset):
+    from sklearn.tree import DecisionTreeClassifier
+
+    def features(texts):
+        return [[len(text), len(text.split()), *(text.count(mark) for mark in ",.;'")] for text in texts]
+
+    train = dataset.splits["train"]
+    tree = DecisionTreeClassifier(max_depth=6, random_state=0).fit(features(train.texts), train.labels)
+    for name in ("validation", "test"):
+        split = dataset.splits[name]
+        assert tree.score(features(split.texts), split.labels) < 0.55

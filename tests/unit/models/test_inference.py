@@ -1,0 +1,54 @@
+"""Logits of many rows, in the order of the rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_model
+
+from recurra.core.errors import ConfigurationError
+from recurra.models.inference import check_precision, predict_logits
+
+
+def test_rows_come_back_in_their_own_order_whatever_the_batches() -> None:
+    model = tiny_model().train()
+    ids = torch.randint(1, 40, (5, 6))
+    batches = [(np.array(rows), {"input_ids": ids[rows]}) for rows in ([3, 0], [4], [1, 2])]
+    logits = predict_logits(model, batches, 5)
+    assert model.training
+    with torch.no_grad():
+        wanted = model.eval()(ids).logits.numpy()
+    np.testing.assert_allclose(logits, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_no_rows_give_an_empty_array_of_the_right_width() -> None:
+    assert predict_logits(tiny_model(num_labels=3), [], 0).shape == (0, 3)
+
+
+def test_training_mode_is_restored_after_an_error() -> None:
+    model = tiny_model().train()
+    with pytest.raises(IndexError):
+        predict_logits(model, [(np.array([0]), {"input_ids": torch.tensor([[400]])})], 1)
+    assert model.training
+
+
+def test_bf16_is_near_fp32() -> None:
+    model = tiny_model()
+    ids = torch.randint(1, 40, (8, 6))
+    batch = [(np.arange(8), {"input_ids": ids})]
+    whole, half = (predict_logits(model, batch, 8, precision=precision) for precision in ("fp32", "bf16"))
+    assert whole.dtype == half.dtype == np.float32
+    assert not np.array_equal(whole, half)
+    np.testing.assert_allclose(whole, half, atol=2e-2)
+
+
+def test_an_unknown_precision_names_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown precision 'bf61' \(did you mean 'bf16'\?\); allowed: fp32, bf16, fp16"):
+        check_precision("bf61")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="an accelerator computes FP16")
+def test_fp16_is_refused_on_a_cpu() -> None:
+    with pytest.raises(ConfigurationError, match="precision 'fp16' needs an accelerator"):
+        check_precision("fp16")

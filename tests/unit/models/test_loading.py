@@ -1,0 +1,135 @@
+"""Every unusable model folder gives one clear line."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import tiny_config, tiny_model
+
+from recurra.core.errors import CheckpointError
+from recurra.models.loading import load_classifier_model
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def only_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": torch.ones(1)}, folder / "pytorch_model.bin")
+
+
+def pickle_in_disguise(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(pickle.dumps({"weight": [1.0] * 100}))
+
+
+def no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def no_configuration(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def broken_configuration(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "recurra",', encoding="utf-8")
+
+
+def list_for_configuration(folder: Path) -> None:
+    (folder / "config.json").write_text("[1]", encoding="utf-8")
+
+
+def binary_configuration(folder: Path) -> None:
+    (folder / "config.json").write_bytes(b"\xff\xfe\x00\x01")
+
+
+def of_another_family(folder: Path) -> None:
+    change(folder, model_type="bert")
+
+
+def unknown_key(folder: Path) -> None:
+    change(folder, num_recurences=2)
+
+
+def impossible_value(folder: Path) -> None:
+    change(folder, num_recurrences=-1)
+
+
+def another_shape(folder: Path) -> None:
+    change(folder, intermediate_size=32)
+
+
+def more_layers(folder: Path) -> None:
+    change(folder, num_core_layers=3)
+
+
+def fewer_layers(folder: Path) -> None:
+    change(folder, num_core_layers=1)
+
+
+def missing_weight(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    del weights["classifier.bias"]
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+def change(folder: Path, **values: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")
+
+
+CASES: list[tuple[Callable[[Path], None], str]] = [
+    (truncate, "is not a whole safetensors file"),
+    (empty, "is not a whole safetensors file"),
+    (only_pickle, "holds 'pytorch_model.bin', a pickle"),
+    (pickle_in_disguise, "or a pickle under that name"),
+    (no_weights, "is missing; the model folder is incomplete"),
+    (no_configuration, "is not a model folder: no config.json"),
+    (broken_configuration, "is not valid JSON"),
+    (list_for_configuration, "is of model type 'None'"),
+    (binary_configuration, "is not valid JSON"),
+    (of_another_family, "is of model type 'bert'; a model of ours has type 'recurra'"),
+    (unknown_key, "did you mean 'num_recurrences'"),
+    (impossible_value, "'num_recurrences' is -1"),
+    (another_shape, "has another shape of weight 'model.core.block.layers.0"),
+    (more_layers, "lacks weight 'model.core.block.layers.2"),
+    (fewer_layers, "has the unknown weight 'model.core.block.layers.1"),
+    (missing_weight, "lacks weight 'classifier.bias'"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_an_unusable_folder_is_one_clear_line(damage: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        load_classifier_model(tmp_path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_missing_folder_says_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is not a model folder: no config.json; give RUN/model of a finished run"):
+        load_classifier_model(tmp_path / "nowhere")
+
+
+def test_a_whole_folder_loads_in_evaluation_mode(tmp_path: Path) -> None:
+    model = tiny_model().eval()
+    model.save_pretrained(tmp_path)
+    loaded = load_classifier_model(tmp_path)
+    assert not loaded.training
+    ids = torch.randint(1, tiny_config().vocab_size, (2, 5))
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
