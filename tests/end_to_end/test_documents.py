@@ -1,0 +1,130 @@
+"""What README and docs tell a reader to type exists: commands with their options, targets, links, names, files."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import typer.main
+import yaml
+
+import recurra
+from recurra.cli.main import app
+from recurra.core.errors import ConfigurationError
+from recurra.models.configuration import RecurraConfig
+from recurra.study.spec import StudySpec, expand, load_study, resolve_model
+from recurra.training.protocols import ProtocolConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+
+
+def blocks(language: str) -> list[tuple[Path, str]]:
+    found = []
+    for path in DOCUMENTS:
+        for kind, text in FENCE.findall(path.read_text(encoding="utf-8")):
+            if kind == language:
+                found.append((path, text))
+    return found
+
+
+def shell_lines() -> Iterator[tuple[Path, list[str]]]:
+    for path, text in blocks("sh"):
+        for line in text.splitlines():
+            words = shlex.split(line, comments=True)
+            if words:
+                yield path, words
+
+
+def recurra_arguments(words: list[str]) -> list[str] | None:
+    if Path(words[0]).name == "recurra":
+        return words[1:]
+    if "-m" in words and words[words.index("-m") + 1] == "recurra":
+        return words[words.index("-m") + 2 :]
+    return None
+
+
+def parse(arguments: list[str]) -> object:
+    command: Any = typer.main.get_command(app)
+    remaining = list(arguments)
+    names = ["recurra"]
+    while hasattr(command, "commands"):
+        names.append(remaining.pop(0))
+        command = command.commands[names[-1]]
+    return command.make_context(" ".join(names), remaining)
+
+
+def test_the_documents_show_commands_at_all() -> None:
+    commands = [words for _, words in shell_lines() if recurra_arguments(words) is not None]
+    assert len(commands) >= 10
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [pytest.param(path, words, id=f"{path.name}: {shlex.join(words)}") for path, words in shell_lines()],
+)
+def test_every_shell_line_can_be_typed(path: Path, words: list[str]) -> None:
+    arguments = recurra_arguments(words)
+    if arguments is not None:
+        parse(arguments)
+    elif words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    else:
+        pytest.fail(f"{path.name} shows a command that this test does not know: {shlex.join(words)}")
+
+
+def test_a_misspelt_option_would_be_found() -> None:
+    usage_error = typer.BadParameter.__mro__[1]
+    with pytest.raises(usage_error, match="--seeds"):
+        parse(["compare", "reviews.csv", "--seedz", "3"])
+
+
+@pytest.mark.parametrize(("path", "text"), [pytest.param(p, t, id=p.name) for p, t in blocks("python")])
+def test_python_blocks_use_names_that_exist(path: Path, text: str) -> None:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "recurra":
+            assert node.attr in recurra.__all__, f"{path.name}: recurra.{node.attr}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in LINK.findall(path.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{path.relative_to(ROOT)} links to {target}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs/studies").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_study_file_expands(path: Path) -> None:
+    assert expand(load_study(path))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs/models").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_model_file_builds(path: Path) -> None:
+    from recurra.models.presets import preset
+
+    _, values = resolve_model(str(path))
+    base = values.pop("preset")
+    assert isinstance(preset(base, **values), RecurraConfig)
+
+
+@pytest.mark.parametrize(("path", "text"), [pytest.param(p, t, id=p.name) for p, t in blocks("yaml")])
+def test_yaml_blocks_are_of_a_kind_that_is_read(path: Path, text: str) -> None:
+    values = yaml.safe_load(text)
+    if "models" in values:
+        assert expand(StudySpec.parse(values))
+    elif "learning_rate" in values:
+        ProtocolConfig.parse(values)
+    elif "preset" in values:
+        from recurra.models.presets import preset
+
+        preset(values.pop("preset"), **values)
+    else:
+        raise ConfigurationError(f"{path.name} shows a YAML block of no known kind")
