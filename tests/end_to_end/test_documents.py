@@ -83,7 +83,7 @@ def test_every_shell_line_can_be_typed(path: Path, words: list[str]) -> None:
 
 def test_a_misspelt_option_would_be_found() -> None:
     usage_error = typer.BadParameter.__mro__[1]
-    with pytest.raises(usage_error, match="--seeds"):
+    with pytest.raises(usage_error, match="--seedz"):
         parse(["compare", "reviews.csv", "--seedz", "3"])
 
 

@@ -59,7 +59,7 @@ def compare(
         "validation": validation,
         "test": test,
     }
-    config, note = configure_data(data, values, assigned.data, data_root)
+    config, _ = configure_data(data, values, assigned.data, data_root)
     spec = comparison(
         config,
         models=[name.strip() for name in models.split(",") if name.strip()],
@@ -68,8 +68,6 @@ def compare(
         seeds=range(seeds),
         precision=precision,
     )
-    if note is not None:
-        reporter.say(note)
     machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)
     command = shlex.join(["recurra", *sys.argv[1:]])
     result = run_study(spec, output, machine, workers=workers, reporter=reporter, command=command)

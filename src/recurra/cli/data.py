@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from recurra.data.configuration import DataConfig
 
 app = typer.Typer(no_args_is_help=True, help="Corpora and files: list, describe, prepare, audit.")
-app.command("audit")(audit_data)
+app.command("audit", help="The same as 'recurra audit data'. Example: recurra data audit reviews.csv.")(audit_data)
 
 
 @app.command("list")
@@ -106,17 +106,14 @@ def prepare(
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     as_json: options.Json = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Tokenise all splits into the cache, ahead of the first training. Example: recurra data prepare sst2."""
-    from recurra.core.progress import Reporter
     from recurra.study.preparation import prepare_data
 
     config = _configure(
         name,
         assignments,
         data_root,
-        reporter=Reporter(quiet=quiet),
         tokenizer=tokenizer,
         protocol=data_protocol,
         text_column=text_column,
@@ -145,13 +142,8 @@ def prepare(
     print_table(title, ["Split", "Rows", "Tokens", "Mean", "Longest", "Rows at the limit"], rows)
 
 
-def _configure(
-    name: str, assignments: list[str] | None, data_root: Path | None, *, reporter: Any = None, **values: Any
-) -> DataConfig:
+def _configure(name: str, assignments: list[str] | None, data_root: Path | None, **values: Any) -> DataConfig:
     from recurra.study.assignments import configure_data, sort_assignments
 
     assigned = sort_assignments([f"data.{pair.removeprefix('data.')}" for pair in assignments or []])
-    config, note = configure_data(name, values, assigned.data, data_root)
-    if note is not None and reporter is not None:
-        reporter.say(note)
-    return config
+    return configure_data(name, values, assigned.data, data_root)[0]

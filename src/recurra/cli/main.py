@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -66,17 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         code = app(arguments, prog_name="recurra", standalone_mode=False)
-        sys.stdout.flush()
     except RecurraError as error:
         return _fail(str(error), error.exit_code)
     except _UsageError as error:
         return _refuse_usage(error)
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader has gone (head, less): not an error, and Python must not complain while it shuts down.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     if code == EXIT_INTERRUPTED:
         sys.stderr.write("interrupted; start the same command again to go on: what is finished is not done twice\n")
     return code if isinstance(code, int) else 0

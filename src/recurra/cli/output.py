@@ -24,19 +24,19 @@ EXIT_AUDIT = 3
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[None]:
-    """Turns a refusal to take standard output (a full disk behind it) into one line; a reader that left is no error.
+    """Guards writing to standard output: a reader that left (``head``, ``less``) ends the block without an error.
 
     Raises:
-        StorageError: If it cannot be written.
+        StorageError: If it cannot be written: there is a full disk behind it.
     """
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
     except OSError as error:
         # What is still buffered would be refused once more when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return
         reason = error.strerror or str(error)
         raise StorageError(f"cannot write standard output: {reason}; free some space or send it elsewhere") from error
 

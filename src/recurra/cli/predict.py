@@ -77,6 +77,7 @@ def _write(
                 return write_stream(classifier, chunks, LineWriter(sys.stdout, names))
             with JsonDocumentWriter(sys.stdout, names) as document:
                 return write_stream(classifier, chunks, document)
+        raise typer.Exit  # the reader has left
     with reporter.task("predicting", None) as task, open_writer(output, names) as writer:
         counts = write_stream(classifier, chunks, writer, advance=task.advance)
     if as_json:

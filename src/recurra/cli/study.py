@@ -74,7 +74,7 @@ def run(
 def report(
     file: File, output: StudyOutput = None, assignments: options.Overrides = None, as_json: options.Json = False
 ) -> None:
-    """Write the report of what is done, without running anything."""
+    """Write the report of what is done and run nothing. Example: recurra study report configs/studies/sst2.yaml."""
     from recurra.study.spec import load_study
     from recurra.study.study import report_study
 

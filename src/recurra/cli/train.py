@@ -61,9 +61,9 @@ def train(
     config = configure_run(model, data_config, protocol, assigned, seed=seed, precision=precision)
     machine = Machine(data_root, cache_dir, threads, latency, keep_checkpoints)
     if not is_finished(config, output):
+        preflight([config], machine)
         if note is not None and config.model != "linear":
             reporter.say(note)
-        preflight([config], machine)
 
     from recurra.study.run import execute_run
 

@@ -7,10 +7,13 @@ import errno
 import fcntl
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from recurra.core.errors import StorageError
 
@@ -24,6 +27,11 @@ def storage_errors(path: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         raise _explain(error, path) from error
+    except SafetensorError as error:
+        # Its writer reports the system's error as text only: "I/O error: No space left on device (os error 28)".
+        number = re.search(r"os error (\d+)", str(error))
+        cause = OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error))
+        raise _explain(cause, path) from error
 
 
 def _explain(error: OSError, path: Path | str) -> StorageError:

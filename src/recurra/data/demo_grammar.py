@@ -146,7 +146,7 @@ _FRAMES: Mapping[str, tuple[tuple[_Frame, ...], tuple[_Frame, ...]]] = {
              "I would say that {n1} {be1} {a1}{t1}, and {nofact}."),
             ("it would not be true to call {n1} {a1}{t1}, and {fact}.", _TURNED,
              "it would be true to call {n1} {a1}{t1}, and {nofact}."),
-            ("{n1} {be1} {a1}{t1}, and I could not describe {n2} as {a2}.", _FIRST),
+            ("I could describe {n1} as {a1}{t1}, and I could not describe {n2} as {a2}.", _FIRST),
         ),
     ),
     "contrast-but": (

@@ -97,7 +97,11 @@ def run_study(
     preflight(pending, machine)
     with FolderLock(output):
         _claim(spec, output)
-        reporter.say(f"{spec.name}: {len(planned)} runs, {len(planned) - len(pending)} done, {len(pending)} to do")
+        tokenizers = ", ".join(dict.fromkeys(data.tokenizer for data in spec.data))
+        reporter.say(
+            f"{spec.name}: {len(planned)} runs, {len(planned) - len(pending)} done, {len(pending)} to do; "
+            f"tokenizer: {tokenizers}"
+        )
         executor = LocalExecutor(output, replace(machine, latency=False), workers=workers, reporter=reporter)
         executed = {outcome.config.config_hash: outcome for outcome in executor.execute(pending)}
         outcomes = [

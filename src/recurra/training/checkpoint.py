@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,15 @@ def mark_complete(checkpoint: Path, step: int) -> None:
     write_text(checkpoint / MARKER_NAME, json.dumps({"step": step}) + "\n")
 
 
+def remove_checkpoints_but(folder: Path, steps: set[int]) -> None:
+    """Removes all checkpoints but those of ``steps``, incomplete ones too. A marker goes first, with it the claim."""
+    keep = {f"checkpoint-{step}" for step in steps}
+    for path in folder.glob("checkpoint-*"):
+        if path.name not in keep:
+            (path / MARKER_NAME).unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def save_optimizer(path: Path, state: Mapping[str, Any]) -> None:
     """Writes an optimiser's ``state_dict``: its tensors by ``index.name``, its groups as JSON metadata."""
     tensors: dict[str, Tensor] = {}
@@ -49,10 +59,7 @@ def save_optimizer(path: Path, state: Mapping[str, Any]) -> None:
                 scalars[f"{index}.{name}"] = value
     metadata = {"param_groups": json.dumps(state["param_groups"]), "scalars": json.dumps(scalars)}
     with storage_errors(path):
-        try:
-            save_file(tensors, path, metadata=metadata)
-        except SafetensorError as error:
-            raise OSError(f"optimiser state: {error}") from error
+        save_file(tensors, path, metadata=metadata)
 
 
 def load_optimizer(path: Path) -> dict[str, Any]:

@@ -146,7 +146,6 @@ def training_arguments(protocol: ProtocolConfig, folder: Path, *, seed: int, pre
         load_best_model_at_end=True,
         metric_for_best_model="eval_loss",
         greater_is_better=False,
-        save_total_limit=2,
         restore_callback_states_from_checkpoint=True,
         report_to=[],
         disable_tqdm=True,

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from recurra.core.errors import RunError
-from recurra.core.files import write_text
+from recurra.core.files import storage_errors, write_text
 from recurra.core.progress import Task
 from recurra.data.batching import Collator, LengthGroupedBatchSampler, sorted_batches
 from recurra.data.encoding import EncodedSplit
@@ -26,6 +26,7 @@ from recurra.training.checkpoint import (
     load_random_state,
     load_schedule,
     mark_complete,
+    remove_checkpoints_but,
     save_optimizer,
     save_random_state,
     save_schedule,
@@ -112,12 +113,15 @@ class RecurraTrainer(Trainer):
             load_random_state(Path(checkpoint), self.args.process_index)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
+        step, folder = self.state.global_step, Path(self.args.output_dir)
+        with storage_errors(folder):
+            super()._save_checkpoint(model, trial)
         if self.args.world_size > 1:
             torch.distributed.barrier()
         if self.args.should_save:
-            step = self.state.global_step
-            mark_complete(Path(self.args.output_dir) / f"checkpoint-{step}", step)
+            mark_complete(folder / f"checkpoint-{step}", step)
+            # Only now, and not by the Trainer itself: before the marker the older ones are all there is to resume from.
+            remove_checkpoints_but(folder, {step, self.state.best_global_step or step})
 
 
 class HistoryCallback(TrainerCallback):

@@ -18,7 +18,7 @@ from recurra.data.demo_grammar import CONSTRUCTION_SHARES, OPEN_CONSTRUCTIONS, P
 from recurra.data.demo_settings import DOMAINS, SETTINGS
 from recurra.data.demo_vocabulary import NAME_ENDINGS, NAME_SYLLABLES, WORD_CLASSES, is_held_out_name
 
-FINGERPRINT = "dd43255aa7202ee8"
+FINGERPRINT = "e8057a6b36d9abb9"
 POLARITY = {
     word: sign
     for kind in WORD_CLASSES
