@@ -1,4 +1,4 @@
-"""Runs the parts one after the other and prints one table: ``python -m benchmarks [--only steps,predict] [--json FILE]``."""
+"""Runs the parts one after the other and prints one table: ``python -m benchmarks [--only steps,predict]``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PRESETS = ("baseline", "recurrent")
 
 
 def main() -> int:
-    """Measures, prints, and writes the JSON; exits with 1 if a target was missed."""
+    """Measures, prints, and writes the JSON. A missed target is told in the table and is no failure of the command."""
     options = _options()
     start = time.perf_counter()
     measures: list[Measure] = []
@@ -52,8 +52,7 @@ def main() -> int:
     _print(report)
     if options.json is not None:
         write_json(options.json, report)
-    missed = [measure for measure in measures if measure.met is False]
-    return 1 if missed and not options.quick else 0
+    return 0
 
 
 def _options() -> argparse.Namespace:

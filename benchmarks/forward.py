@@ -90,9 +90,16 @@ def measure(setting: Setting) -> list[Measure]:
     for name in setting.presets:
         for precision, target in (("fp32", 70.0), ("bf16", 55.0)):
             rates = ask(setting.job("forward", precision, name, setting.sized(3, 1)))
-            for other, title, goal in (
-                ("square", f"share of the machine's matrix-product rate in a forward pass, {precision}", target),
-                ("own", f"the same, of the rate at the model's own shapes, {precision}", None),
+            square = f"{SQUARE} x {SQUARE} product"
+            share = f"share of the machine's matrix-product rate in a forward pass, {precision}"
+            for key, against, title, goal in (
+                ("square", square, share, target),
+                (
+                    "own",
+                    "a layer's four products",
+                    f"the same, of the rate at the model's own shapes, {precision}",
+                    None,
+                ),
             ):
                 results.append(
                     Measure(
@@ -101,12 +108,10 @@ def measure(setting: Setting) -> list[Measure]:
                         preset=name,
                         ours_name=f"forward pass, batch {BATCH_SIZE}",
                         ours=rates["forward"],
-                        other_name=f"{SQUARE} x {SQUARE} product"
-                        if other == "square"
-                        else "the four products of a layer",
-                        other=rates[other],
+                        other_name=against,
+                        other=rates[key],
                         unit="GFLOP/s",
-                        result=100 * rates["forward"] / rates[other],
+                        result=100 * rates["forward"] / rates[key],
                         result_unit="%",
                         target=goal,
                     )

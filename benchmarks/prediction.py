@@ -46,7 +46,7 @@ def build(job: Job) -> Callable[[int], None]:
 
 
 def _chunks(texts: list[str], count: int) -> list[list[str]]:
-    """Cuts 10,000 sentences in random order, each taken as often as any other, into 20 chunks, and returns the first."""
+    """Cuts 10,000 sentences in random order into 20 chunks and returns the first; sentences come again in turn."""
     order = np.random.default_rng(0).permutation(np.resize(np.arange(len(texts)), SENTENCES))
     return [[texts[index] for index in part] for part in np.array_split(order, 20)[:count]]
 

@@ -45,7 +45,7 @@ class PlainLoop(TrainerCallback):
         self.plain_ms: list[float] = []
         self._mark: int | None = None
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - the hook's form
         """Notes the Trainer's time, then does and notes the plain step."""
         now = time.perf_counter_ns()
         if self._mark is not None:

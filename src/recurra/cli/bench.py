@@ -1,4 +1,4 @@
-"""``recurra bench``: time a sample of a run or preset, at batch 1 and 32."""
+"""``recurra bench``: a run or a preset against others of equal shape, side by side."""
 
 from __future__ import annotations
 
@@ -7,11 +7,58 @@ from typing import Annotated
 import typer
 
 from recurra.cli import options
+from recurra.cli.output import print_json, print_table
+
+LENGTHS = "8,16,32,64,128"
 
 
 def bench(
-    name: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="A run folder or a preset.")],
+    model: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="A run folder or a preset.", show_default=False)],
+    against: Annotated[
+        list[str] | None,
+        typer.Option("--against", help="bert (of equal width and depth), a preset or a run; may be repeated."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", help="Corpus or file whose real lengths are taken.")
+    ] = None,
+    lengths: Annotated[str, typer.Option("--lengths", help="Tokens a row, without --data; 32 rows of each.")] = LENGTHS,
+    batch_sizes: Annotated[str, typer.Option("--batch-sizes", help="Rows a batch.")] = "1,32",
+    precision: options.Precision = "fp32",
+    threads: options.Threads = 0,
+    data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
-    """Time a model. Example: recurra bench recurrent."""
-    raise NotImplementedError(name)
+    """Time forward passes of models side by side, batch by batch in turns.
+
+    Example: recurra bench recurrent --against bert --against baseline
+    """
+    from recurra.evaluation.benchmark import benchmark, whole_numbers
+    from recurra.models.quiet import quieten_libraries
+
+    quieten_libraries()
+    result = benchmark(
+        [model, *(against if against is not None else ["bert"])],
+        data=data,
+        lengths=whole_numbers(lengths, "--lengths"),
+        batch_sizes=whole_numbers(batch_sizes, "--batch-sizes"),
+        precision=precision,
+        threads=threads,
+        data_root=data_root,
+    )
+    if as_json:
+        print_json(result.plain())
+        return
+    headings = ["Model", "Batch", "Median ms", "p90 ms", "Mean ms", "Times the first"]
+    rows = [
+        [
+            entry.name,
+            str(entry.latency.batch_size),
+            f"{entry.latency.median_ms:.3f}",
+            f"{entry.latency.p90_ms:.3f}",
+            f"{entry.latency.mean_ms:.3f}",
+            f"{entry.ratio:.2f}",
+        ]
+        for entry in result.entries
+    ]
+    machine = f"{result.environment.cpu}, {result.environment.threads} thread(s), {precision}"
+    print_table(f"Milliseconds a row, {result.source}; {machine}", headings, rows)

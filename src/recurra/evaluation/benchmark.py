@@ -3,23 +3,183 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import BertConfig
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
-from recurra.core.record import LatencyRecord
+from recurra.core.environment import available_cores, environment_record
+from recurra.core.errors import ConfigurationError, unknown
+from recurra.core.record import EnvironmentRecord, LatencyRecord
 from recurra.data.batching import sorted_batches
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.data.encoding import encode_texts
+from recurra.data.tokenization import load_tokenizer, read_tokenizer
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
 from recurra.models.configuration import RecurraConfig
-from recurra.models.inference import PRECISIONS, default_device
+from recurra.models.inference import PRECISIONS, check_precision, default_device
+from recurra.models.loading import load_classifier_model
+from recurra.models.modeling import RecurraForSequenceClassification
+from recurra.models.names import PRESETS
+from recurra.models.presets import preset
 
 Inputs = dict[str, torch.Tensor]
+BERT = "bert"
+# Enough for a stable median; a whole split is timed where it is not larger.
+MOST_ROWS = 2_000
+ROWS_A_LENGTH = 32
+
+
+@dataclass(frozen=True)
+class BenchmarkEntry:
+    """One model at one batch size.
+
+    Attributes:
+        name: The model as it was named.
+        latency: What was measured.
+        ratio: Its mean time as a multiple of the first model's at the same batch size.
+    """
+
+    name: str
+    latency: LatencyRecord
+    ratio: float
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """All models at all batch sizes, and where that was.
+
+    Attributes:
+        source: Which rows were timed.
+        environment: Machine, versions, threads.
+        entries: Batch size by batch size, the models in the order given.
+    """
+
+    source: str
+    environment: EnvironmentRecord
+    entries: list[BenchmarkEntry]
+
+    def plain(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        return {
+            "source": self.source,
+            "environment": self.environment.model_dump(mode="json"),
+            "entries": [
+                {"name": entry.name, "ratio": entry.ratio, **entry.latency.model_dump(mode="json")}
+                for entry in self.entries
+            ],
+        }
+
+
+def benchmark(
+    names: Sequence[str],
+    *,
+    data: str | None = None,
+    lengths: Sequence[int] = (16, 32, 128),
+    batch_sizes: Sequence[int] = (1, 32),
+    precision: str = "fp32",
+    threads: int = 0,
+    data_root: Path | None = None,
+) -> BenchmarkResult:
+    """Times forward passes, tokens to logits, of models side by side.
+
+    Args:
+        names: Run folders, presets, or ``bert``: that of the first model's width and depth, with fresh weights.
+        data: Corpus or labelled file whose last reported split gives the lengths; none takes ``lengths``.
+        lengths: Tokens of the made-up rows, 32 of each.
+        batch_sizes: Rows a batch; each is measured by itself.
+        precision: Of all models.
+        threads: Of the numeric library; 0 means all cores.
+        data_root: Local copies of public corpora.
+
+    Raises:
+        ConfigurationError: For an unknown name, a first model that is ``bert``, or rows longer than a model allows.
+        CheckpointError: If a run's model cannot be read.
+    """
+    check_precision(precision)
+    torch.set_num_threads(threads or available_cores())
+    models = _models(names)
+    if data is None:
+        counts = [length for length in lengths for _ in range(ROWS_A_LENGTH)]
+        source = f"made-up rows of {', '.join(map(str, lengths))} tokens"
+    else:
+        counts, source = _real_lengths(data, names[0], data_root)
+    longest = min(int(model.config.max_position_embeddings) for model in models.values())
+    if max(counts) > longest:
+        raise ConfigurationError(
+            f"rows of {max(counts)} tokens; these models take at most {longest}; give shorter ones"
+        )
+    entries = []
+    for batch_size in batch_sizes:
+        timed = time_models(
+            models,
+            counts,
+            batch_size=batch_size,
+            precision=precision,
+            vocab_size=min(int(model.config.vocab_size) for model in models.values()),
+        )
+        base = timed[names[0]].mean_ms
+        entries += [BenchmarkEntry(name, latency, latency.mean_ms / base) for name, latency in timed.items()]
+    environment = environment_record(threads=torch.get_num_threads(), precision=precision)
+    return BenchmarkResult(source, environment, entries)
+
+
+def whole_numbers(text: str, option: str) -> list[int]:
+    """Reads ``"1,32"``.
+
+    Raises:
+        ConfigurationError: If it is anything but whole numbers from 1, with commas.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ConfigurationError(f"{option} is '{text}'; allowed: whole numbers from 1 with commas, like 1,32")
+    return [int(part) for part in parts]
+
+
+def _models(names: Sequence[str]) -> dict[str, PreTrainedModel]:
+    models: dict[str, PreTrainedModel] = {}
+    for name in names:
+        if name == BERT and not models:
+            raise ConfigurationError("bert takes its shape from the model before it; name a preset or a run first")
+        if name == BERT:
+            models[name] = BertForSequenceClassification(bert_of_equal_shape(models[names[0]].config))
+        elif name in PRESETS:
+            models[name] = RecurraForSequenceClassification(preset(name))
+        elif Path(name).is_dir():
+            models[name] = load_classifier_model(_model_folder(name))
+        else:
+            raise ConfigurationError(unknown("model", name, [*PRESETS, BERT, "a run folder"]))
+    return models
+
+
+def _model_folder(name: str) -> Path:
+    folder = Path(name)
+    return folder / "model" if (folder / "model").is_dir() else folder
+
+
+def _real_lengths(data: str, first: str, data_root: Path | None) -> tuple[list[int], str]:
+    config = DataConfig(name=data)
+    dataset = load_dataset(config, data_root)
+    if first in PRESETS:
+        tokenizer = load_tokenizer(config, dataset, data_root)
+    else:
+        tokenizer = read_tokenizer(str(_model_folder(first)))
+    name = dataset.reported_splits[-1]
+    texts = dataset.splits[name].texts
+    texts = texts[:: max(1, len(texts) // MOST_ROWS)]
+    _, offsets = encode_texts(texts, tokenizer, config.max_length)
+    return np.diff(offsets).tolist(), f"{len(texts):,} rows of {dataset.name} ({name})"
 
 
 def bert_of_equal_shape(config: RecurraConfig) -> BertConfig:
-    """The configuration of a BERT with the same width, heads and inner width, and a layer for each layer application."""
+    """Configures a BERT with the same width, heads and inner width, and a layer for each layer application.
+
+    What has no counterpart keeps BERT's own defaults, among them attention dropout of 0.1.
+    """
     return BertConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
@@ -28,7 +188,6 @@ def bert_of_equal_shape(config: RecurraConfig) -> BertConfig:
         intermediate_size=config.intermediate_size,
         max_position_embeddings=config.max_position_embeddings,
         hidden_dropout_prob=config.hidden_dropout,
-        attention_probs_dropout_prob=config.hidden_dropout,
         num_labels=config.num_labels,
         pad_token_id=config.pad_token_id or 0,
     )

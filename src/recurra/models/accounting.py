@@ -86,7 +86,7 @@ def forward_flops(config: RecurraConfig, tokens: int, *, head_positions: int | N
     pairs = tokens * (tokens + 1) / 2 if config.causal else tokens * tokens
     whole = 2 * tokens * (4 * width * width + 3 * width * inner) + 4 * width * pairs
     narrow_pairs = head_positions * (head_positions + 1) / 2 if config.causal else head_positions * tokens
-    narrow = 2 * (2 * tokens * width * width + head_positions * (2 * width * width + 3 * width * inner))
+    narrow: float = 2 * (2 * tokens * width * width + head_positions * (2 * width * width + 3 * width * inner))
     narrow += 4 * width * narrow_pairs
     last = whole if head_positions >= tokens else narrow
     total = (applications - 1) * whole + last + 2 * width * config.num_labels

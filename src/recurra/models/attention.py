@@ -78,28 +78,30 @@ class SelfAttention(nn.Module):
             key = apply_rotary(key, rotary)
             mask = mask if mask is None or mask.shape[-2] == 1 else mask[:, :, :queries]
         dropout = self.dropout if self.training else 0.0
-        attended = attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, causal, dropout)
+        attended = attend(
+            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, causal, dropout=dropout
+        )
         return self.out_proj(attended.transpose(1, 2).flatten(2))
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float = 0.0
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, *, dropout: float = 0.0
 ) -> Tensor:
     """Softmax attention, ``(batch, heads, queries, head_dim)``, by the fastest way that the device has.
 
-    That is ``scaled_dot_product_attention``, except in bf16 on a CPU: there the fused kernel's backward pass takes 3 to 6
-    times as long as two plain matrix products and a softmax at 13 to 128 tokens, and its forward pass is no faster
+    That is ``scaled_dot_product_attention``, except in bf16 on a CPU: there the fused kernel's backward pass takes 3 to
+    6 times as long as two plain matrix products and a softmax at 13 to 128 tokens, and its forward pass is no faster
     (`benchmarks/attention.py` prints it).
     """
     if query.dtype == torch.bfloat16 and query.device.type == "cpu":
-        return _attend_plainly(query, key, value, mask, causal, dropout)
+        return _attend_plainly(query, key, value, mask, causal, dropout=dropout)
     return functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal
     )
 
 
 def _attend_plainly(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, *, dropout: float
 ) -> Tensor:
     batch, heads, queries, head_dim = query.shape
     flat_query, flat_key, flat_value = (each.reshape(batch * heads, -1, head_dim) for each in (query, key, value))

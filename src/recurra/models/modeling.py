@@ -41,6 +41,8 @@ class RecurraPreTrainedModel(PreTrainedModel):
 class RecurraModel(RecurraPreTrainedModel):
     """The encoder (or, with ``causal``, decoder) without a head."""
 
+    rotary: Tensor
+
     def __init__(self, config: RecurraConfig) -> None:
         super().__init__(config)
         self.embeddings = Embeddings(config)

@@ -6,7 +6,7 @@ from typing import Any
 
 _WIDE = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
 _NARROW = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
-_TINY_WIDE = {"hidden_size": 144, "num_attention_heads": 4, "intermediate_size": 432}
+_TINY_WIDE = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 384}
 _TINY_NARROW = {"hidden_size": 96, "num_attention_heads": 4, "intermediate_size": 288}
 
 
@@ -24,8 +24,8 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "recurrent-wide": ("3 layers applied twice at the baseline's width 384", {**_WIDE, **_recurrent(3, 2)}),
     "stacked-narrow": ("control: recurrent's width and compute, nothing shared", {**_NARROW, **_stacked(6)}),
     "stacked-shallow": ("control: recurrent's parameters, half its compute", {**_NARROW, **_stacked(3)}),
-    "baseline-tiny": ("stacked, 4 layers, width 144: for the demo and small files", {**_TINY_WIDE, **_stacked(4)}),
-    "recurrent-tiny": ("2 layers applied twice, width 96: for the demo", {**_TINY_NARROW, **_recurrent(2, 2)}),
+    "baseline-tiny": ("stacked, 4 layers, width 128: for the demo and small files", {**_TINY_WIDE, **_stacked(4)}),
+    "recurrent-tiny": ("2 layers applied twice, width 96: for the demo and small files", {**_TINY_NARROW, **_recurrent(2, 2)}),
 }
 
 PRESET_NAMES = tuple(PRESETS)

@@ -18,6 +18,7 @@ from recurra.study.study import StudyResult, run_study
 DEFAULT_MODELS = ("linear", "baseline", "recurrent")
 # The longest review of the demo corpus has fewer tokens.
 DEMO_MAX_LENGTH = 64
+DEMO_VOCAB_SIZE = 2000
 DEMO_MODELS = ("linear", "baseline-tiny", "recurrent-tiny")
 
 
@@ -51,7 +52,7 @@ def comparison(
 
 def demonstration(*, seeds: int = 3) -> StudySpec:
     """Returns the study that compares small models on the embedded corpus; needs no network and a few minutes."""
-    data = DataConfig(name="demo", tokenizer=TRAINED, max_length=DEMO_MAX_LENGTH)
+    data = DataConfig(name="demo", tokenizer=TRAINED, max_length=DEMO_MAX_LENGTH, trained_vocab_size=DEMO_VOCAB_SIZE)
     title = "Demo: a linear model, a stacked and a recurrent Transformer"
     return comparison(data, models=DEMO_MODELS, protocol="demo", seeds=range(seeds), title=title)
 

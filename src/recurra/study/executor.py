@@ -123,14 +123,13 @@ class LocalExecutor:
         self._processes.add(process)
         assert process.stderr is not None
         last = ""
-        with (folder / LOG_NAME).open("a", encoding="utf-8") as log:
+        with process.stderr, (folder / LOG_NAME).open("a", encoding="utf-8") as log:
             for line in process.stderr:
                 log.write(line)
                 log.flush()
                 last = line.strip() or last
-                if not line.startswith(" ") and config.run_id not in line:
-                    line = f"{config.run_id}: {line}"
-                self.reporter.say(line.rstrip("\n"))
+                named = line.startswith(" ") or config.run_id in line
+                self.reporter.say((line if named else f"{config.run_id}: {line}").rstrip("\n"))
         code = process.wait()
         self._processes.discard(process)
         task.advance(1, note=config.run_id)

@@ -64,7 +64,7 @@ PROTOCOLS: dict[str, ProtocolConfig] = {
         name="tuned", learning_rate=4e-4, batch_size=32, max_epochs=3, schedule="cosine", warmup_ratio=0.06
     ),
     "demo": ProtocolConfig(
-        name="demo", learning_rate=1e-3, batch_size=32, max_epochs=5, schedule="cosine", warmup_ratio=0.1
+        name="demo", learning_rate=1.5e-3, batch_size=32, max_epochs=4, schedule="cosine", warmup_ratio=0.1
     ),
 }
 

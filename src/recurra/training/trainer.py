@@ -90,6 +90,16 @@ class RecurraTrainer(Trainer):
             self._epoch_started = time.perf_counter()
         super().log(logs, start_time)
 
+    def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Smooths labels while training only: the loss that chooses the epoch is the plain cross-entropy."""
+        smoother = self.label_smoother
+        if not model.training:
+            self.label_smoother = None
+        try:
+            return super().compute_loss(model, inputs, *arguments, **keywords)
+        finally:
+            self.label_smoother = smoother
+
     # What follows replaces the Trainer's torch.save, which pickles, by safetensors and JSON.
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:

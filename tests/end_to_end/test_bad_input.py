@@ -1,0 +1,370 @@
+"""Every mistake that a user can make: one line, exit code 2, no traceback, and nothing lost that was there."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from recurra.cli.main import main
+from reviews import TINY_DATA, review_rows, snapshot, train_linear, train_tiny, write_csv, write_reviews
+
+REVIEWS = review_rows(30)
+
+
+@pytest.fixture(autouse=True)
+def _no_data_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that must be refused and returns its one line; nothing below ``tmp_path`` may change."""
+
+    def run(*arguments: object) -> str:
+        capsys.readouterr()
+        before = snapshot(tmp_path)
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, ""), err
+        assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
+        assert "Traceback" not in err
+        assert snapshot(tmp_path) == before
+        return err
+
+    return run
+
+
+def csv_with(path: Path, extra: bytes) -> Path:
+    """A good file with something at its end."""
+    write_csv(path, REVIEWS)
+    path.write_bytes(path.read_bytes() + extra)
+    return path
+
+
+def _columns(path: Path) -> list[object]:
+    return [write_csv(path, REVIEWS, ("txet", "label"))]
+
+
+def _empty(path: Path) -> list[object]:
+    path.touch()
+    return [path]
+
+
+def _two_labels_in_test(path: Path) -> list[object]:
+    other = write_csv(path.with_name("test.csv"), [*REVIEWS[:4], ("so so", "neutrall")])
+    return [write_csv(path, [*REVIEWS, *[(f"so so {i}", "neutral") for i in range(9)]]), "--test", other]
+
+
+BAD_FILES: dict[str, tuple[Callable[[Path], list[object]], str]] = {
+    "misspelt column": (_columns, "has no column 'text' (did you mean 'txet'?); its columns are 'txet', 'label'"),
+    "missing column": (
+        lambda path: [write_csv(path, REVIEWS), "--text-column", "body"],
+        "has no column 'body'; its columns are 'text', 'label'; name the right ones with --text-column",
+    ),
+    "one class only": (
+        lambda path: [write_csv(path, [(text, "positive") for text, _ in REVIEWS])],
+        "has one class only: all 30 rows have the label 'positive' in column 'label'",
+    ),
+    "empty file": (_empty, "r.csv' is empty"),
+    "no rows": (lambda path: [write_csv(path, [])], "has no rows; give rows with text in column 'text'"),
+    "empty texts": (
+        lambda path: [write_csv(path, [(" ", "a"), ("<br/>", "b")])],
+        "has 2 rows, all without text after cleaning",
+    ),
+    "a label in test that train lacks": (
+        _two_labels_in_test,
+        "test.csv' line 6 has the label 'neutrall' (did you mean 'neutral'?), which the training data lacks",
+    ),
+    "1 MB in one cell": (
+        lambda path: [csv_with(path, b"x" * 1_000_000 + b",positive\n")],
+        "line 32 holds a cell of more than 500,000 characters; cut the text",
+    ),
+    "broken UTF-8": (
+        lambda path: [csv_with(path, b"caf\xe9,positive\n")],
+        "line 32, byte 4",
+    ),
+    "broken quoting": (
+        lambda path: [csv_with(path, b'"never closed,positive\n')],
+        "line 32: broken CSV quoting: a quotation mark that opens in this row is never closed",
+    ),
+    "NUL bytes": (lambda path: [csv_with(path, b"a\0b,positive\n")], "line 32, byte 2 is a NUL byte"),
+    "duplicate ids": (
+        lambda path: [write_csv(path, [("7", *REVIEWS[0]), ("7", *REVIEWS[1])], ("id", "text", "label"))],
+        "line 3 has the id '7' of line 2 (column 'id'); make the ids unique",
+    ),
+    "no such file": (lambda path: [write_csv(path, REVIEWS).with_name("r.cvs")], "did you mean 'r.csv'"),
+    "unknown format": (lambda path: [write_csv(path.with_name("r.xlsx"), REVIEWS)], "unknown extension '.xlsx'"),
+    "too few rows": (lambda path: [write_csv(path, REVIEWS[:2])], "too few rows to split off validation and test"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_refused_before_anything_is_written(
+    name: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    make, said = BAD_FILES[name]
+    path, *options = make(tmp_path / "r.csv")
+    output = tmp_path / "out"
+    for model in ("linear", "recurrent"):
+        assert said in refused("train", "--model", model, "--data", path, "--output", output, *options)
+    assert said in refused("compare", path, "--output", output, *options)
+    assert said in refused("data", "describe", path, *options)
+    assert said in refused("audit", "data", path, *options)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "recurent"], "unknown model 'recurent' (did you mean 'recurrent'?); allowed: linear, baseline"),
+        (["--protocol", "papr"], "unknown protocol 'papr' (did you mean 'paper'?)"),
+        (["max_epoch=3"], "unknown key 'max_epoch' (did you mean 'max_epochs'?)"),
+        (["data.max_lenght=3"], "unknown key 'data.max_lenght' (did you mean 'data.max_length'?)"),
+        (["model.hiden_size=8"], "'hiden_size' (did you mean 'hidden_size'?)"),
+        (["model.hidden_size=7"], "'num_attention_heads' is 4"),
+        (["max_epochs=many"], "'max_epochs' is \"many\""),
+        (["learning_rate=0"], "'learning_rate' is 0: input should be greater than 0"),
+        (["max_epochs"], "write key=value"),
+        (["--precision", "fp8"], "'precision' is \"fp8\""),
+        (["--tokenizer", "bert-base-cased"], "unknown tokenizer 'bert-base-cased' (did you mean 'bert-base-uncased'?)"),
+        (["--data-protocol", "pooled"], "unknown protocol of"),
+        (["--data-root", "nowhere"], "the data root 'nowhere' is not a folder"),
+        (["--model", "missing.yaml"], "cannot read 'missing.yaml': No such file or directory"),
+        (["--model", "list.yaml"], "holds a list; a mapping of keys to values is needed"),
+        (["--protocol", "keys.yaml"], "unknown key 'epochs'"),
+    ],
+)
+def test_unknown_names_and_impossible_values_are_refused(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    refused: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "r.csv", REVIEWS)
+    (tmp_path / "list.yaml").write_text("- a\n")
+    (tmp_path / "keys.yaml").write_text("name: x\nlearning_rate: 1e-3\nbatch_size: 8\nmax_epochs: 1\nepochs: 1\n")
+    base = ["--model", "recurrent", "--data", "r.csv", "--output", "out"]
+    assert said in refused("train", *base, *arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_corpus_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
+    said = "unknown corpus 'sts2' (did you mean 'sst2'?); allowed: sst2, demo, or the path of a file"
+    assert said in refused("train", "--model", "linear", "--data", "sts2", "--output", tmp_path / "out")
+    assert said in refused("compare", "sts2", "--output", tmp_path / "out")
+    assert said in refused("data", "prepare", "sts2")
+
+
+def test_without_a_network_the_message_names_what_would_do(tmp_path: Path, refused: Callable[..., str]) -> None:
+    output = tmp_path / "out"
+    for arguments in (
+        ["compare", "sst2"],
+        ["train", "--model", "linear", "--data", "sst2"],
+        ["data", "describe", "sst2"],
+    ):
+        said = refused(*arguments, *(["--output", output] if arguments[0] != "data" else []))
+        assert "--data-root" in said
+    path = write_csv(tmp_path / "r.csv", REVIEWS)
+    said = refused("compare", path, "--tokenizer", "bert-base-uncased", "--output", output)
+    assert "--data-root" in said and "tokenizer=trained" in said
+    assert not output.exists()
+
+
+# What is wrong with a run folder.
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two good run folders, ``linear`` and ``tiny``."""
+    folder = tmp_path_factory.mktemp("runs")
+    train_linear(folder)
+    train_tiny(folder)
+    return folder
+
+
+@pytest.fixture
+def tiny(runs: Path, tmp_path: Path) -> Path:
+    shutil.copytree(runs / "tiny", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _pickle_instead(run: Path) -> None:
+    (run / "model" / "model.safetensors").rename(run / "model" / "pytorch_model.bin")
+
+
+def _pickle_under_our_name(run: Path) -> None:
+    (run / "model" / "model.safetensors").write_bytes(b"\x80\x04\x95 a pickle")
+
+
+def _of_another_model(run: Path) -> None:
+    path = run / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "bert"}))
+
+
+def _another_shape(run: Path) -> None:
+    path = run / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "intermediate_size": 48}))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated weights": (lambda run: _cut(run / "model" / "model.safetensors"), "not a whole safetensors file"),
+    "truncated configuration": (lambda run: _cut(run / "model" / "config.json"), "is not valid JSON"),
+    "truncated record": (lambda run: _cut(run / "record.json"), "cannot be read as a record"),
+    "no record": (lambda run: (run / "record.json").unlink(), "not a finished run"),
+    "no weights": (lambda run: (run / "model" / "model.safetensors").unlink(), "is missing; the model folder is"),
+    "no model": (lambda run: shutil.rmtree(run / "model"), "is not a model folder"),
+    "a pickle": (_pickle_instead, "'pytorch_model.bin', a pickle, which can run code when it is read and is refused"),
+    "a pickle under our name": (_pickle_under_our_name, "truncated, or a pickle under that name"),
+    "not ours": (_of_another_model, "is of model type 'bert'; a model of ours has type 'recurra'"),
+    "of another shape": (_another_shape, "not a checkpoint of this configuration"),
+    "a record of something else": (lambda run: (run / "record.json").write_text('{"a": 1}'), "not a record of ours"),
+    "a broken tokenizer": (lambda run: _cut(run / "model" / "tokenizer.json"), "tokenizer"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_run_is_refused(name: str, tiny: Path, refused: Callable[..., str]) -> None:
+    damage, said = DAMAGE[name]
+    damage(tiny)
+    assert said in refused("predict", tiny, "a text")
+    assert said in refused("evaluate", tiny)
+
+
+def test_a_linear_model_that_is_cut_is_refused(runs: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
+    run = tmp_path / "linear"
+    shutil.copytree(runs / "linear", run)
+    _cut(run / "model" / "linear.safetensors")
+    assert "train the linear model again" in refused("predict", run, "a text")
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "nowhere"):
+        assert "is not a run folder; give a folder made by 'recurra train'" in refused("predict", folder, "a text")
+
+
+def test_predict_refuses_bad_input_and_keeps_the_old_output(
+    runs: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    run, output = runs / "linear", tmp_path / "p.csv"
+    output.write_text("old\n")
+    good = b"text\n" + b"a good text\n" * 5000
+    for extra, said in (
+        (b"caf\xe9\n", "0xe9, which is not UTF-8"),
+        (b"a\0\n", "NUL byte"),
+        (b'"open\n', "never closed"),
+    ):
+        path = tmp_path / "in.csv"
+        path.write_bytes(good + extra)
+        assert said in refused("predict", run, "--input", path, "--output", output)
+    assert "has no column 'text'" in refused("predict", run, "--input", output, "--output", tmp_path / "q.csv")
+    assert "the input itself" in refused("predict", run, "--input", output, "--output", output)
+    assert "unknown extension '.xls'" in refused("predict", run, "a", "--output", tmp_path / "p.xls")
+    assert "no texts are given" in refused("predict", run)
+    assert "give one of the two" in refused("predict", run, "a text", "--input", output)
+
+
+# Storage.
+
+
+@pytest.fixture
+def small_files() -> Iterator[int]:
+    """Lets this process write files of at most 8 KiB, as a full disk or a quota would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+    yield 8192
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_no_space_for_predictions_keeps_the_old_ones(
+    suffix: str, runs: Path, tmp_path: Path, refused: Callable[..., str], request: pytest.FixtureRequest
+) -> None:
+    source = tmp_path / "in.csv"
+    write_csv(source, [(text,) for text, _ in review_rows(3000)], ("text",))
+    output = tmp_path / f"p{suffix}"
+    output.write_text("old\n")
+    request.getfixturevalue("small_files")
+    said = refused("predict", runs / "linear", "--input", source, "--output", output)
+    assert f"cannot write '{output}'" in said
+
+
+def test_no_space_for_a_run_loses_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    path, run = write_reviews(tmp_path / "r.csv"), tmp_path / "run"
+    arguments = ["train", "--model", "linear", "--data", str(path), "--output", str(run), "--no-latency", "--quiet"]
+    request.getfixturevalue("small_files")
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "cannot write" in err
+    assert path.exists() and not (run / "record.json").exists()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert main(arguments) == 0
+    assert (run / "record.json").exists()
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
+    path, blocked = write_csv(tmp_path / "r.csv", REVIEWS), tmp_path / "file"
+    blocked.write_text("mine\n")
+    said = refused("train", "--model", "linear", "--data", path, "--output", blocked)
+    assert "a file stands where a folder is needed; choose another --output" in said
+    assert "a file stands" in refused("compare", path, "--models", "linear", "--output", blocked / "deeper")
+
+
+HOLD = """
+import sys
+from recurra.core.files import FolderLock
+with FolderLock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
+    path, folder = write_csv(tmp_path / "r.csv", REVIEWS), tmp_path / "run"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        expected = f"'{folder}' is in use by another process (pid {holder.pid}); wait for it to end"
+        assert expected in refused("train", "--model", "linear", "--data", path, "--output", folder)
+        assert expected in refused("compare", path, "--models", "linear", "--output", folder)
+        holder.communicate()
+
+
+def test_folders_of_something_else_are_left_alone(tmp_path: Path, refused: Callable[..., str]) -> None:
+    path = write_csv(tmp_path / "r.csv", REVIEWS)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "letter.txt").write_text("dear\n")
+    said = "is not empty and not a run folder of ours; choose another --output"
+    assert said in refused("train", "--model", "linear", "--data", path, "--output", folder)
+    said = "is not empty and not a study of ours; choose another --output"
+    assert said in refused("compare", path, "--models", "linear", "--output", folder)
+
+
+def test_a_run_folder_is_not_given_to_another_run(runs: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
+    run = tmp_path / "linear"
+    shutil.copytree(runs / "linear", run)
+    path = write_csv(tmp_path / "r.csv", REVIEWS)
+    said = refused("train", "--model", "linear", "--data", path, "--output", run)
+    assert "holds another run" in said and "choose another --output" in said
+    said = refused(
+        "train", "--model", "recurrent", "--data", path, "--output", run, "--tokenizer", "trained", *TINY_DATA
+    )
+    assert "holds another run" in said

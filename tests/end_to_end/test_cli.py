@@ -1,0 +1,258 @@
+"""The main job through the real command line: a labelled file in, a report out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from recurra.cli.main import main
+from recurra.core.configuration import read_yaml
+from recurra.core.record import RunRecord, read_record
+from recurra.evaluation.metrics import evaluate_logits
+from recurra.evaluation.predictions import read_predictions
+from recurra.study.claim import load_run_config
+from recurra.study.spec import load_study
+from recurra.study.study import plan_study
+from reviews import TINY_DATA, review_rows, snapshot, write_csv, write_reviews, write_tiny_model
+
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "RECURRA_DATA_ROOT"}
+
+
+def recurra(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command in a process of its own, in a folder."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "recurra", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=220,
+        check=False,
+        cwd=folder,
+        env=ENVIRONMENT,
+    )
+
+
+@dataclass
+class Study:
+    """A finished comparison: how it was started, and what it printed."""
+
+    folder: Path
+    arguments: list[str]
+    done: subprocess.CompletedProcess[str]
+
+    @property
+    def records(self) -> dict[str, tuple[Path, RunRecord]]:
+        """Folder and record of each run by its model."""
+        folders = sorted((self.folder / "out" / "runs").iterdir())
+        return {record.model.preset: (folder, record) for folder in folders for record in [read_record(folder)]}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    folder = tmp_path_factory.mktemp("compare")
+    write_reviews(folder / "reviews.csv")
+    write_tiny_model(folder / "tiny.yaml")
+    arguments = ["compare", "reviews.csv", "--models", "linear,tiny.yaml", "--seeds", "1", "--output", "out", "--json"]
+    arguments += ["--cache-dir", "cache", "--threads", "1", *TINY_DATA, "max_epochs=2", "learning_rate=3e-3"]
+    return Study(folder, arguments, recurra(folder, *arguments))
+
+
+def test_the_answer_is_one_document_and_progress_goes_elsewhere(study: Study) -> None:
+    assert study.done.returncode == 0, study.done.stderr
+    answer = json.loads(study.done.stdout)
+    assert answer["output"] == "out" and answer["report"] == str(Path("out") / "report.html")
+    assert [model["preset"] for model in answer["tables"][0]["models"]] == ["linear", "tiny"]
+    assert "epoch 2" in study.done.stderr and "tokenizer: trained" in study.done.stderr
+    assert "Traceback" not in study.done.stderr and "Warning" not in study.done.stderr
+
+
+def test_a_run_folder_holds_what_is_promised_and_no_more(study: Study) -> None:
+    folder, _ = study.records["tiny"]
+    assert {item.name for item in folder.iterdir()} == {
+        "config.yaml",
+        "record.json",
+        "history.jsonl",
+        "training.json",
+        "log.txt",
+        "model",
+        "predictions",
+    }
+    assert {item.name for item in (folder / "predictions").iterdir()} == {"validation.parquet", "test.parquet"}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        item.name for item in (folder / "model").iterdir()
+    }
+    assert len((folder / "history.jsonl").read_text().splitlines()) == 2
+    assert {item.name for item in (study.folder / "out").iterdir()} == {
+        "study.yaml",
+        "summary.json",
+        "latency.json",
+        "report.html",
+        "runs",
+    }
+
+
+def test_records_say_what_the_predictions_on_disk_say(study: Study) -> None:
+    for folder, record in study.records.values():
+        assert record.run_id == folder.name
+        assert record.config_hash == load_run_config(folder).config_hash
+        assert list(record.metrics) == record.data.reported_splits == ["validation", "test"]
+        for split, metrics in record.metrics.items():
+            predictions = read_predictions(folder, split)
+            assert evaluate_logits(predictions.logits, predictions.labels) == metrics
+        assert {"leakage.exact.test", "shortcuts.format.test"} <= {audit.name for audit in record.audits}
+        assert not record.failed_audits()
+
+
+def test_both_models_saw_the_same_data(study: Study) -> None:
+    records = [record for _, record in study.records.values()]
+    assert records[0].data.fingerprint == records[1].data.fingerprint
+    assert records[0].data.splits["train"].rows == 192
+    assert records[1].training.epochs == 2 and records[1].config["protocol"]["learning_rate"] == 3e-3
+
+
+def test_the_linear_model_learns_the_words(study: Study) -> None:
+    assert study.records["linear"][1].metrics["test"].accuracy > 0.9
+
+
+def test_models_were_timed_side_by_side(study: Study) -> None:
+    timed = json.loads((study.folder / "out" / "latency.json").read_text())["runs"]
+    assert set(timed) == {folder.name for folder, _ in study.records.values()}
+    assert all(set(batches) == {"batch_1", "batch_32"} for batches in timed.values())
+
+
+def test_the_report_is_one_file_that_names_every_model(study: Study) -> None:
+    report = (study.folder / "out" / "report.html").read_text(encoding="utf-8")
+    assert "linear" in report and "tiny" in report and "recurra compare reviews.csv" in report
+    assert "http://" not in report.replace("http://www.w3.org", "") and "<script src" not in report
+
+
+def test_the_same_command_again_does_nothing_again(study: Study) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (study.folder / "out" / "runs").rglob("*") if path.is_file()}
+    again = recurra(study.folder, *study.arguments)
+    assert again.returncode == 0, again.stderr
+    assert "2 runs, 2 done, 0 to do; tokenizer: trained" in again.stderr
+    assert json.loads(again.stdout)["tables"] == json.loads(study.done.stdout)["tables"]
+    after = {path: path.stat().st_mtime_ns for path in (study.folder / "out" / "runs").rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_the_study_file_plans_the_same_runs(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(study.folder)
+    runs = plan_study(load_study("out/study.yaml"), Path("out"))
+    assert len(runs) == 2 and all(run.record is not None for run in runs)
+    assert read_yaml("out/study.yaml")["seeds"] == [0]
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> Any:
+    capsys.readouterr()
+    assert main([str(argument) for argument in arguments]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("model", ["linear", "tiny"])
+def test_a_run_is_evaluated_and_predicts_as_recorded(
+    model: str, study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(study.folder)
+    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
+    folder, record = study.records[model]
+    result = answer(capsys, "evaluate", folder, "--json")
+    assert result["metrics"]["confusion_matrix"] == record.metrics["test"].confusion_matrix
+    assert result["metrics"]["loss"] == pytest.approx(record.metrics["test"].loss, abs=1e-6)
+
+    rows = [*review_rows(50, seed=3), ("", "positive"), ("<b>  </b>", "negative")]
+    source, output = write_csv(tmp_path / "new.csv", rows), tmp_path / "p.parquet"
+    counts = answer(capsys, "predict", folder, "--input", source, "--output", output, "--json")
+    assert (counts["rows"], counts["empty"]) == (52, 1)
+    table = pq.read_table(output).to_pydict()
+    assert table["text"] == [text for text, _ in rows]
+
+    texts = [text for text, _ in rows[:5]]
+    some = answer(capsys, "predict", folder, *texts, "--json")["predictions"]
+    assert [row["label"] for row in some] == table["label"][:5]
+    assert [row["probability"] for row in some] == pytest.approx(table["probability"][:5], abs=1e-5)
+    assert main(["predict", str(folder), *texts]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[::2] for line in lines] == [[row["label"], row["text"]] for row in some]
+
+
+def test_audits_of_the_study_are_collected(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "audit", "study", study.folder / "out", "--json")
+    states = {audit["name"]: audit["status"] for audit in found["audits"]}
+    assert states["invariance.padding"] == states["leakage.exact.test"] == "passed"
+    assert found["without_record"] == {}
+    audits = answer(capsys, "audit", "model", study.records["tiny"][0], "--json")["audits"]
+    assert {audit["status"] for audit in audits} == {"passed"}
+
+
+def test_a_run_that_fails_does_not_stop_the_others(study: Study, tmp_path: Path) -> None:
+    write_reviews(tmp_path / "reviews.csv")
+    write_tiny_model(tmp_path / "tiny.yaml")
+    # A folder of something else stands where the tiny model's run would go.
+    blocked = tmp_path / "out" / "runs" / study.records["tiny"][0].name
+    blocked.mkdir(parents=True)
+    (blocked / "letter.txt").write_text("dear\n")
+    done = recurra(tmp_path, *study.arguments, "--no-latency")
+    assert done.returncode == 1
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and blocked.name in errors[0] and "not a run folder of ours" in errors[0]
+    answered = json.loads(done.stdout)
+    assert [model["preset"] for model in answered["tables"][0]["models"]] == ["linear"]
+    assert [run["run_id"] for run in answered["failed_runs"]] == [blocked.name]
+    assert snapshot(blocked) == {"letter.txt": b"dear\n"}
+    assert blocked.name in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_leak_is_loud(tmp_path: Path) -> None:
+    write_reviews(tmp_path / "reviews.csv")
+    write_csv(tmp_path / "test.csv", review_rows()[:60])
+    options = ["--models", "linear", "--output", "out", "--no-latency"]
+    done = recurra(tmp_path, "compare", "reviews.csv", "--test", "test.csv", *options)
+    assert done.returncode == 3, done.stderr
+    assert "AUDIT FAILED" in done.stderr and "leakage.exact.test" in done.stderr
+    assert "FAILED" in done.stdout
+    assert "leakage" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    again = recurra(tmp_path, "audit", "study", "out")
+    assert again.returncode == 3 and "leakage.exact.test" in again.stdout
+
+
+def test_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
+    write_reviews(tmp_path / "reviews.csv")
+    write_tiny_model(tmp_path / "tiny.yaml")
+    arguments = ["train", "--model", "tiny.yaml", "--data", "reviews.csv", "--output", "run", "--no-latency", "--json"]
+    arguments += ["--cache-dir", "cache", "--threads", "1", *TINY_DATA, "max_epochs=40", "early_stopping_patience=0"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "recurra", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    ) as process:
+        assert process.stderr is not None and process.stdout is not None
+        for line in process.stderr:
+            if "epoch 2:" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read()
+        assert process.wait() == 130
+        assert process.stdout.read() == ""
+    assert (
+        rest.splitlines()[-1]
+        == "interrupted; start the same command again to go on: what is finished is not done twice"
+    )
+    assert "Traceback" not in rest
+    assert not (tmp_path / "run" / "record.json").exists()
+    record = answer(capsys, *arguments)
+    assert (record["training"]["resumed"], record["training"]["epochs"]) == (1, 40)

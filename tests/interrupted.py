@@ -1,0 +1,127 @@
+"""Runs in processes of their own that are killed, by the system and without warning, at a chosen moment.
+
+The functions here run in children of a fork server that has imported torch once, so that a test with many kills does not
+pay for many imports.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+import recurra.study.run as run_module
+import recurra.training.trainer as trainer_module
+from recurra.core.progress import Reporter
+from recurra.core.record import RunRecord
+from recurra.study.machine import Machine
+from recurra.study.spec import RunConfig
+from recurra.training.fit import train_transformer
+from recurra.training.protocols import ProtocolConfig
+
+
+def fork_server() -> ForkServerContext:
+    """A context whose processes start from one that has imported this module, and with it torch."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["interrupted"])
+    # The server looks for what it imports ahead of time in PYTHONPATH, not in our sys.path.
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    return context
+
+
+def in_a_process(target: Callable[..., None], *arguments: Any) -> int:
+    """Runs a function of this module in a process; returns its exit code (-9 after a kill)."""
+    process = fork_server().Process(target=target, args=arguments)
+    process.start()
+    process.join(timeout=200)
+    if process.is_alive():
+        process.kill()
+        raise TimeoutError(f"{target.__name__}{arguments} does not end")
+    return int(process.exitcode or 0)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_before(owner: Any, name: str, call: int) -> None:
+    """Kills this process when ``owner.name`` is called for the ``call``-th time, before it does anything."""
+    original, calls = getattr(owner, name), 0
+
+    def counted(*arguments: Any, **keywords: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            _die()
+        return original(*arguments, **keywords)
+
+    setattr(owner, name, counted)
+
+
+# Each is (owner, function, call): the process dies as it enters that call.
+MOMENTS: dict[str, tuple[Any, str, int]] = {
+    "first step": (trainer_module.RecurraTrainer, "training_step", 1),
+    "middle of epoch 2": (trainer_module.RecurraTrainer, "training_step", 5),
+    "evaluation of epoch 2": (trainer_module.RecurraTrainer, "evaluate", 2),
+    "optimiser of checkpoint 2": (trainer_module, "save_optimizer", 2),
+    "random state of checkpoint 2": (trainer_module, "save_random_state", 2),
+    "marker of checkpoint 2": (trainer_module, "mark_complete", 2),
+    "marker of checkpoint 3": (trainer_module, "mark_complete", 3),
+    "removal after checkpoint 3": (trainer_module, "remove_checkpoints_but", 3),
+    "end of training": (trainer_module.RecurraTrainer, "_load_best_model", 1),
+    "model folder": (run_module, "_save", 1),
+    "note that training is done": (run_module, "write_json", 1),
+    "predictions": (run_module, "write_predictions", 2),
+    "record": (run_module, "write_record", 1),
+}
+
+
+def _prepare(moments: list[str]) -> None:
+    # What the server has imported is not garbage: without it, a collection takes milliseconds instead of a second.
+    gc.freeze()
+    transformers.utils.logging.disable_progress_bar()
+    for moment in moments:
+        die_before(*MOMENTS[moment])
+
+
+def train(folder: Path, protocol: ProtocolConfig, moments: list[str], options: dict[str, Any]) -> None:
+    """Trains a tiny model in ``folder`` and saves its weights as ``final.safetensors``; dies at the first moment."""
+    from safetensors.torch import save_model
+    from tiny import tiny_model, tiny_split
+
+    _prepare(moments)
+    model = tiny_model(seed=options.get("seed", 0), **options.get("model", {}))
+    rows = options.get("rows", 48)
+    train_rows, selection = tiny_split(rows=rows, seed=1), tiny_split(rows=32, seed=2)
+    record = train_transformer(
+        model, train_rows, selection, protocol,
+        folder=folder, seed=options.get("seed", 0), precision=options.get("precision", "fp32"),
+        reporter=Reporter(quiet=True),
+    )  # fmt: skip
+    save_model(model, folder / "final.safetensors")
+    (folder / "training.json").write_text(record.model_dump_json(), encoding="utf-8")
+
+
+def execute(config: dict[str, Any], folder: Path, moments: list[str], keep_checkpoints: bool = False) -> None:
+    """Executes a run in ``folder``; dies at the first moment."""
+    _prepare(moments)
+    cache = folder.parent / "cache"
+    machine = Machine(threads=1, latency=False, cache_dir=cache, keep_checkpoints=keep_checkpoints)
+    record: RunRecord | None = run_module.execute_run(RunConfig.parse(config), folder, machine, Reporter(quiet=True))
+    assert record is not None

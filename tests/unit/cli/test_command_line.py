@@ -1,0 +1,176 @@
+"""The command line as a whole: quick to answer, one line for what is wrong, the right exit code."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer
+
+from recurra.cli import main as command_line
+from recurra.core.errors import AuditError, ConfigurationError, DataError, RunError, StorageError
+
+HEAVY = {"torch", "transformers", "numpy", "pandas", "sklearn", "scipy", "pyarrow", "datasets", "tokenizers"}
+
+
+def run_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, "-m", "recurra", *arguments],
+        capture_output="stdout" not in options,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
+        **options,
+    )
+
+
+def commands() -> list[tuple[str, Any]]:
+    """All commands with their full names, groups left out."""
+    found = []
+
+    def collect(group: Any, prefix: str) -> None:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                collect(command, f"{prefix}{name} ")
+            else:
+                found.append((f"{prefix}{name}", command))
+
+    collect(typer.main.get_command(command_line.app), "")
+    return found
+
+
+COMMANDS = commands()
+
+
+def test_importing_the_command_line_loads_nothing_heavy() -> None:
+    code = "import sys, recurra.cli.main; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    loaded = set(done.stdout.split())
+    assert "typer" in loaded
+    assert not loaded & HEAVY
+
+
+def test_help_of_a_process_names_every_command_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom recurra.cli.main import main\n"
+        "code = main(['--help'])\nprint('LOADED', *{name.partition('.')[0] for name in sys.modules})\nsys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    text, _, loaded = done.stdout.partition("LOADED")
+    for name in ("models", "data", "train", "evaluate", "predict", "compare", "study", "audit", "bench", "demo"):
+        assert f" {name} " in text
+    assert not set(loaded.split()) & HEAVY
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_every_command_has_an_example_that_it_accepts(name: str, command: Any) -> None:
+    assert command.help is not None
+    _, found, example = " ".join(command.help.split()).partition("Example: recurra ")
+    assert found, f"'recurra {name} --help' shows no example"
+    words = example.rstrip(".").split()
+    path = name.split()
+    assert words[: len(path)] == path
+    # Parses the example as the command would, without running it.
+    command.make_context(name, words[len(path) :], resilient_parsing=False)
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_every_command_can_answer_in_json(name: str, command: Any) -> None:
+    assert "--json" in {option for parameter in command.params for option in parameter.opts}
+
+
+def test_version_of_a_process() -> None:
+    done = run_process("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"recurra {importlib.metadata.version('recurra')}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian"], "Did you mean 'train'?"),
+        (["train", "--modle", "x"], "--model"),
+        (["train", "--data", "x.csv", "--output", "y"], "Missing option '--model'"),
+        (["compare", "x.csv", "--seeds", "none"], "--seeds"),
+        (["data", "describe"], "NAME|FILE"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ") and err.count("\n") == 1
+    assert said in err and "--help'" in err
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main([]) == 2
+    out, err = capsys.readouterr()
+    assert "compare" in out + err and "error" not in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigurationError("a"), 2),
+        (DataError("two\nlines"), 2),
+        (StorageError("c"), 2),
+        (AuditError("d"), 3),
+        (RunError("e"), 1),
+    ],
+)
+def test_errors_of_ours_are_one_line_with_their_exit_code(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(command_line, "app", fail)
+    assert command_line.main([]) == code
+    assert capsys.readouterr() == ("", f"error: {' '.join(str(error).split())}\n")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])
+def test_an_interrupt_says_how_to_go_on(
+    error: BaseException, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(command_line, "app", stop)
+    assert command_line.main([]) == 130
+    assert "start the same command again" in capsys.readouterr().err
+
+
+def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(command_line, "app", break_down)
+    with pytest.raises(ZeroDivisionError):
+        command_line.main([])
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")  # noqa: PTH110
+def test_a_full_disk_behind_standard_output_is_one_line() -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = run_process("data", "list", stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot write standard output: No space left on device")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = run_process("data", "list", "--json", stdout=pipe, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,123 @@
+"""Commands that look and train nothing: models, data, audit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recurra.cli.main import main
+from recurra.models.names import PRESET_NAMES
+from reviews import TINY_DATA, review_rows, write_csv, write_reviews
+
+
+@pytest.fixture(autouse=True)
+def _no_data_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    """The JSON document that a command prints, and nothing else."""
+    assert main([*arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_models_lists_all_presets_with_exact_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    presets = {item["name"]: item for item in answer(capsys, "models")["presets"]}
+    assert tuple(presets) == PRESET_NAMES
+    totals = {name: item["parameters"]["total"] for name, item in presets.items()}
+    assert (totals["baseline"], totals["recurrent"], totals["recurrent-wide"]) == (25_912_706, 10_972_162, 18_817_538)
+    for item in presets.values():
+        counts = item["parameters"]
+        assert sum(counts["parts"].values()) == counts["total"] == counts["embeddings"] + counts["non_embedding"]
+        assert item["size_mib"]["fp32"] == pytest.approx(2 * item["size_mib"]["half"]) == counts["total"] * 4 / 2**20
+        assert item["flops_per_token"] > 0
+
+
+def test_models_counts_the_labels_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    presets = {item["name"]: item for item in answer(capsys, "models", "--labels", "3")["presets"]}
+    assert presets["baseline"]["parameters"]["total"] == 25_913_091
+    assert presets["recurrent"]["parameters"]["total"] == 10_972_419
+
+
+def test_models_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    out = capsys.readouterr().out
+    assert "25,912,706" in out and all(name in out for name in PRESET_NAMES)
+
+
+def test_data_list(capsys: pytest.CaptureFixture[str]) -> None:
+    corpora = {item["name"]: item for item in answer(capsys, "data", "list")["corpora"]}
+    assert list(corpora["sst2"]["protocols"]) == ["official", "pooled"]
+    assert "demo" in corpora
+    assert main(["data", "list"]) == 0
+    assert "official" in capsys.readouterr().out
+
+
+def test_data_describe_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [*review_rows(100), ("   ", "positive")]
+    path = write_csv(tmp_path / "r.csv", [(label, text) for text, label in rows], ("mood", "body"))
+    options = ["--text-column", "body", "--label-column", "mood"]
+    record = answer(capsys, "data", "describe", str(path), *options)
+    assert {name: split["rows"] for name, split in record["splits"].items()} == {
+        "train": 80,
+        "validation": 10,
+        "test": 10,
+    }
+    assert record["label_names"] == ["negative", "positive"]
+    assert sum(record["dropped"].values()) == 1
+    assert main(["data", "describe", str(path), *options, "fraction=0.5"]) == 0
+    out = capsys.readouterr().out
+    assert " 40 " in out and "empty after cleaning" in out
+
+
+def test_data_prepare_fills_the_cache_and_reads_it_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, cache = write_reviews(tmp_path / "r.csv"), tmp_path / "cache"
+    arguments = ["data", "prepare", str(path), "--cache-dir", str(cache), *TINY_DATA]
+    first = answer(capsys, *arguments)
+    assert [split["name"] for split in first["splits"]] == ["train", "validation", "test"]
+    assert all(split["longest_tokens"] <= 24 for split in first["splits"])
+    files = {item: item.stat().st_mtime_ns for item in cache.iterdir()}
+    assert len(files) == 3
+    assert answer(capsys, *arguments) == first
+    assert {item: item.stat().st_mtime_ns for item in cache.iterdir()} == files
+
+
+def test_audit_data_passes_a_clean_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_reviews(tmp_path / "r.csv")
+    audits = answer(capsys, "audit", "data", str(path))["audits"]
+    assert {audit["status"] for audit in audits} <= {"passed", "skipped"}
+    assert any(audit["name"] == "leakage.exact.test" and audit["status"] == "passed" for audit in audits)
+
+
+def test_audit_data_is_loud_about_a_leak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, test = write_reviews(tmp_path / "r.csv"), write_csv(tmp_path / "t.csv", review_rows()[:40])
+    for command in (["audit", "data"], ["data", "audit"]):
+        assert main([*command, str(path), "--test", str(test)]) == 3
+        out, err = capsys.readouterr()
+        assert "FAILED" in out
+        assert err.startswith("AUDIT FAILED: ") and "leakage.exact.test" in err
+
+
+def test_audit_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    audits = {audit["name"]: audit for audit in answer(capsys, "audit", "model", "recurrent-tiny")["audits"]}
+    assert set(audits) == {"invariance.padding", "invariance.neighbours", "parameters.count"}
+    assert {audit["status"] for audit in audits.values()} == {"passed"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["audit", "model", "recurent"], "did you mean 'recurrent'"),
+        (["audit", "study", "nowhere"], "holds no finished run"),
+        (["data", "describe", "sst"], "did you mean 'sst2'"),
+        (["data", "describe", "demo", "fractoin=1"], "did you mean 'data.fraction'"),
+        (["data", "describe", "demo", "fraction=2"], "'fraction' is 2"),
+    ],
+)
+def test_wrong_names_are_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and said in err and err.count("\n") == 1

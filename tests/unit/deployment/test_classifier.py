@@ -1,0 +1,142 @@
+"""The classifier: labels in the order of the texts, whatever the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from reviews import review_rows
+from tiny import stir, tiny_model
+
+from recurra import Classifier
+from recurra.core.errors import CheckpointError
+from recurra.data.cleaning import clean_texts
+from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
+from recurra.deployment.classifier import load_engine, softmax
+from recurra.deployment.engines import TransformerEngine, pad_rows
+
+TEXTS = [text for text, _ in review_rows(40)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder: random weights of some size, and a tokenizer of its own."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = as_transformers(wordpiece(train_wordpiece(TEXTS, 200)))
+    model = tiny_model(vocab_size=len(tokenizer), max_position_embeddings=32)
+    stir(model)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def classifier(folder: Path, *, precision: str = "fp32", batch_size: int = 7) -> Classifier:
+    engine = load_engine(folder, kind="transformer", precision=precision, max_length=24)
+    return Classifier(engine, ["no", "yes"], batch_size=batch_size)
+
+
+MIXED = [*TEXTS[:20], "", "!!!", "Great " * 200, "   ", "<br/>", *TEXTS[20:], "unheardof 変 \x00 word", TEXTS[0]]
+
+
+def test_predictions_keep_the_order_and_equal_one_by_one(folder: Path) -> None:
+    model = classifier(folder)
+    together = model.logits(MIXED)
+    assert together.shape == (len(MIXED), 2)
+    alone = np.concatenate([model.logits([text]) for text in MIXED])
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)
+    assert np.array_equal(model.predict(MIXED), np.array(["no", "yes"])[alone.argmax(axis=1)])
+    backwards = model.logits(MIXED[::-1])
+    np.testing.assert_allclose(backwards[::-1], together, rtol=1e-4, atol=1e-4)
+
+
+def test_probabilities_are_the_softmax_and_sum_to_one(folder: Path) -> None:
+    model = classifier(folder)
+    probabilities, logits = model.predict_proba(TEXTS), model.logits(TEXTS).astype(np.float64)
+    assert probabilities.dtype == np.float64
+    np.testing.assert_allclose(probabilities, np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True), rtol=1e-9)
+    assert np.array_equal(softmax(np.array([[1e4, 0.0], [-1e4, -1e4]])), [[1.0, 0.0], [0.5, 0.5]])
+
+
+def test_nothing_in_gives_nothing_out(folder: Path) -> None:
+    model = classifier(folder)
+    assert model.predict([]).shape == (0,)
+    assert model.predict_proba([]).shape == (0, 2)
+    assert list(model.stream([])) == []
+
+
+def test_a_stream_gives_what_the_whole_gives(folder: Path) -> None:
+    model = classifier(folder)
+    parts = list(model.stream([MIXED[:3], [], MIXED[3:]]))
+    assert [len(part) for part in parts] == [3, 0, len(MIXED) - 3]
+    np.testing.assert_allclose(np.concatenate(parts), model.predict_proba(MIXED), rtol=1e-4, atol=1e-5)
+
+
+def test_texts_are_cleaned_as_the_training_data_were(folder: Path) -> None:
+    model = classifier(folder)
+    raw = [f"<b>{text.upper()}</b>  \n!!! http://a.b/c" for text in TEXTS[:5]]
+    assert np.array_equal(model.logits(raw), model.logits(clean_texts(raw), clean=False))
+    assert not np.array_equal(model.logits(raw), model.logits(raw, clean=False))
+
+
+def test_one_string_instead_of_a_list_is_refused(folder: Path) -> None:
+    with pytest.raises(TypeError, match="give a list of texts"):
+        classifier(folder).predict("a text")
+
+
+def test_bf16_agrees_with_fp32_on_almost_all_labels(folder: Path) -> None:
+    texts = [text for text, _ in review_rows(300, seed=5)]
+    whole, half = classifier(folder), classifier(folder, precision="bf16", batch_size=32)
+    exact, rough = whole.predict_proba(texts), half.predict_proba(texts)
+    assert not np.array_equal(exact, rough)
+    assert np.abs(exact - rough).max() < 0.1
+    assert np.mean(whole.predict(texts) == half.predict(texts)) > 0.95
+    assert np.ptp(exact[:, 0]) > 0.3
+
+
+def test_a_text_is_cut_at_the_shorter_of_both_limits(folder: Path) -> None:
+    engine = load_engine(folder, kind="transformer", precision="fp32", max_length=500)
+    assert isinstance(engine, TransformerEngine)
+    assert engine.max_length == 32
+    long = "dull film " * 400
+    assert np.array_equal(engine.logits([long], 1), engine.logits(["dull film " * 300], 1))
+
+
+def test_a_folder_that_is_no_run_says_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is not a run folder; give a folder made by 'recurra train'"):
+        Classifier.from_run(tmp_path)
+
+
+@pytest.mark.parametrize("lengths", [[3], [2, 2], [1, 4, 2]])
+def test_rows_are_cut_out_and_padded(lengths: list[int]) -> None:
+    ids = np.arange(1, sum(lengths) + 1, dtype=np.int32)
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    order = np.argsort(lengths)
+    inputs = pad_rows(ids, starts[order], np.array(lengths)[order], 0)
+    for row, index in enumerate(order):
+        wanted = [*range(starts[index] + 1, starts[index] + 1 + lengths[index])]
+        assert inputs["input_ids"][row].tolist() == wanted + [0] * (max(lengths) - lengths[index])
+    assert ("attention_mask" in inputs) == (len(set(lengths)) > 1)
+    if "attention_mask" in inputs:
+        assert inputs["attention_mask"].sum(dim=1).tolist() == sorted(lengths)
+
+
+class CountingEngine:
+    """Scores a text by its length; notes the batches."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[str], int]] = []
+
+    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
+        self.calls.append((list(texts), batch_size))
+        return np.array([[len(text), 3.5] for text in texts], dtype=np.float32)
+
+
+def test_any_engine_will_do() -> None:
+    engine = CountingEngine()
+    model = Classifier(engine, ["long", "short"], batch_size=5)
+    assert model.predict(["A  b", "abcdef"]).tolist() == ["short", "long"]
+    assert engine.calls == [(["a b", "abcdef"], 5)]
+    assert model.classes_.tolist() == ["long", "short"]

@@ -1,0 +1,87 @@
+"""From ``key=value`` and options to configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurra.core.errors import ConfigurationError
+from recurra.data.configuration import DataConfig
+from recurra.study.assignments import Assignments, configure_data, configure_run, sort_assignments
+from recurra.training.protocols import ProtocolConfig
+
+KEYS = [*ProtocolConfig.model_fields, *(f"data.{key}" for key in DataConfig.model_fields), "model.anything"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, 99)), unique_by=lambda pair: pair[0]))
+def test_every_pair_goes_to_its_section_and_none_is_lost(pairs: list[tuple[str, int]]) -> None:
+    found = sort_assignments([f"{key}={value}" for key, value in pairs])
+    again = [*found.protocol, *(f"data.{key}={value}" for key, value in found.data.items())]
+    again += [f"model.{key}={value}" for key, value in found.model.items()]
+    assert sorted(again) == sorted(f"{key}={value}" for key, value in pairs)
+
+
+def test_values_are_read_as_yaml() -> None:
+    found = sort_assignments(
+        ["data.fraction=0.5", "model.final_norm=true", "model.input_injection=add", "data.test=null"]
+    )
+    assert found.data == {"fraction": 0.5, "test": None}
+    assert found.model == {"final_norm": True, "input_injection": "add"}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("max_epoch=3", "did you mean 'max_epochs'"),
+        ("max_length=64", "did you mean 'data.max_length'"),
+        ("dta.fraction=0.5", "did you mean 'data.fraction'"),
+        ("data.fractoin=0.5", "did you mean 'data.fraction'"),
+        ("max_epochs", "write key=value"),
+        ("=3", "write key=value"),
+    ],
+)
+def test_unknown_keys_are_refused_with_a_suggestion(assignment: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        sort_assignments([assignment])
+    assert said in str(caught.value)
+
+
+def test_keys_of_the_model_are_refused_where_several_are_compared() -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown key 'model\.hidden_size'"):
+        sort_assignments(["model.hidden_size=8"], model_keys=False)
+
+
+def test_assignments_win_over_options_and_options_that_were_not_given_do_not_count() -> None:
+    options = {"text_column": "body", "tokenizer": None, "protocol": None}
+    config, note = configure_data("r.csv", options, {"text_column": "words", "tokenizer": "trained"}, None)
+    assert (config.text_column, config.tokenizer, config.protocol, note) == ("words", "trained", None, None)
+
+
+def test_the_tokenizer_is_chosen_by_what_there_is(tmp_path: Path) -> None:
+    def chosen(name: str, root: Path | None) -> str:
+        config, note = configure_data(name, {"tokenizer": None}, {}, root)
+        assert note is not None and config.tokenizer in note
+        return config.tokenizer
+
+    assert chosen("r.csv", None) == chosen("demo", None) == chosen("r.csv", tmp_path) == "trained"
+    assert chosen("sst2", None) == "bert-base-uncased"
+    vocabulary = tmp_path / "tokenizers" / "bert-base-uncased" / "vocab.txt"
+    vocabulary.parent.mkdir(parents=True)
+    vocabulary.write_text("[PAD]\n")
+    assert chosen("r.csv", tmp_path) == "bert-base-uncased"
+
+
+def test_a_run_has_protocol_model_and_data_as_assigned() -> None:
+    assigned = Assignments(["max_epochs=7"], {}, {"final_norm": True})
+    data = DataConfig(name="demo", tokenizer="trained")
+    config = configure_run("recurrent", data, "paper", assigned, seed=3, precision="bf16")
+    assert (config.protocol.max_epochs, config.protocol.learning_rate) == (7, 3e-5)
+    assert (config.model, config.model_overrides, config.seed, config.precision) == (
+        "recurrent",
+        {"final_norm": True},
+        3,
+        "bf16",
+    )

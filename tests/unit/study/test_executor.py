@@ -1,0 +1,139 @@
+"""Runs side by side: one that fails does not stop the others, and every failure has its reason.
+
+The worker is a stand-in that does what its seed says, so that no test here trains anything.
+"""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from factories import RunFactory
+
+from recurra.core.progress import Reporter
+from recurra.core.record import read_record, write_record
+from recurra.data.configuration import DataConfig
+from recurra.study.executor import LocalExecutor, Outcome, find_record, run_folder
+from recurra.study.machine import Machine
+from recurra.study.spec import RunConfig, make_run
+from recurra.training.protocols import PROTOCOLS
+
+DONE, REFUSED, KILLED, SILENT, LIES, SLOW = range(6)
+
+WORKER = """#!{python}
+import json, os, pathlib, shutil, signal, sys, time, yaml
+assert sys.argv[1:3] == ["-m", "recurra.study.worker"], sys.argv
+folder, machine = pathlib.Path(sys.argv[3]), json.loads(sys.argv[4])
+seed = yaml.safe_load((folder / "config.yaml").read_text())["seed"]
+template = pathlib.Path({template!r})
+print("working on", seed, "with", machine["threads"], "threads,", os.environ["OMP_NUM_THREADS"], file=sys.stderr, flush=True)
+if seed == {SLOW}:
+    started = template.parent / "started"
+    started.touch()
+    time.sleep(100)
+if seed == {REFUSED}:
+    (folder / "error.json").write_text(json.dumps({{"error": "the file has no column 'text'", "kind": "DataError", "code": 2}}))
+    sys.exit(2)
+if seed == {KILLED}:
+    os.kill(os.getpid(), signal.SIGKILL)
+if seed == {SILENT}:
+    sys.exit(5)
+if seed != {LIES}:
+    shutil.copy(template.parent / f"{{seed}}.json", folder / "record.json")
+"""
+
+
+def config(seed: int) -> RunConfig:
+    return make_run("baseline", DataConfig(name="demo"), PROTOCOLS["paper"], seed=seed, precision="fp32")
+
+
+def make_worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts a stand-in in the interpreter's place; it copies records that are prepared here."""
+    run = RunFactory(folder / "made", rows={"train": 20, "validation": 10, "test": 10}).run("baseline")
+    for seed in range(20):
+        values = {"config_hash": config(seed).config_hash, "run_id": config(seed).run_id, "seed": seed}
+        write_record(folder / "made", read_record(run).model_copy(update=values)).rename(folder / f"{seed}.json")
+    names = {"DONE": DONE, "REFUSED": REFUSED, "KILLED": KILLED, "SILENT": SILENT, "LIES": LIES, "SLOW": SLOW}
+    script = folder / "python"
+    script.write_text(WORKER.format(python=sys.executable, template=str(folder / "0.json"), **names), encoding="utf-8")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr("recurra.study.executor.sys.executable", str(script))
+
+
+def execute(output: Path, seeds: list[int], *, workers: int = 2, machine: Machine | None = None) -> dict[int, Outcome]:
+    executor = LocalExecutor(output, machine or Machine(), workers=workers, reporter=Reporter(quiet=True))
+    outcomes = executor.execute([config(seed) for seed in seeds])
+    assert sorted(outcome.config.seed for outcome in outcomes) == sorted(seeds)
+    return {outcome.config.seed: outcome for outcome in outcomes}
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_worker(tmp_path, monkeypatch)
+    output = tmp_path / "study"
+    outcomes = execute(output, [REFUSED, KILLED, SILENT, LIES, DONE, 9])
+    assert {seed for seed, outcome in outcomes.items() if outcome.record is not None} == {DONE, 9}
+    assert outcomes[REFUSED].error == "the file has no column 'text'"
+    assert outcomes[REFUSED].exit_code == 2
+    assert "killed by signal 9: working on 2" in str(outcomes[KILLED].error)
+    assert "exit code 5" in str(outcomes[SILENT].error) and outcomes[SILENT].exit_code == 5
+    assert outcomes[LIES].exit_code == 1
+    for seed in (KILLED, SILENT):
+        log = run_folder(output, config(seed)) / "log.txt"
+        assert str(log) in str(outcomes[seed].error)
+        assert f"working on {seed}" in log.read_text(encoding="utf-8")
+
+
+def test_a_folder_that_cannot_be_used_is_that_run_s_failure_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_worker(tmp_path, monkeypatch)
+    output = tmp_path / "study"
+    taken = run_folder(output, config(8))
+    taken.mkdir(parents=True)
+    (taken / "thesis.tex").touch()
+    outcomes = execute(output, [8, 9])
+    assert "is not empty and not a run folder of ours" in str(outcomes[8].error) and outcomes[8].exit_code == 2
+    assert outcomes[9].record is not None
+
+
+def test_nothing_to_do_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recurra.study.executor.sys.executable", "/nowhere")
+    assert execute(tmp_path, []) == {}
+
+
+def test_the_cores_are_shared_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_worker(tmp_path, monkeypatch)
+    monkeypatch.setattr("recurra.study.executor.available_cores", lambda: 8)
+    cases = {(2, 0): 4, (1, 3): 3, (0, 0): 8 // 3, (0, 4): 4}
+    for number, ((workers, threads), wanted) in enumerate(cases.items()):
+        output = tmp_path / str(number)
+        execute(output, [9, 10, 11], workers=workers, machine=Machine(threads=threads))
+        log = (run_folder(output, config(9)) / "log.txt").read_text(encoding="utf-8")
+        assert f"with {wanted} threads, {wanted}" in log
+
+
+def test_only_a_record_of_this_very_configuration_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_worker(tmp_path, monkeypatch)
+    output = tmp_path / "study"
+    execute(output, [9])
+    assert find_record(output, config(9)) is not None
+    assert find_record(output, config(10)) is None
+    run_folder(output, config(9)).rename(run_folder(output, config(10)))
+    assert find_record(output, config(10)) is None
+
+
+def test_an_interruption_stops_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_worker(tmp_path, monkeypatch)
+
+    def interrupt(_: float) -> None:
+        if (tmp_path / "started").exists():
+            raise KeyboardInterrupt
+
+    executor = LocalExecutor(tmp_path / "study", Machine(), workers=1, reporter=Reporter(quiet=True))
+    monkeypatch.setattr("recurra.study.executor.time.sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        executor.execute([config(SLOW), config(9)])
+    assert find_record(tmp_path / "study", config(9)) is None
+    assert not run_folder(tmp_path / "study", config(9)).exists()

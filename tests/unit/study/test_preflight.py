@@ -1,0 +1,82 @@
+"""What is wrong is told before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recurra.core.errors import ConfigurationError, DataError, RecurraError, UnavailableError
+from recurra.core.progress import Reporter
+from recurra.data.configuration import DataConfig
+from recurra.study import preflight as module
+from recurra.study.compare import comparison
+from recurra.study.machine import Machine
+from recurra.study.preflight import model_configuration, preflight
+from recurra.study.spec import RunConfig, make_run
+from recurra.study.study import run_study
+from recurra.training.protocols import PROTOCOLS
+from reviews import write_csv, write_reviews
+
+
+def run(path: Path, model: str = "recurrent", seed: int = 0, overrides: Any = None, **data: Any) -> RunConfig:
+    config = DataConfig.parse({"name": str(path), "tokenizer": "trained", **data})
+    return make_run(model, config, PROTOCOLS["tuned"], seed=seed, precision="fp32", overrides=overrides)
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    return write_reviews(tmp_path / "r.csv", 60)
+
+
+def test_each_data_set_is_read_once(reviews: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    real = module.load_dataset
+    monkeypatch.setattr(module, "load_dataset", lambda *given: (read.append(given), real(*given))[1])
+    runs = [run(reviews, model, seed) for seed in range(3) for model in ("linear", "recurrent", "baseline")]
+    preflight([*runs, run(reviews, split_seed=1)], Machine())
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"text_column": "txet"}, DataError, "did you mean 'text'"),
+        ({"tokenizer": "bert-base-uncased"}, UnavailableError, "--data-root"),
+        ({"tokenizer": "trainde"}, ConfigurationError, "did you mean 'trained'"),
+        ({"overrides": {"hiden_size": 8}}, ConfigurationError, "did you mean 'hidden_size'"),
+        ({"overrides": {"num_labels": 8}}, ConfigurationError, "decided by the data"),
+        ({"overrides": {"max_position_embeddings": 16}}, ConfigurationError, "at most 16 tokens"),
+        ({"overrides": {"preset": "recurent"}}, ConfigurationError, "did you mean 'recurrent'"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    reviews: Path, change: dict[str, Any], error: type[RecurraError], said: str
+) -> None:
+    with pytest.raises(error) as caught:
+        preflight([run(reviews, **change)], Machine())
+    assert said in str(caught.value)
+
+
+def test_the_linear_control_needs_no_tokenizer(reviews: Path) -> None:
+    preflight([run(reviews, "linear", tokenizer="bert-base-uncased")], Machine())
+
+
+def test_the_table_must_hold_the_vocabulary(reviews: Path) -> None:
+    small = run(reviews, overrides={"vocab_size": 50})
+    with pytest.raises(ConfigurationError, match="'vocab_size' is 50, the tokenizer has 60"):
+        model_configuration(small, ["a", "b"], 60)
+    assert model_configuration(run(reviews, overrides={"vocab_size": 64}), ["a", "b"], 60).vocab_size == 64
+    names = model_configuration(run(reviews), ["a", "b", "c"], 60).id2label
+    assert names == {0: "a", 1: "b", 2: "c"}
+
+
+def test_a_study_with_bad_data_starts_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "r.csv", [("a text", "same")] * 3)
+    data = DataConfig(name=str(path), tokenizer="trained")
+    spec = comparison(data, models=["linear", "recurrent"], protocol="tuned")
+    output = tmp_path / "out"
+    with pytest.raises(DataError, match="one class only"):
+        run_study(spec, output, Machine(), reporter=Reporter(quiet=True), command="test")
+    assert not output.exists()

@@ -1,0 +1,163 @@
+"""What a study expands to, and what identifies a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reviews import write_reviews, write_tiny_model
+
+from recurra.core.errors import ConfigurationError
+from recurra.data.configuration import DataConfig
+from recurra.models.names import PRESET_NAMES
+from recurra.study.spec import LINEAR, StudySpec, expand, file_hash, load_study, make_run
+from recurra.training.protocols import PROTOCOLS
+
+DEMO = DataConfig(name="demo")
+
+
+def spec(**values: Any) -> StudySpec:
+    return StudySpec.parse({"name": "s", "data": [{"name": "demo"}], "models": ["baseline"], **values})
+
+
+def shape(study: StudySpec) -> list[tuple[str, str, str, int]]:
+    return [(run.data.protocol or "-", run.protocol.name, run.model, run.seed) for run in expand(study)]
+
+
+def test_cheap_controls_come_first_then_seed_by_seed_with_every_model() -> None:
+    study = spec(
+        data=[{"name": "sst2", "protocol": "official"}, {"name": "sst2", "protocol": "pooled"}],
+        models=["recurrent", "linear", "baseline"],
+        seeds=[4, 2],
+    )
+    assert shape(study) == [
+        ("official", "linear", "linear", 0),
+        ("official", "paper", "recurrent", 4),
+        ("official", "paper", "baseline", 4),
+        ("pooled", "linear", "linear", 0),
+        ("pooled", "paper", "recurrent", 4),
+        ("pooled", "paper", "baseline", 4),
+        ("official", "paper", "recurrent", 2),
+        ("official", "paper", "baseline", 2),
+        ("pooled", "paper", "recurrent", 2),
+        ("pooled", "paper", "baseline", 2),
+    ]
+
+
+def test_the_linear_control_runs_once_for_all_seeds_and_protocols() -> None:
+    runs = expand(spec(models=["linear", "baseline"], protocols=["paper", "tuned"], seeds=[0, 1, 2], precision="bf16"))
+    linear = [run for run in runs if run.model == LINEAR]
+    assert len(linear) == 1 and len(runs) == 1 + 2 * 3
+    assert (linear[0].seed, linear[0].precision) == (0, "fp32")
+
+
+def test_no_run_comes_twice() -> None:
+    runs = expand(spec(data=[{"name": "demo"}, {"name": "demo"}], models=list(PRESET_NAMES), seeds=[0, 1]))
+    assert len({run.config_hash for run in runs}) == len(runs) == 2 * len(PRESET_NAMES)
+    assert len({run.run_id for run in runs}) == len(runs)
+
+
+@pytest.mark.parametrize("key", ["models", "protocols", "seeds"])
+def test_a_name_that_stands_twice_is_refused(key: str) -> None:
+    values = {"models": ["linear", "linear"], "protocols": ["paper", "paper"], "seeds": [3, 3]}
+    with pytest.raises(ConfigurationError, match="stands there twice; name each once"):
+        spec(**{key: values[key]})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"modles": []}, r"unknown key 'modles' \(did you mean 'models'\?\)"),
+        ({"models": []}, r"'models' is \[\]"),
+        ({"seeds": []}, r"'seeds' is \[\]"),
+        ({"name": "a/b"}, r"'name' is \"a/b\""),
+        ({"name": ".hidden"}, r"'name'"),
+        ({"precision": "fp8"}, r"'precision' is \"fp8\""),
+        ({"data": [{"name": "demo", "fractoin": 1}]}, r"\(did you mean 'fraction'\?\)"),
+    ],
+)
+def test_a_mistake_in_a_study_is_one_clear_line(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        spec(**values)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"models": ["recurent"]}, r"unknown model 'recurent' \(did you mean 'recurrent'\?\)"),
+        ({"models": ["nowhere.yaml"]}, "cannot read 'nowhere.yaml'"),
+        ({"protocols": ["papre"]}, r"\(did you mean 'paper'\?\)"),
+        ({"protocol_overrides": ["epochs=3"]}, r"unknown key 'epochs' \(did you mean 'max_epochs'\?\)"),
+        ({"seeds": [-1]}, "'seed' is -1"),
+    ],
+)
+def test_a_mistake_shows_when_the_plan_is_made(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        expand(spec(**values))
+
+
+def test_every_setting_is_part_of_a_runs_identity() -> None:
+    def run(**values: Any) -> str:
+        arguments = {"seed": 0, "precision": "fp32", **values}
+        data = arguments.pop("data", DEMO)
+        protocol = arguments.pop("protocol", PROTOCOLS["paper"])
+        return make_run(arguments.pop("model", "baseline"), data, protocol, **arguments).config_hash
+
+    variants = [
+        run(),
+        run(seed=1),
+        run(precision="bf16"),
+        run(model="recurrent"),
+        run(overrides={"hidden_dropout": 0.2}),
+        run(data=DataConfig(name="demo", fraction=0.5)),
+        run(protocol=PROTOCOLS["tuned"]),
+        run(protocol=PROTOCOLS["paper"].model_copy(update={"max_epochs": 2})),
+    ]
+    assert len(set(variants)) == len(variants)
+    assert run() == variants[0]
+
+
+def test_a_changed_file_is_a_changed_run(tmp_path: Path) -> None:
+    path = write_reviews(tmp_path / "reviews.csv", rows=10)
+    data = DataConfig(name=str(path))
+    before = make_run("baseline", data, PROTOCOLS["paper"], seed=0, precision="fp32")
+    assert before.data_hash == file_hash(data) is not None
+    path.write_text(path.read_text(encoding="utf-8") + "more,positive\n", encoding="utf-8")
+    after = make_run("baseline", data, PROTOCOLS["paper"], seed=0, precision="fp32")
+    assert after.config_hash != before.config_hash
+    assert file_hash(DEMO) is None
+
+
+def test_a_test_file_counts_as_well(tmp_path: Path) -> None:
+    train, test = (write_reviews(tmp_path / name, rows=10, seed=seed) for seed, name in enumerate(("a.csv", "b.csv")))
+    data = DataConfig(name=str(train), test=str(test))
+    before = file_hash(data)
+    write_reviews(test, rows=12, seed=1)
+    assert file_hash(data) != before
+
+
+def test_a_model_file_is_named_after_itself(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "mine.yaml")
+    run = make_run(str(path), DEMO, PROTOCOLS["paper"], seed=0, precision="fp32", overrides={"hidden_size": 32})
+    assert run.model == "mine"
+    assert (run.model_overrides["hidden_size"], run.model_overrides["num_core_layers"]) == (32, 1)
+
+
+def test_a_run_id_is_a_readable_folder_name(tmp_path: Path) -> None:
+    path = write_reviews(tmp_path / "my réviews (1).csv", rows=4)
+    run = make_run("recurrent", DataConfig(name=str(path)), PROTOCOLS["paper"], seed=7, precision="fp32")
+    assert run.run_id.startswith("my-réviews--1--default-recurrent-paper-s7-")
+    assert "/" not in run.run_id and " " not in run.run_id and len(run.run_id.encode()) < 200
+    assert run.run_id.endswith(run.config_hash[:8])
+
+
+def test_every_shipped_study_loads() -> None:
+    folder = Path(__file__).parents[3] / "configs" / "studies"
+    files = sorted(folder.glob("*.yaml"))
+    assert files
+    for path in files:
+        study = load_study(path)
+        assert expand(study)
+        assert load_study(path, ["seeds=[5]"]).seeds == [5]

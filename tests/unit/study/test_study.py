@@ -1,0 +1,144 @@
+"""A study: plan, skip what is done, report, and refuse a folder of another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import RunFactory, leakage
+from reviews import snapshot
+
+from recurra.core.errors import StorageError
+from recurra.core.files import FolderLock, write_json
+from recurra.core.progress import Reporter
+from recurra.core.record import read_record, write_record
+from recurra.study import study as study_module
+from recurra.study.executor import Outcome, run_folder
+from recurra.study.machine import Machine
+from recurra.study.spec import RunConfig, StudySpec
+from recurra.study.study import StudyResult, plan_study, read_latency_file, report_study, run_study
+
+
+def spec(**values: Any) -> StudySpec:
+    return StudySpec.parse(
+        {
+            "name": "s", "title": "A study", "data": [{"name": "demo", "tokenizer": "trained"}],
+            "models": ["linear", "baseline"], "seeds": [0, 1], **values,
+        }
+    )  # fmt: skip
+
+
+class MadeUp:
+    """Stands in for the executor: writes records without training; fails the seeds it is told to."""
+
+    started: list[str]
+    failing: set[int]
+
+    def __init__(self, output: Path, machine: Machine, *, workers: int, reporter: Reporter) -> None:
+        self.output = output
+
+    def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
+        outcomes = []
+        for config in reversed(pending):
+            MadeUp.started.append(config.run_id)
+            folder = run_folder(self.output, config)
+            if config.seed in MadeUp.failing:
+                outcomes.append(Outcome(config, folder, None, "went wrong", 1))
+                continue
+            factory = RunFactory(self.output / "runs", data="demo", rows={"train": 30, "validation": 20, "test": 20})
+            audits = [leakage()] if config.seed == 1 else []
+            factory.run(config.model, seed=config.seed, run_id=config.run_id, audits=audits)
+            values = {"config_hash": config.config_hash, "config": config.plain()}
+            record = read_record(folder).model_copy(update=values)
+            write_record(folder, record)
+            outcomes.append(Outcome(config, folder, record))
+        return outcomes
+
+
+@pytest.fixture(autouse=True)
+def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    MadeUp.started, MadeUp.failing = [], set()
+    monkeypatch.setattr(study_module, "LocalExecutor", MadeUp)
+    monkeypatch.setattr(study_module, "preflight", lambda pending, machine: None)
+
+
+def run(study: StudySpec, output: Path) -> StudyResult:
+    return run_study(study, output, Machine(latency=False), reporter=Reporter(quiet=True), command="recurra study run")
+
+
+def test_a_study_runs_everything_once_and_reports_in_the_order_of_the_plan(tmp_path: Path) -> None:
+    result = run(spec(), tmp_path)
+    assert len(MadeUp.started) == 3
+    assert [outcome.config.run_id for outcome in result.outcomes] == [
+        planned.config.run_id for planned in plan_study(spec(), tmp_path)
+    ]
+    assert result.failed_runs == []
+    assert result.failed_audits == ["demo (official): leakage.contained.test"]
+    assert result.report is not None and "A study" in result.report.read_text(encoding="utf-8")
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    run(spec(), tmp_path)
+    MadeUp.started.clear()
+    run(spec(), tmp_path)
+    assert MadeUp.started == []
+    run(spec(seeds=[0, 1, 2]), tmp_path)
+    assert len(MadeUp.started) == 1 and "-s2-" in MadeUp.started[0]
+
+
+def test_a_failed_run_is_isolated_named_and_tried_again(tmp_path: Path) -> None:
+    MadeUp.failing = {1}
+    result = run(spec(), tmp_path)
+    assert [outcome.error for outcome in result.failed_runs] == ["went wrong"]
+    assert result.report is not None and "went wrong" in result.report.read_text(encoding="utf-8")
+    MadeUp.failing, MadeUp.started = set(), []
+    assert run(spec(), tmp_path).failed_runs == []
+    assert len(MadeUp.started) == 1
+
+
+def test_without_any_record_there_is_no_report(tmp_path: Path) -> None:
+    MadeUp.failing = {0, 1}
+    result = run(spec(), tmp_path)
+    assert result.report is None and len(result.failed_runs) == 3
+
+
+def test_another_study_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    run(spec(), tmp_path)
+    before = snapshot(tmp_path)
+    with pytest.raises(StorageError, match=r"holds the study 's', not 'other'; choose another --output"):
+        run(spec(name="other"), tmp_path)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x", encoding="utf-8")
+    with pytest.raises(StorageError, match="is not empty and not a study of ours"):
+        run(spec(), tmp_path)
+    assert snapshot(tmp_path) == {"thesis.tex": b"x"}
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    with FolderLock(tmp_path), pytest.raises(StorageError, match="in use by another process"):
+        run(spec(), tmp_path)
+    assert MadeUp.started == []
+
+
+def test_a_report_can_be_made_of_what_is_there(tmp_path: Path) -> None:
+    run(spec(seeds=[0]), tmp_path)
+    MadeUp.started.clear()
+    result = report_study(spec(), tmp_path, command="recurra study report")
+    assert MadeUp.started == []
+    assert [outcome.error for outcome in result.failed_runs] == ["not run yet"]
+    assert result.report is not None
+
+
+def test_a_damaged_latency_file_counts_as_none(tmp_path: Path) -> None:
+    assert read_latency_file(tmp_path) is None
+    (tmp_path / "latency.json").write_text("{", encoding="utf-8")
+    assert read_latency_file(tmp_path) is None
+    write_json(tmp_path / "latency.json", [1])
+    assert read_latency_file(tmp_path) is None
+    write_json(tmp_path / "latency.json", {"runs": {}})
+    assert read_latency_file(tmp_path) == {"runs": {}}

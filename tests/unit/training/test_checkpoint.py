@@ -1,0 +1,128 @@
+"""Training state without pickle: whole or not counted, and a damaged file is one clear line."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_model
+
+from recurra.core.errors import CheckpointError
+from recurra.training.checkpoint import (
+    latest_checkpoint,
+    load_optimizer,
+    load_random_state,
+    load_schedule,
+    mark_complete,
+    remove_checkpoints_but,
+    save_optimizer,
+    save_random_state,
+    save_schedule,
+)
+
+
+def draw() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002
+
+
+def plain(group: dict[str, object]) -> object:
+    """A group as JSON gives it back: tuples as lists."""
+    return json.loads(json.dumps(group))
+
+
+def test_only_marked_checkpoints_count_and_the_newest_by_number(tmp_path: Path) -> None:
+    assert latest_checkpoint(tmp_path / "nowhere") is None
+    for step in (9, 10, 100):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    assert latest_checkpoint(tmp_path) is None
+    mark_complete(tmp_path / "checkpoint-9", 9)
+    mark_complete(tmp_path / "checkpoint-10", 10)
+    latest = latest_checkpoint(tmp_path)
+    assert latest is not None and latest.name == "checkpoint-10"
+
+
+def test_all_but_the_named_checkpoints_are_removed(tmp_path: Path) -> None:
+    for step in (3, 6, 9, 12):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "model.safetensors").write_bytes(b"x")
+    mark_complete(tmp_path / "checkpoint-6", 6)
+    (tmp_path / "other").mkdir()
+    remove_checkpoints_but(tmp_path, {3, 9})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3", "checkpoint-9", "other"]
+
+
+def test_an_optimiser_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    model = tiny_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    for _ in range(3):
+        model(torch.randint(1, 40, (2, 5)), labels=torch.tensor([0, 1])).loss.backward()
+        optimizer.step()
+    save_optimizer(tmp_path / "optimizer.safetensors", optimizer.state_dict())
+    other = torch.optim.AdamW(model.parameters(), lr=5.0, fused=True)
+    other.load_state_dict(load_optimizer(tmp_path / "optimizer.safetensors"))
+    ours, theirs = optimizer.state_dict(), other.state_dict()
+    assert [plain(group) for group in ours["param_groups"]] == [plain(group) for group in theirs["param_groups"]]
+    assert ours["state"].keys() == theirs["state"].keys()
+    for index, entries in ours["state"].items():
+        assert entries.keys() == theirs["state"][index].keys()
+        for name, value in entries.items():
+            assert torch.equal(value, theirs["state"][index][name])
+
+
+def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
+    state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        random.gauss(0, 1)
+        save_random_state(tmp_path, 0)
+        wanted = draw(), random.gauss(0, 1)
+        draw()
+        load_random_state(tmp_path, 0)
+        assert (draw(), random.gauss(0, 1)) == wanted
+    finally:
+        random.setstate(state[0])
+        np.random.set_state(state[1])  # noqa: NPY002
+        torch.set_rng_state(state[2])
+
+
+def test_a_schedule_comes_back_with_its_infinities(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(1))
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(torch.optim.SGD([weight], lr=1.0), patience=0)
+    assert schedule.state_dict()["best"] == float("inf")
+    save_schedule(tmp_path / "schedule.json", schedule.state_dict())
+    assert load_schedule(tmp_path / "schedule.json") == json.loads(json.dumps(schedule.state_dict()))
+
+
+LOADS: dict[str, Callable[[Path], object]] = {
+    "optimizer.safetensors": lambda folder: load_optimizer(folder / "optimizer.safetensors"),
+    "schedule.json": lambda folder: load_schedule(folder / "schedule.json"),
+    "random-0.safetensors": lambda folder: load_random_state(folder, 0),
+    "random-0.json": lambda folder: load_random_state(folder, 0),
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+@pytest.mark.parametrize("damage", ["cut", "missing", "garbage"])
+def test_a_damaged_file_is_one_clear_line(name: str, damage: str, tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(1))
+    save_optimizer(tmp_path / "optimizer.safetensors", torch.optim.AdamW([weight]).state_dict())
+    save_schedule(tmp_path / "schedule.json", {"best": 1.0})
+    save_random_state(tmp_path, 0)
+    path = tmp_path / name
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:8] if damage == "cut" else b"\x80\x04garbage" * 9)
+    with pytest.raises(CheckpointError) as caught:
+        LOADS[name](tmp_path)
+    assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_resuming_with_more_processes_than_before_says_so(tmp_path: Path) -> None:
+    save_random_state(tmp_path, 0)
+    with pytest.raises(CheckpointError, match="resume with as many processes as it was started with"):
+        load_random_state(tmp_path, 1)

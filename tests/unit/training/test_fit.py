@@ -1,0 +1,270 @@
+"""Training: the same numbers from the same seed, also after a kill; nothing pickled; loud when the loss is not finite."""
+
+from __future__ import annotations
+
+import gc
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from interrupted import in_a_process, train
+from safetensors.torch import load_file
+from tiny import tiny_model, tiny_split
+
+from recurra.core.errors import RunError
+from recurra.core.files import read_json
+from recurra.core.progress import Reporter
+from recurra.core.record import TrainingRecord
+from recurra.training.checkpoint import latest_checkpoint
+from recurra.training.fit import remove_checkpoints, train_transformer
+from recurra.training.protocols import ProtocolConfig
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_collections() -> Iterator[None]:
+    """Every training ends with collections, and this process has a million objects that are no garbage."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def protocol(**values: Any) -> ProtocolConfig:
+    return ProtocolConfig(
+        **{"name": "test", "learning_rate": 5e-3, "batch_size": 16, "max_epochs": 3, "early_stopping_patience": 0, **values}
+    )
+
+
+def fit(folder: Path, chosen: ProtocolConfig, *, seed: int = 0, precision: str = "fp32", **model: Any) -> tuple[Any, TrainingRecord]:
+    torch.manual_seed(seed)
+    network = tiny_model(seed=seed, **model)
+    record = train_transformer(
+        network, tiny_split(rows=48, seed=1), tiny_split(rows=32, seed=2), chosen,
+        folder=folder, seed=seed, precision=precision, reporter=Reporter(quiet=True),
+    )  # fmt: skip
+    return network, record
+
+
+def history(folder: Path) -> list[dict[str, float]]:
+    """The history but for the clock."""
+    lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key != "wall_s"} for line in lines]
+
+
+def same_weights(first: Path, second: Path) -> bool:
+    ours, theirs = (load_file(folder / "final.safetensors") for folder in (first, second))
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def holds_pickle(path: Path) -> bool:
+    """Whether a file is a pickle (protocol 2 or later) or an archive, which is how torch keeps pickles."""
+    return zipfile.is_zipfile(path) or path.read_bytes()[:1] == b"\x80"
+
+
+def test_the_scan_for_pickles_finds_them(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(1)}, tmp_path / "new")
+    torch.save({"a": torch.ones(1)}, tmp_path / "old", _use_new_zipfile_serialization=False)
+    assert holds_pickle(tmp_path / "new") and holds_pickle(tmp_path / "old")
+
+
+# With these, the first epoch of four is the best, the rate is halved twice, and early stopping never comes.
+FIRST_IS_BEST = {"schedule": "plateau", "plateau_patience": 0, "early_stopping_patience": 9, "max_epochs": 4}
+# Here the third is the best.
+THIRD_IS_BEST = {**FIRST_IS_BEST, "learning_rate": 0.03}
+COSINE = {"schedule": "cosine", "warmup_ratio": 0.1, "gradient_accumulation": 2, "label_smoothing": 0.1}
+# Nothing counts as an improvement: training ends after epoch 3 of 9.
+STOPS_EARLY = {
+    "schedule": "plateau", "early_stopping_patience": 2, "early_stopping_threshold": 100.0, "max_epochs": 9,
+}  # fmt: skip
+PROTOCOLS = {"first": FIRST_IS_BEST, "third": THIRD_IS_BEST, "cosine": COSINE, "stops": STOPS_EARLY}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A training without a kill for each protocol."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in PROTOCOLS}
+    for name, folder in folders.items():
+        assert in_a_process(train, folder, protocol(**PROTOCOLS[name]), [], {}) == 0
+    return folders
+
+
+def result_of(folder: Path) -> TrainingRecord:
+    return TrainingRecord.model_validate(read_json(folder / "training.json"))
+
+
+def test_the_protocols_of_these_tests_are_what_they_are_meant_to_be(uninterrupted: dict[str, Path]) -> None:
+    results = {name: result_of(folder) for name, folder in uninterrupted.items()}
+    assert {name: result.best_epoch for name, result in results.items()} | {"stops": 0, "cosine": 0} == {
+        "first": 1, "third": 3, "cosine": 0, "stops": 0,
+    }  # fmt: skip
+    assert len({epoch.learning_rate for epoch in results["first"].history}) == 3
+    assert results["stops"].epochs == 3
+    assert not any(result.resumed for result in results.values())
+
+
+def check_killed(name: str, moments: list[str], uninterrupted: dict[str, Path], folder: Path) -> TrainingRecord:
+    """Trains with kills at these moments, one a process, and then without; holds it against the uninterrupted one."""
+    chosen = protocol(**PROTOCOLS[name])
+    for moment in moments:
+        assert in_a_process(train, folder, chosen, [moment], {}) == -9
+        assert not (folder / "final.safetensors").exists()
+    assert in_a_process(train, folder, chosen, [], {}) == 0
+    assert same_weights(folder, uninterrupted[name])
+    assert history(folder) == history(uninterrupted[name])
+    resumed, whole = result_of(folder), result_of(uninterrupted[name])
+    assert (resumed.epochs, resumed.steps, resumed.best_epoch) == (whole.epochs, whole.steps, whole.best_epoch)
+    return resumed
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "first step", "middle of epoch 2", "evaluation of epoch 2", "optimiser of checkpoint 2",
+        "random state of checkpoint 2", "marker of checkpoint 2", "marker of checkpoint 3",
+        "removal after checkpoint 3", "end of training",
+    ],
+)  # fmt: skip
+def test_a_killed_training_goes_on_as_if_nothing_had_been(
+    moment: str, uninterrupted: dict[str, Path], tmp_path: Path
+) -> None:
+    resumed = check_killed("first", [moment], uninterrupted, tmp_path)
+    assert resumed.resumed == (moment != "first step")
+
+
+def test_a_training_killed_again_and_again_ends_the_same(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
+    moments = ["middle of epoch 2", "optimiser of checkpoint 2", "marker of checkpoint 2", "end of training"]
+    check_killed("third", moments, uninterrupted, tmp_path)
+
+
+def test_a_warm_up_and_a_cosine_go_on_where_they_were(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
+    check_killed("cosine", ["marker of checkpoint 2"], uninterrupted, tmp_path)
+
+
+@pytest.mark.parametrize("moment", ["marker of checkpoint 2", "marker of checkpoint 3", "end of training"])
+def test_early_stopping_remembers_how_long_it_has_waited(
+    moment: str, uninterrupted: dict[str, Path], tmp_path: Path
+) -> None:
+    check_killed("stops", [moment], uninterrupted, tmp_path)
+
+
+def test_an_older_checkpoint_stays_until_the_newer_one_is_whole(tmp_path: Path) -> None:
+    """Killed before the marker, the epoch under way is lost and no other."""
+    chosen = protocol(**FIRST_IS_BEST)
+    assert in_a_process(train, tmp_path, chosen, ["marker of checkpoint 3"], {}) == -9
+    latest = latest_checkpoint(tmp_path / "checkpoints")
+    assert latest is not None and latest.name == "checkpoint-6"
+    assert (tmp_path / "checkpoints" / "checkpoint-9").is_dir()
+
+
+def test_a_finished_training_keeps_its_last_and_its_best_checkpoint(uninterrupted: dict[str, Path]) -> None:
+    kept = {name: sorted(path.name for path in (uninterrupted[name] / "checkpoints").iterdir()) for name in PROTOCOLS}
+    assert kept["first"] == ["checkpoint-12", "checkpoint-3"]
+    assert kept["third"] == ["checkpoint-12", "checkpoint-9"]
+
+
+def test_nothing_on_disk_is_a_pickle(uninterrupted: dict[str, Path]) -> None:
+    files = [path for folder in uninterrupted.values() for path in folder.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".safetensors", ".json", ".jsonl"}
+    assert [path for path in files if holds_pickle(path)] == []
+
+
+def test_a_training_can_be_moved_between_a_kill_and_the_resume(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    chosen = protocol(**THIRD_IS_BEST)
+    assert in_a_process(train, first, chosen, ["end of training"], {}) == -9
+    first.rename(second)
+    assert in_a_process(train, second, chosen, [], {}) == 0
+    assert same_weights(second, uninterrupted["third"])
+
+
+def test_the_best_epoch_is_what_stays_in_the_model(tmp_path: Path) -> None:
+    model, record = fit(tmp_path, protocol(**FIRST_IS_BEST))
+    assert record.best_epoch == 1
+    best = load_file(tmp_path / "checkpoints" / "checkpoint-3" / "model.safetensors")
+    for name in best:
+        if not name.endswith("token.weight"):
+            assert torch.equal(model.state_dict()[name], best[name]), name
+    split = tiny_split(rows=32, seed=2)
+    losses = []
+    with torch.no_grad():
+        for index in range(len(split)):
+            row = split[index]
+            ids, label = torch.tensor(row["input_ids"][None].astype(np.int64)), torch.tensor([row["labels"]])
+            losses.append(float(model.eval()(ids, labels=label).loss))
+    assert np.mean(losses) == pytest.approx(record.history[0].validation_loss, rel=1e-5)
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: Path) -> None:
+    chosen = protocol(max_epochs=1)
+    runs = [fit(tmp_path / str(number), chosen, seed=seed)[0].state_dict() for number, seed in enumerate((0, 0, 1))]
+    assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
+    assert not torch.equal(runs[0]["classifier.weight"], runs[2]["classifier.weight"])
+
+
+def test_accumulated_micro_batches_equal_the_whole_batch(tmp_path: Path) -> None:
+    """Without dropout; losses are means over a batch, so micro-batches of equal size average to the whole."""
+    values = {"max_epochs": 2, "schedule": "constant", "learning_rate": 1e-3}
+    whole, record = fit(tmp_path / "whole", protocol(**values), hidden_dropout=0.0)
+    parts, other = fit(tmp_path / "parts", protocol(**values, gradient_accumulation=4), hidden_dropout=0.0)
+    assert record.steps == other.steps == 6
+    fresh = tiny_model(hidden_dropout=0.0).state_dict()
+    moved = (whole.state_dict()["classifier.weight"] - fresh["classifier.weight"]).norm()
+    apart = (whole.state_dict()["classifier.weight"] - parts.state_dict()["classifier.weight"]).norm()
+    # The order of batches differs: batches of 4 are grouped by length in another way than batches of 16.
+    assert 0 < float(apart) < 0.8 * float(moved)
+    assert abs(other.history[0].train_loss - record.history[0].train_loss) < 0.1
+
+
+def test_label_smoothing_raises_the_training_loss_only(tmp_path: Path) -> None:
+    values = {"max_epochs": 1, "learning_rate": 1e-7, "schedule": "constant"}
+    _, plain = fit(tmp_path / "plain", protocol(**values), hidden_dropout=0.0)
+    _, smooth = fit(tmp_path / "smooth", protocol(**values, label_smoothing=0.5), hidden_dropout=0.0)
+    assert smooth.history[0].validation_loss == pytest.approx(plain.history[0].validation_loss, rel=1e-4)
+    assert smooth.history[0].train_loss != pytest.approx(plain.history[0].train_loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_training_learns(precision: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = tiny_model(hidden_dropout=0.0)
+    split = tiny_split(rows=256, seed=1)
+    record = train_transformer(
+        model, split, split, protocol(learning_rate=2e-2, max_epochs=6, batch_size=32),
+        folder=tmp_path, seed=0, precision=precision, reporter=Reporter(quiet=True),
+    )  # fmt: skip
+    assert record.history[-1].validation_accuracy > 0.85
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert record.tokens_per_s > 0 and record.peak_memory_mib > 10
+    assert len((tmp_path / "history.jsonl").read_text(encoding="utf-8").splitlines()) == record.epochs
+
+
+def test_a_loss_that_is_not_finite_stops_with_one_clear_line(tmp_path: Path) -> None:
+    model = tiny_model()
+    with torch.no_grad():
+        model.classifier.bias[0] = float("nan")
+    with pytest.raises(RunError, match=r"the loss is not finite in epoch 1; lower learning_rate or raise precision"):
+        train_transformer(
+            model, tiny_split(), tiny_split(), protocol(),
+            folder=tmp_path, seed=0, precision="fp32", reporter=Reporter(quiet=True),
+        )  # fmt: skip
+
+
+def test_progress_names_every_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train_transformer(
+        tiny_model(), tiny_split(), tiny_split(), protocol(max_epochs=2),
+        folder=tmp_path, seed=0, precision="fp32", reporter=Reporter(),
+    )  # fmt: skip
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "epoch 1: train loss" in captured.err and "epoch 2: train loss" in captured.err
+
+
+def test_checkpoints_are_removed_on_demand(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "checkpoint-3").mkdir(parents=True)
+    remove_checkpoints(tmp_path)
+    remove_checkpoints(tmp_path)
+    assert list(tmp_path.iterdir()) == []
