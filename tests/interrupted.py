@@ -10,6 +10,7 @@ import gc
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import resource
 import signal
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
@@ -20,6 +21,7 @@ import transformers
 
 import recurra.study.run as run_module
 import recurra.training.trainer as trainer_module
+from recurra.core.errors import StorageError
 from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord
 from recurra.study.machine import Machine
@@ -78,6 +80,7 @@ def die_before(owner: Any, name: str, call: int) -> None:
 MOMENTS: dict[str, tuple[Any, str, int]] = {
     "first step": (trainer_module.RecurraTrainer, "training_step", 1),
     "middle of epoch 2": (trainer_module.RecurraTrainer, "training_step", 5),
+    "step 30": (trainer_module.RecurraTrainer, "training_step", 30),
     "evaluation of epoch 2": (trainer_module.RecurraTrainer, "evaluate", 2),
     "optimiser of checkpoint 2": (trainer_module, "save_optimizer", 2),
     "random state of checkpoint 2": (trainer_module, "save_random_state", 2),
@@ -103,6 +106,7 @@ def _prepare(moments: list[str]) -> None:
 def train(folder: Path, protocol: ProtocolConfig, moments: list[str], options: dict[str, Any]) -> None:
     """Trains a tiny model in ``folder`` and saves its weights as ``final.safetensors``; dies at the first moment."""
     from safetensors.torch import save_model
+
     from tiny import tiny_model, tiny_split
 
     _prepare(moments)
@@ -125,3 +129,14 @@ def execute(config: dict[str, Any], folder: Path, moments: list[str], keep_check
     machine = Machine(threads=1, latency=False, cache_dir=cache, keep_checkpoints=keep_checkpoints)
     record: RunRecord | None = run_module.execute_run(RunConfig.parse(config), folder, machine, Reporter(quiet=True))
     assert record is not None
+
+
+def execute_with_little_space(config: dict[str, Any], folder: Path, most_bytes: int) -> None:
+    """Executes a run that may write no file larger than ``most_bytes``; leaves the error's text in ``refused.txt``."""
+    _prepare([])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    machine = Machine(threads=1, latency=False, cache_dir=folder.parent / "cache")
+    try:
+        run_module.execute_run(RunConfig.parse(config), folder, machine, Reporter(quiet=True))
+    except StorageError as error:
+        (folder.parent / "refused.txt").write_text(str(error), encoding="utf-8")

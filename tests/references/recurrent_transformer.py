@@ -66,7 +66,9 @@ def attention(states: list[Tensor], weights: Weights, prefix: str, config: Any) 
             ]
             shares = softmax(scores)
             heads.append(sum(share * value[other][part] for share, other in zip(shares, visible, strict=True)))
-        outputs.append(affine(torch.cat(heads), weights[f"{prefix}.out_proj.weight"], weights[f"{prefix}.out_proj.bias"]))
+        outputs.append(
+            affine(torch.cat(heads), weights[f"{prefix}.out_proj.weight"], weights[f"{prefix}.out_proj.bias"])
+        )
     return outputs
 
 

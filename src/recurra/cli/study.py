@@ -20,19 +20,34 @@ StudyOutput = Annotated[Path | None, typer.Option("--output", "-o", help="Folder
 
 @app.command("plan")
 def plan(file: File, output: StudyOutput = None, as_json: options.Json = False) -> None:
-    """Show the runs of a study and what is already done. Example: recurra study plan configs/studies/sst2.yaml."""
+    """Show the runs of a study: done, failed, to do. Example: recurra study plan configs/studies/sst2.yaml."""
     from recurra.study.spec import load_study
     from recurra.study.study import plan_study
 
     spec = load_study(file)
     runs = plan_study(spec, output or Path("runs") / spec.name)
-    rows = [{"run_id": run.config.run_id, "done": run.record is not None, "folder": str(run.folder)} for run in runs]
+    rows = [
+        {
+            "run_id": run.config.run_id,
+            "done": run.record is not None,
+            "state": run.state,
+            "reason": run.reason,
+            "folder": str(run.folder),
+        }
+        for run in runs
+    ]
     if as_json:
         print_json({"name": spec.name, "runs": rows})
         return
     done = sum(run.record is not None for run in runs)
-    table = [[str(row["run_id"]), "done" if row["done"] else "to do"] for row in rows]
-    print_table(f"{spec.name}: {len(runs)} runs, {done} done", ["run", "state"], table)
+    table = [[run.config.run_id, run.state, run.reason or ""] for run in runs]
+    headings = ["Run", "State", "Reason"]
+    print_table(f"{spec.name}: {len(runs)} runs, {done} done", headings, table, left=("State", "Reason"))
+
+
+app.command(
+    "status", help="The same as 'recurra study plan'. Example: recurra study status configs/studies/sst2.yaml."
+)(plan)
 
 
 @app.command("run")
@@ -47,9 +62,9 @@ def run(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Run what a study lacks, then write its report. Example: recurra study run configs/studies/sst2.yaml.
+    """Run what a study lacks, then write its report; killed and started again, it goes on where it stopped.
 
-    Killed at any moment and started again, it goes on where it stopped.
+    Example: recurra study run configs/studies/sst2.yaml
     """
     from recurra.core.progress import Reporter
     from recurra.study.machine import Machine

@@ -82,6 +82,6 @@ class LinearEngine:
         """Reads the linear model from a model folder."""
         return cls(LinearClassifier.load(folder))
 
-    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
+    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:  # noqa: ARG002 - an Engine's
         """Returns ``(texts, labels)`` for cleaned texts; all at once, which is fastest for a sparse product."""
         return self.model.logits(texts)

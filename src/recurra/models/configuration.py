@@ -27,8 +27,8 @@ class RecurraConfig(PreTrainedConfig):
     """A Transformer whose core layers are applied several times.
 
     The network is: embeddings, ``num_prelude_layers`` layers, the core of ``num_core_layers`` layers applied
-    ``num_recurrences`` times, ``num_coda_layers`` layers, an optional final norm. A stacked Transformer is the same with
-    one recurrence, so that comparing the two changes the shape and nothing else. One recurrence ``r`` computes
+    ``num_recurrences`` times, ``num_coda_layers`` layers, an optional final norm. A stacked Transformer is the same
+    with one recurrence, so that comparing the two changes the shape and nothing else. One recurrence ``r`` computes
 
         h(r+1) = F(h(r) [+ recurrence embedding r] [+ injected input]) + residual_scale * h(r)
 

@@ -57,7 +57,8 @@ def _load(folder: Path, weights: Path) -> RecurraForSequenceClassification:
             present = set(handle.keys())
     except SafetensorError as error:
         raise CheckpointError(
-            f"'{weights}' is not a whole safetensors file ({error}): truncated, or a pickle under that name; copy it again"
+            f"'{weights}' is not a whole safetensors file ({error}): truncated, "
+            "or a pickle under that name; copy it again"
         ) from error
     loading = logging.getLogger("transformers")
     level = loading.level

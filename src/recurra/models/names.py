@@ -25,7 +25,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "stacked-narrow": ("control: recurrent's width and compute, nothing shared", {**_NARROW, **_stacked(6)}),
     "stacked-shallow": ("control: recurrent's parameters, half its compute", {**_NARROW, **_stacked(3)}),
     "baseline-tiny": ("stacked, 4 layers, width 128: for the demo and small files", {**_TINY_WIDE, **_stacked(4)}),
-    "recurrent-tiny": ("2 layers applied twice, width 96: for the demo and small files", {**_TINY_NARROW, **_recurrent(2, 2)}),
+    "recurrent-tiny": ("2 layers applied twice, width 96: for the demo", {**_TINY_NARROW, **_recurrent(2, 2)}),
 }
 
 PRESET_NAMES = tuple(PRESETS)

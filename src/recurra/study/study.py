@@ -14,10 +14,12 @@ from recurra.core.errors import StorageError
 from recurra.core.files import FolderLock, read_json, write_text
 from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord
+from recurra.study.claim import CONFIG_NAME
 from recurra.study.executor import LocalExecutor, Outcome, find_record, run_folder
 from recurra.study.machine import Machine
 from recurra.study.preflight import preflight
 from recurra.study.spec import RunConfig, StudySpec, expand
+from recurra.study.worker import ERROR_NAME
 
 SPEC_NAME = "study.yaml"
 LATENCY_NAME = "latency.json"
@@ -30,6 +32,23 @@ class PlannedRun:
     config: RunConfig
     folder: Path
     record: RunRecord | None
+
+    @property
+    def state(self) -> str:
+        """``done``, ``failed``, ``started`` (under way, or interrupted) or ``to do``."""
+        if self.record is not None:
+            return "done"
+        if self.reason is not None:
+            return "failed"
+        return "started" if (self.folder / CONFIG_NAME).exists() else "to do"
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run failed when it was last tried."""
+        try:
+            return None if self.record is not None else str(read_json(self.folder / ERROR_NAME)["error"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
 
 @dataclass(frozen=True)

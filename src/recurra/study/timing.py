@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def _time_data(
     calls: dict[str, Callable[[Any], Any]] = {}
     for record in representatives.values():
         classifier = Classifier.from_run(output / "runs" / record.run_id)
-        calls[record.run_id] = lambda batch, classifier=classifier: classifier.logits(batch, clean=False)
+        calls[record.run_id] = partial(classifier.logits, clean=False)
     sizes = {1, *(int(record.config["protocol"]["evaluation_batch_size"]) for record in members)}
     measured: dict[str, dict[str, LatencyRecord]] = defaultdict(dict)
     for size in sorted(sizes):

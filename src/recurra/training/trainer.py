@@ -92,7 +92,7 @@ class RecurraTrainer(Trainer):
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
         """Smooths labels while training only: the loss that chooses the epoch is the plain cross-entropy."""
-        smoother = self.label_smoother
+        smoother = vars(self)["label_smoother"]
         if not model.training:
             self.label_smoother = None
         try:

@@ -1,8 +1,8 @@
 """Training only the rows of the token table that the data can reach.
 
-A corpus rarely uses the whole vocabulary: SST-2 reaches 38 % of BERT's. The other rows have zero gradients in every step,
-yet the optimiser reads and writes their moments, clipping reads their gradients, and the backward pass zeroes them. On a
-CPU that is a tenth of a training step and most of the optimiser's memory.
+A corpus rarely uses the whole vocabulary: SST-2 reaches 38 % of BERT's. The other rows have zero gradients in every
+step, yet the optimiser reads and writes their moments, clipping reads their gradients, and the backward pass zeroes
+them. On a CPU that is a tenth of a training step and most of the optimiser's memory.
 """
 
 from __future__ import annotations

@@ -101,6 +101,31 @@ def test_audit_data_is_loud_about_a_leak(tmp_path: Path, capsys: pytest.CaptureF
         assert err.startswith("AUDIT FAILED: ") and "leakage.exact.test" in err
 
 
+def test_study_plan_says_what_is_done_failed_started_and_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_reviews(tmp_path / "r.csv")
+    study, output = tmp_path / "s.yaml", tmp_path / "out"
+    text = f"name: s\ndata: [{{name: '{path}', tokenizer: trained}}]\nmodels: [linear, recurrent]\nseeds: [0, 1]\n"
+    study.write_text(text)
+    arguments = ["study", "plan", str(study), "--output", str(output)]
+    runs = answer(capsys, *arguments)["runs"]
+    assert [run["state"] for run in runs] == ["to do"] * 3
+    failed, started = Path(runs[1]["folder"]), Path(runs[2]["folder"])
+    failed.mkdir(parents=True)
+    started.mkdir()
+    (failed / "error.json").write_text('{"error": "the loss is not finite"}')
+    (started / "config.yaml").touch()
+    runs = answer(capsys, *arguments)["runs"]
+    assert [(run["state"], run["reason"]) for run in runs] == [
+        ("to do", None),
+        ("failed", "the loss is not finite"),
+        ("started", None),
+    ]
+    assert main(["study", "status", str(study), "--output", str(output)]) == 0
+    assert "the loss is not finite" in capsys.readouterr().out
+
+
 def test_audit_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
     audits = {audit["name"]: audit for audit in answer(capsys, "audit", "model", "recurrent-tiny")["audits"]}
     assert set(audits) == {"invariance.padding", "invariance.neighbours", "parameters.count"}

@@ -42,14 +42,20 @@ JSON = st.recursive(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"name": "a", "epoch": 3}, "unknown key 'epoch' (did you mean 'epochs'?); allowed: name, epochs, inner, others"),
+        (
+            {"name": "a", "epoch": 3},
+            "unknown key 'epoch' (did you mean 'epochs'?); allowed: name, epochs, inner, others",
+        ),
         ({"name": "a", "inner": {"rat": 1}}, "unknown key 'inner.rat' (did you mean 'rate'?); allowed: rate, schedule"),
         ({"name": "a", "others": [{"rat": 1}]}, "(did you mean 'rate'?); allowed: rate, schedule"),
         ({"epochs": 3}, "key 'name' is missing; add it"),
         ({"name": "a", "epochs": "many"}, "'epochs' is \"many\": input should be a valid integer"),
         ({"name": "a", "epochs": 1.5}, "'epochs' is 1.5: "),
         ({"name": "a", "inner": {"rate": 0}}, "'inner.rate' is 0: input should be greater than 0"),
-        ({"name": "a", "inner": {"schedule": "cos"}}, "'inner.schedule' is \"cos\": input should be 'cosine' or 'linear'"),
+        (
+            {"name": "a", "inner": {"schedule": "cos"}},
+            "'inner.schedule' is \"cos\": input should be 'cosine' or 'linear'",
+        ),
         ({"name": "a", "inner": {"rate": float("inf")}}, "'inner.rate' is Infinity: "),
     ],
 )
@@ -162,7 +168,9 @@ def test_a_hash_does_not_depend_on_the_order_of_keys(values: dict[str, Any]) -> 
 def test_a_hash_tells_values_apart(first: Any, second: Any) -> None:
     import json
 
-    assert (content_hash(first) == content_hash(second)) == (json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True))
+    assert (content_hash(first) == content_hash(second)) == (
+        json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
+    )
 
 
 def test_a_hash_depends_on_the_order_of_a_list_and_refuses_non_finite_numbers() -> None:

@@ -75,7 +75,10 @@ def test_a_kill_in_the_middle_leaves_the_old_file(old: str | None, tmp_path: Pat
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (errno.ENOSPC, "no space left on the device; free some or choose another --output; what was there is untouched"),
+        (
+            errno.ENOSPC,
+            "no space left on the device; free some or choose another --output; what was there is untouched",
+        ),
         (errno.EDQUOT, "disk quota exceeded"),
         (errno.EACCES, "permission denied; choose a folder that you may write to"),
         (errno.EROFS, "read-only file system"),
@@ -146,7 +149,10 @@ def test_other_errors_pass_through(tmp_path: Path) -> None:
 def test_a_folder_belongs_to_one_holder_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with FolderLock(folder):
-        with pytest.raises(StorageError, match=rf"is in use by another process \(pid {os.getpid()}\)"), FolderLock(folder):
+        with (
+            pytest.raises(StorageError, match=rf"is in use by another process \(pid {os.getpid()}\)"),
+            FolderLock(folder),
+        ):
             pass
         assert (folder / LOCK_NAME).read_text() == str(os.getpid())
     assert leftovers(folder) == []
@@ -169,7 +175,10 @@ def test_another_process_is_refused_until_the_holder_is_killed(tmp_path: Path) -
     ) as holder:
         try:
             assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-            with pytest.raises(StorageError, match=rf"in use by another process \(pid {holder.pid}\)"), FolderLock(tmp_path):
+            with (
+                pytest.raises(StorageError, match=rf"in use by another process \(pid {holder.pid}\)"),
+                FolderLock(tmp_path),
+            ):
                 pass
         finally:
             holder.kill()

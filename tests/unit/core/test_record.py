@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from factories import RunFactory, leakage
 
+from factories import RunFactory, leakage
 from recurra.core.errors import CheckpointError
 from recurra.core.record import SCHEMA_VERSION, read_record, write_record
 

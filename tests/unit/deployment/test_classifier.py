@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from reviews import review_rows
-from tiny import stir, tiny_model
 
 from recurra import Classifier
 from recurra.core.errors import CheckpointError
@@ -17,6 +15,8 @@ from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.classifier import load_engine, softmax
 from recurra.deployment.engines import TransformerEngine, pad_rows
+from reviews import review_rows
+from tiny import stir, tiny_model
 
 TEXTS = [text for text, _ in review_rows(40)]
 

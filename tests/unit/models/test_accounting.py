@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import tiny_config, tiny_model
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -16,6 +15,7 @@ from recurra import RecurraForSequenceClassification, preset
 from recurra.core.errors import ConfigurationError
 from recurra.models.accounting import count_parameters, flops_per_token, forward_flops
 from recurra.models.presets import preset_names
+from tiny import tiny_config, tiny_model
 
 SPECIFIED = {
     ("baseline", 2): 25_912_706,
@@ -87,7 +87,9 @@ def test_every_preset_is_counted_as_it_is_built(name: str) -> None:
 
 
 def test_an_unknown_preset_names_the_nearest_and_all() -> None:
-    with pytest.raises(ConfigurationError, match=r"unknown model preset 'recurent' \(did you mean 'recurrent'\?\); allowed:"):
+    with pytest.raises(
+        ConfigurationError, match=r"unknown model preset 'recurent' \(did you mean 'recurrent'\?\); allowed:"
+    ):
         preset("recurent")
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import tiny_model
 from torch.nn import functional
 
 from recurra import RecurraModel
 from recurra.models.attention import apply_rotary, attend, attention_mask, rotary_table
+from tiny import tiny_model
 
 CPU = torch.device("cpu")
 
@@ -83,9 +83,7 @@ def test_norms_do_not_underflow_in_half_precision() -> None:
             states = torch.full((1, 1, 16), size, dtype=dtype)
             states[..., ::2] *= -1
             wanted = size / math.sqrt(size**2 + 1e-6)
-            torch.testing.assert_close(
-                norm(states).float().abs(), torch.full((1, 1, 16), wanted), rtol=1e-2, atol=1e-2
-            )
+            torch.testing.assert_close(norm(states).float().abs(), torch.full((1, 1, 16), wanted), rtol=1e-2, atol=1e-2)
         assert torch.equal(norm(torch.zeros(1, 1, 16, dtype=dtype)).float(), torch.zeros(1, 1, 16))
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import SHAPE, tiny_config, tiny_model
 from transformers import AutoConfig
 
 from recurra import RecurraConfig, RecurraForSequenceClassification
 from recurra.core.errors import ConfigurationError
+from tiny import SHAPE, tiny_config, tiny_model
 
 
 @pytest.mark.parametrize(

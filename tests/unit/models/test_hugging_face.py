@@ -12,7 +12,6 @@ import pytest
 import torch
 import transformers
 from datasets import Dataset
-from tiny import stir, tiny_config, tiny_model, tiny_split
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -23,6 +22,7 @@ from transformers import (
 
 from recurra import RecurraConfig, RecurraForSequenceClassification, RecurraModel
 from recurra.models.accounting import count_parameters
+from tiny import stir, tiny_config, tiny_model, tiny_split
 
 SHAPES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -148,16 +148,26 @@ def test_the_stock_trainer_scales_accumulated_gradients_right(tmp_path: Path) ->
 
 def test_the_stock_trainer_learns_and_saves(tmp_path: Path) -> None:
     split = tiny_split(rows=128)
-    rows = Dataset.from_list([{"input_ids": split[index]["input_ids"], "labels": split[index]["labels"]} for index in range(128)])
+    rows = Dataset.from_list(
+        [{"input_ids": split[index]["input_ids"], "labels": split[index]["labels"]} for index in range(128)]
+    )
     model = tiny_model(hidden_dropout=0.0)
 
     def pad(batch: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         width = max(len(row["input_ids"]) for row in batch)
         ids = torch.tensor([list(row["input_ids"]) + [0] * (width - len(row["input_ids"])) for row in batch])
-        return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": torch.tensor([row["labels"] for row in batch])}
+        return {
+            "input_ids": ids,
+            "attention_mask": (ids > 0).long(),
+            "labels": torch.tensor([row["labels"] for row in batch]),
+        }
 
     arguments = stock_arguments(
-        tmp_path, num_train_epochs=12, optim="adamw_torch", per_device_train_batch_size=16, per_device_eval_batch_size=32
+        tmp_path,
+        num_train_epochs=12,
+        optim="adamw_torch",
+        per_device_train_batch_size=16,
+        per_device_eval_batch_size=32,
     )
     trainer = Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows, data_collator=pad)
     before = trainer.evaluate()["eval_loss"]
@@ -173,7 +183,10 @@ def test_labels_travel_with_the_configuration(tmp_path: Path) -> None:
     names = {0: "negative", 1: "positive"}
     model = tiny_model(id2label=names, label2id={name: index for index, name in names.items()})
     model.save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))["id2label"] == {"0": "negative", "1": "positive"}
+    assert json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))["id2label"] == {
+        "0": "negative",
+        "1": "positive",
+    }
     assert AutoConfig.from_pretrained(tmp_path).id2label == names
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_model
 
 from recurra.core.errors import ConfigurationError
 from recurra.models.inference import check_precision, predict_logits
+from tiny import tiny_model
 
 
 def test_rows_come_back_in_their_own_order_whatever_the_batches() -> None:
@@ -44,7 +44,9 @@ def test_bf16_is_near_fp32() -> None:
 
 
 def test_an_unknown_precision_names_the_nearest() -> None:
-    with pytest.raises(ConfigurationError, match=r"unknown precision 'bf61' \(did you mean 'bf16'\?\); allowed: fp32, bf16, fp16"):
+    with pytest.raises(
+        ConfigurationError, match=r"unknown precision 'bf61' \(did you mean 'bf16'\?\); allowed: fp32, bf16, fp16"
+    ):
         check_precision("bf61")
 
 

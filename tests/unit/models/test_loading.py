@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import tiny_config, tiny_model
 
 from recurra.core.errors import CheckpointError
 from recurra.models.loading import load_classifier_model
+from tiny import tiny_config, tiny_model
 
 
 def truncate(folder: Path) -> None:
@@ -122,7 +122,9 @@ def test_an_unusable_folder_is_one_clear_line(damage: Callable[[Path], None], me
 
 
 def test_a_missing_folder_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is not a model folder: no config.json; give RUN/model of a finished run"):
+    with pytest.raises(
+        CheckpointError, match="is not a model folder: no config.json; give RUN/model of a finished run"
+    ):
         load_classifier_model(tmp_path / "nowhere")
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from references import recurrent_transformer as reference
-from tiny import stir, tiny_config, tiny_model
 from torch import Tensor
 
 from recurra import RecurraForSequenceClassification, RecurraModel
 from recurra.core.errors import ConfigurationError
+from references import recurrent_transformer as reference
+from tiny import stir, tiny_config, tiny_model
 
 # Ours turns queries and keys in FP32 whatever the states' type, hence not the 1e-12 that float64 could give.
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
@@ -175,7 +175,9 @@ def test_computing_only_leading_positions_equals_the_full_computation(variant: s
     (wanted * direction).sum().backward()
     (got * direction).sum().backward()
     for (name, first), (_, second) in zip(full.named_parameters(), short.named_parameters(), strict=True):
-        torch.testing.assert_close(first.grad, second.grad, rtol=1e-8, atol=1e-10, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(
+            first.grad, second.grad, rtol=1e-8, atol=1e-10, msg=lambda text, n=name: f"{n}: {text}"
+        )
 
 
 def test_a_stacked_model_is_the_recurrent_one_with_one_recurrence() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from reviews import snapshot
 
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.data.configuration import DataConfig
@@ -13,6 +12,7 @@ from recurra.study.claim import claim_folder, load_run_config
 from recurra.study.machine import Machine
 from recurra.study.spec import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
+from reviews import snapshot
 
 
 def config(seed: int = 0) -> RunConfig:
@@ -30,7 +30,9 @@ def test_a_fresh_folder_gets_the_configuration(tmp_path: Path) -> None:
 def test_a_folder_of_another_run_is_refused_and_untouched(tmp_path: Path) -> None:
     claim_folder(config(), tmp_path)
     before = snapshot(tmp_path)
-    with pytest.raises(StorageError, match=r"holds another run \(demo-default-baseline-paper-s0-.*, wanted .*-s1-") as caught:
+    with pytest.raises(
+        StorageError, match=r"holds another run \(demo-default-baseline-paper-s0-.*, wanted .*-s1-"
+    ) as caught:
         claim_folder(config(seed=1), tmp_path)
     assert "choose another --output" in str(caught.value)
     assert snapshot(tmp_path) == before

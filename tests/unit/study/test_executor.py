@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from factories import RunFactory
 
+from factories import RunFactory
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record, write_record
 from recurra.data.configuration import DataConfig

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reviews import write_reviews, write_tiny_model
 
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
 from recurra.models.names import PRESET_NAMES
 from recurra.study.spec import LINEAR, StudySpec, expand, file_hash, load_study, make_run
 from recurra.training.protocols import PROTOCOLS
+from reviews import write_reviews, write_tiny_model
 
 DEMO = DataConfig(name="demo")
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import RunFactory, leakage
-from reviews import snapshot
 
+from factories import RunFactory, leakage
 from recurra.core.errors import StorageError
 from recurra.core.files import FolderLock, write_json
 from recurra.core.progress import Reporter
@@ -19,6 +18,7 @@ from recurra.study.executor import Outcome, run_folder
 from recurra.study.machine import Machine
 from recurra.study.spec import RunConfig, StudySpec
 from recurra.study.study import StudyResult, plan_study, read_latency_file, report_study, run_study
+from reviews import snapshot
 
 
 def spec(**values: Any) -> StudySpec:

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_model
 
 from recurra.core.errors import CheckpointError
 from recurra.training.checkpoint import (
@@ -24,10 +23,11 @@ from recurra.training.checkpoint import (
     save_random_state,
     save_schedule,
 )
+from tiny import tiny_model
 
 
 def draw() -> tuple[float, float, float]:
-    return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
 def plain(group: dict[str, object]) -> object:
@@ -75,7 +75,7 @@ def test_an_optimiser_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
-    state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         random.gauss(0, 1)
         save_random_state(tmp_path, 0)
@@ -85,7 +85,7 @@ def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
         assert (draw(), random.gauss(0, 1)) == wanted
     finally:
         random.setstate(state[0])
-        np.random.set_state(state[1])  # noqa: NPY002
+        np.random.set_state(state[1])
         torch.set_rng_state(state[2])
 
 

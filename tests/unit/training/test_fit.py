@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from interrupted import in_a_process, train
 from safetensors.torch import load_file
-from tiny import tiny_model, tiny_split
 
+from interrupted import in_a_process, train
 from recurra.core.errors import RunError
 from recurra.core.files import read_json
 from recurra.core.progress import Reporter
@@ -23,6 +22,7 @@ from recurra.core.record import TrainingRecord
 from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.fit import remove_checkpoints, train_transformer
 from recurra.training.protocols import ProtocolConfig
+from tiny import tiny_model, tiny_split
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,11 +35,20 @@ def _quick_collections() -> Iterator[None]:
 
 def protocol(**values: Any) -> ProtocolConfig:
     return ProtocolConfig(
-        **{"name": "test", "learning_rate": 5e-3, "batch_size": 16, "max_epochs": 3, "early_stopping_patience": 0, **values}
+        **{
+            "name": "test",
+            "learning_rate": 5e-3,
+            "batch_size": 16,
+            "max_epochs": 3,
+            "early_stopping_patience": 0,
+            **values,
+        }
     )
 
 
-def fit(folder: Path, chosen: ProtocolConfig, *, seed: int = 0, precision: str = "fp32", **model: Any) -> tuple[Any, TrainingRecord]:
+def fit(
+    folder: Path, chosen: ProtocolConfig, *, seed: int = 0, precision: str = "fp32", **model: Any
+) -> tuple[Any, TrainingRecord]:
     torch.manual_seed(seed)
     network = tiny_model(seed=seed, **model)
     record = train_transformer(

@@ -45,8 +45,16 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "overrides", "message"),
     [
-        ("papre", [], r"unknown protocol 'papre' \(did you mean 'paper'\?\); allowed: paper, tuned, demo, a .yaml file"),
-        ("paper", ["learning_rat=1"], r"protocol 'paper': unknown key 'learning_rat' \(did you mean 'learning_rate'\?\)"),
+        (
+            "papre",
+            [],
+            r"unknown protocol 'papre' \(did you mean 'paper'\?\); allowed: paper, tuned, demo, a .yaml file",
+        ),
+        (
+            "paper",
+            ["learning_rat=1"],
+            r"protocol 'paper': unknown key 'learning_rat' \(did you mean 'learning_rate'\?\)",
+        ),
         ("paper", ["learning_rate=-1"], r"'learning_rate' is -1: input should be greater than 0"),
         ("paper", ["schedule=plato"], r"'schedule' is \"plato\""),
         ("paper", ["gradient_accumulation=3"], r"'gradient_accumulation' is 3: must divide batch_size 16"),

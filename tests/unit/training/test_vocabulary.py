@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_model, tiny_split
 
 from recurra.data.batching import Collator
 from recurra.training.vocabulary import reachable_vocabulary
+from tiny import tiny_model, tiny_split
 
 
 def test_steps_on_the_narrow_table_are_those_on_the_whole_one() -> None:

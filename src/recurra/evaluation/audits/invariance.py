@@ -16,7 +16,7 @@ import copy
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +31,17 @@ MIN_ROWS = 2
 Tokens = npt.NDArray[np.int64]
 
 
+class TokenRows(Protocol):
+    """Tokenised rows by number, each a mapping with ``input_ids``; a list of mappings, or an encoded split."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Mapping[str, Any]: ...
+
+
 def audit_invariance(
     model: torch.nn.Module,
-    encoded: Sequence[Mapping[str, Any]],
+    encoded: TokenRows,
     *,
     pad_token_id: int = 0,
     rows: int = 12,
@@ -164,7 +172,7 @@ def _judge(kind: str, differences: Mapping[str, float], *, scale: float, rows: i
     )
 
 
-def _choose_rows(encoded: Sequence[Mapping[str, Any]], rows: int, seed: int) -> list[Tokens]:
+def _choose_rows(encoded: TokenRows, rows: int, seed: int) -> list[Tokens]:
     """A random choice of distinct rows with the shortest and the longest of a larger choice among them."""
     rng = np.random.default_rng(derive_seed(seed, "invariance", "rows"))
     positions = rng.permutation(len(encoded))[: max(rows * 20, 200)].tolist()

@@ -1,0 +1,176 @@
+"""One run from configuration to record, also through kills and a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interrupted import MOMENTS, execute, execute_with_little_space, in_a_process
+from recurra.core.errors import StorageError
+from recurra.core.progress import Reporter
+from recurra.core.record import RunRecord, read_record
+from recurra.evaluation.metrics import evaluate_logits
+from recurra.evaluation.predictions import read_predictions
+from recurra.study.claim import claim_folder
+from recurra.study.machine import Machine
+from recurra.study.run import execute_run
+from reviews import snapshot
+from tiny_runs import TrainedRun
+
+
+def history(folder: Path) -> list[dict[str, float]]:
+    lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key != "wall_s"} for line in lines]
+
+
+def assert_same_result(folder: Path, other: Path) -> None:
+    """Weights, tokenizer, predictions, history and figures are equal, bit for bit."""
+    for part in ("model", "predictions"):
+        assert snapshot(folder / part) == snapshot(other / part)
+    assert history(folder) == history(other)
+    ours, theirs = read_record(folder), read_record(other)
+    for name in ("run_id", "config", "config_hash", "seed", "data", "model", "metrics", "audits"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+
+
+def test_a_finished_run_has_everything_that_the_interface_names(trained: TrainedRun) -> None:
+    names = {path.name for path in trained.folder.iterdir()}
+    assert names == {
+        "config.yaml", "record.json", "history.jsonl", "model", "predictions", "training.json", "checkpoints",
+    }  # fmt: skip
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= {
+        path.name for path in (trained.folder / "model").iterdir()
+    }
+    record = read_record(trained.folder)
+    assert (record.run_id, record.config) == (trained.config.run_id, trained.config.plain())
+    assert record.model.file_size_bytes == (trained.folder / "model" / "model.safetensors").stat().st_size
+    assert record.training.epochs == len(history(trained.folder)) == 3
+    for split in record.data.reported_splits:
+        predictions = read_predictions(trained.folder, split)
+        assert evaluate_logits(predictions.logits, predictions.labels) == record.metrics[split]
+        assert record.metrics[split].rows == record.data.splits[split].rows
+
+
+def test_nothing_in_a_run_folder_is_a_pickle(trained: TrainedRun) -> None:
+    files = [path for path in trained.folder.rglob("*") if path.is_file()]
+    assert any("checkpoint-" in str(path) for path in files)
+    pickles = [path for path in files if zipfile.is_zipfile(path) or path.read_bytes()[:1] == b"\x80"]
+    assert pickles == []
+    assert {path.suffix for path in files} == {".safetensors", ".json", ".jsonl", ".parquet", ".yaml"}
+
+
+def test_a_finished_run_is_not_run_again(trained: TrainedRun) -> None:
+    before = snapshot(trained.folder)
+    record = claim_folder(trained.config, trained.folder)
+    assert isinstance(record, RunRecord)
+    assert in_a_process(execute, trained.config.plain(), trained.folder, ["first step"]) == 0
+    assert snapshot(trained.folder) == before
+
+
+def test_another_run_in_the_same_folder_is_refused(trained: TrainedRun) -> None:
+    other = trained.config.model_copy(update={"seed": 1})
+    before = snapshot(trained.folder)
+    with pytest.raises(StorageError, match="holds another run"):
+        execute_run(other, trained.folder, Machine(threads=1), Reporter(quiet=True))
+    assert snapshot(trained.folder) == before
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        ["step 30"],
+        ["marker of checkpoint 2", "end of training"],
+        ["model folder"],
+        ["note that training is done"],
+        ["predictions"],
+        ["record"],
+    ],
+    ids=lambda moments: ", ".join(moments),
+)
+def test_a_killed_run_started_again_gives_what_it_would_have_given(
+    moments: list[str], trained: TrainedRun, tmp_path: Path
+) -> None:
+    assert set(moments) <= set(MOMENTS)
+    folder, config = tmp_path / "run", trained.config.plain()
+    for moment in moments:
+        assert in_a_process(execute, config, folder, [moment]) == -signal.SIGKILL
+        assert not (folder / "record.json").exists()
+    assert in_a_process(execute, config, folder, []) == 0
+    assert_same_result(folder, trained.folder)
+    assert not (folder / "checkpoints").exists()
+    assert not (folder / ".lock").exists()
+
+
+@pytest.mark.parametrize("most_bytes", [400, 30_000])
+def test_a_full_disk_is_one_clear_line_and_the_run_goes_on_when_there_is_space(
+    most_bytes: int, trained: TrainedRun, tmp_path: Path
+) -> None:
+    """400 bytes do not hold the configuration, 30,000 not the first checkpoint."""
+    folder, config = tmp_path / "run", trained.config.plain()
+    assert in_a_process(execute_with_little_space, config, folder, most_bytes) == 0
+    message = (tmp_path / "refused.txt").read_text(encoding="utf-8")
+    assert message.startswith(f"cannot write '{folder}") and "file too large" in message and "\n" not in message
+    assert not (folder / "record.json").exists()
+    assert in_a_process(execute, config, folder, []) == 0
+    assert_same_result(folder, trained.folder)
+
+
+def worker(folder: Path, machine: Machine) -> list[str]:
+    return [sys.executable, "-m", "recurra.study.worker", str(folder), machine.to_json()]
+
+
+@pytest.mark.slow
+def test_a_worker_killed_from_outside_goes_on_as_if_nothing_had_been(trained: TrainedRun, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    claim_folder(trained.config, folder)
+    machine = Machine(threads=1, latency=False, cache_dir=tmp_path / "cache")
+    with subprocess.Popen(worker(folder, machine), stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while not (folder / "history.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.kill()
+    assert (folder / "history.jsonl").exists()
+    if process.returncode == 0:
+        pytest.skip("the run was over before it could be killed")
+    subprocess.run(worker(folder, machine), stderr=subprocess.PIPE, check=True, timeout=200)
+    assert_same_result(folder, trained.folder)
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model_and_leave_one_record(trained: TrainedRun, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    claim_folder(trained.config, folder)
+    machine = Machine(threads=1, latency=False, cache_dir=tmp_path / "cache")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launch, *worker(folder, machine)[1:]],
+        capture_output=True, text=True, check=False, timeout=220, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = read_record(folder)
+    assert record.training.epochs == 3
+    assert record.training.steps == read_record(trained.folder).training.steps // 2
+    assert not (folder / "checkpoints").exists() and not (folder / ".lock").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "run"]
+    assert done.stderr.count(f"{trained.config.run_id}: evaluating") == 1
+
+
+def test_bf16_is_recorded_and_used(trained: TrainedRun, tmp_path: Path) -> None:
+    config: dict[str, Any] = {**trained.config.plain(), "precision": "bf16"}
+    assert in_a_process(execute, config, tmp_path / "run", []) == 0
+    record = read_record(tmp_path / "run")
+    assert record.environment.precision == "bf16"
+    ours, theirs = (run.training.history[-1].train_loss for run in (record, read_record(trained.folder)))
+    assert ours != theirs
+    assert ours == pytest.approx(theirs, abs=0.1)

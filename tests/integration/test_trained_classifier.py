@@ -1,0 +1,62 @@
+"""A trained run in use: by our classifier, and by the stock tools of transformers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from recurra import Classifier
+from recurra.core.record import read_record
+from recurra.data.cleaning import clean_texts
+from recurra.evaluation.predictions import read_predictions
+from reviews import review_rows
+from tiny_runs import TrainedRun
+
+TEXTS = [text for text, _ in review_rows(60, seed=9)]
+
+
+def test_a_run_is_read_with_its_own_labels_and_limits(trained: TrainedRun) -> None:
+    classifier = Classifier.from_run(trained.folder)
+    assert classifier.classes_.tolist() == read_record(trained.folder).data.label_names == ["negative", "positive"]
+    rows = review_rows(60, seed=9)
+    right = np.mean(classifier.predict([text for text, _ in rows]) == np.array([label for _, label in rows]))
+    assert right > 0.8
+
+
+def test_the_classifier_gives_the_recorded_predictions_again(trained: TrainedRun) -> None:
+    from recurra.data.corpora import load_dataset
+
+    dataset = load_dataset(trained.config.data, None)
+    for split in dataset.reported_splits:
+        recorded = read_predictions(trained.folder, split)
+        logits = Classifier.from_run(trained.folder, batch_size=3).logits(dataset.splits[split].texts, clean=False)
+        np.testing.assert_allclose(logits, recorded.logits, rtol=1e-4, atol=1e-4)
+
+
+def test_bf16_agrees_with_fp32_on_almost_all_labels(trained: TrainedRun) -> None:
+    texts = [text for text, _ in review_rows(400, seed=11)]
+    whole, half = (Classifier.from_run(trained.folder, precision=name).predict(texts) for name in ("fp32", "bf16"))
+    assert np.mean(whole == half) > 0.97
+
+
+def test_the_stock_pipeline_gives_the_same_labels_and_scores(trained: TrainedRun) -> None:
+    classifier = Classifier.from_run(trained.folder, precision="fp32")
+    texts = clean_texts(TEXTS)
+    stock = pipeline("text-classification", model=str(trained.folder / "model"), device="cpu")
+    answers = stock(texts, batch_size=7)
+    assert [answer["label"] for answer in answers] == classifier.predict(TEXTS).tolist()
+    scores = classifier.predict_proba(TEXTS).max(axis=1)
+    assert [answer["score"] for answer in answers] == pytest.approx(scores.tolist(), abs=1e-4)
+
+
+def test_the_stock_classes_read_the_model_folder(trained: TrainedRun) -> None:
+    folder = trained.folder / "model"
+    model, tokenizer = AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.model_max_length == trained.config.data.max_length
+    inputs = tokenizer(clean_texts(TEXTS[:4]), padding=True, truncation=True, return_tensors="pt")
+    with torch.inference_mode():
+        logits = model.eval()(**inputs).logits.numpy()
+    wanted = Classifier.from_run(trained.folder, precision="fp32").logits(TEXTS[:4])
+    np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)
