@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import contextlib
+import ctypes
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME
 
 ERROR_NAME = "error.json"
+_PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
@@ -26,6 +30,7 @@ def main(arguments: list[str]) -> int:
 
     # A terminal sends Ctrl-C to all processes; the one that started this speaks for all.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    end_with_parent()
     folder = Path(arguments[0])
     reporter = Reporter()
     (folder / ERROR_NAME).unlink(missing_ok=True)
@@ -39,6 +44,16 @@ def main(arguments: list[str]) -> int:
         reporter.say(f"error: {error}")
         return error.exit_code
     return 0
+
+
+def end_with_parent() -> None:
+    """Asks Linux to end this process with the study that started it.
+
+    A study that is killed outright cannot end its runs; left alone they would hold their folders against the next start.
+    """
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL("libc.so.6").prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,77 @@
+"""Batches, competitors and refusals of the side-by-side benchmark; no times."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import BertForSequenceClassification
+
+from recurra.core.errors import ConfigurationError
+from recurra.evaluation.benchmark import (
+    benchmark,
+    bert_of_equal_shape,
+    inputs_of_lengths,
+    time_models,
+    whole_numbers,
+)
+from tiny import tiny_config, tiny_model
+
+
+def test_batches_hold_every_row_at_its_length() -> None:
+    lengths = [3, 9, 4, 4, 1]
+    batches = inputs_of_lengths(lengths, 2, vocab_size=40)
+    assert [len(batch["input_ids"]) for batch in batches] == [2, 2, 1]
+    found = [int(row.sum()) for batch in batches for row in batch["attention_mask"]]
+    assert sorted(found) == sorted(lengths)
+    for batch in batches:
+        longest = int(batch["attention_mask"].sum(dim=1).max())
+        assert batch["input_ids"].shape == batch["attention_mask"].shape == (len(batch["input_ids"]), longest)
+        assert not batch["input_ids"][batch["attention_mask"] == 0].any()
+        assert int(batch["input_ids"].max()) < 40
+
+
+def test_bert_has_a_layer_for_each_application() -> None:
+    config = tiny_config(num_prelude_layers=1)
+    bert = BertForSequenceClassification(bert_of_equal_shape(config))
+    assert len(bert.bert.encoder.layer) == 5
+    layer = bert.bert.encoder.layer[0]
+    assert layer.attention.self.query.weight.shape == (16, 16)
+    assert layer.intermediate.dense.weight.shape == (24, 16)
+    assert bert.bert.embeddings.word_embeddings.weight.shape == (40, 16)
+
+
+def test_models_are_timed_on_the_same_rows() -> None:
+    config = tiny_config()
+    models = {"ours": tiny_model(), "bert": BertForSequenceClassification(bert_of_equal_shape(config))}
+    seen: dict[str, list[torch.Tensor]] = {name: [] for name in models}
+    for name, model in models.items():
+        model.register_forward_pre_hook(
+            lambda _module, _args, inputs, name=name: seen[name].append(inputs["input_ids"].clone()), with_kwargs=True
+        )
+    records = time_models(models, [5, 3, 8], batch_size=2, precision="fp32", vocab_size=40)
+    assert {name: (record.samples, record.batch_size) for name, record in records.items()} == {
+        "ours": (3, 2),
+        "bert": (3, 2),
+    }
+    assert all(torch.equal(one, other) for one, other in zip(seen["ours"], seen["bert"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("names", "lengths", "message"),
+    [
+        (["recurent-tiny"], [8], "unknown model 'recurent-tiny' (did you mean 'recurrent-tiny'?)"),
+        (["bert"], [8], "bert takes its shape from the model before it"),
+        (["recurrent-tiny"], [513], "rows of 513 tokens"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused(names: list[str], lengths: list[int], message: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        benchmark(names, lengths=lengths)
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ["", "0", "1,", "eight", "-3", "1.5"])
+def test_numbers_are_checked(text: str) -> None:
+    assert whole_numbers("1, 32", "--batch-sizes") == [1, 32]
+    with pytest.raises(ConfigurationError, match="--batch-sizes is"):
+        whole_numbers(text, "--batch-sizes")

@@ -1,0 +1,53 @@
+"""Dropout from 16 random bits an element."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from recurra.models.dropout import Dropout, keep_mask
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_the_rate_the_scale_and_the_mean(p: float) -> None:
+    torch.manual_seed(0)
+    count = 400_000
+    mask = keep_mask(torch.empty(count), p)
+    kept = mask > 0
+    # Five standard deviations of a binomial share.
+    assert abs(float(kept.float().mean()) - (1 - p)) < 5 * (p * (1 - p) / count) ** 0.5
+    torch.testing.assert_close(mask[kept], torch.full((int(kept.sum()),), 1 / (1 - p)), rtol=2e-4, atol=0)
+
+
+def test_neighbours_are_independent() -> None:
+    """Four elements share one random word: their bits must not."""
+    torch.manual_seed(0)
+    kept = (keep_mask(torch.empty(100_000, 4), 0.5) > 0).double() - 0.5
+    correlation = kept.T @ kept / len(kept) / 0.25
+    assert (correlation - torch.eye(4)).abs().max() < 5 / len(kept) ** 0.5
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 5, 7)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_any_shape_and_type(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    mask = keep_mask(torch.empty(shape, dtype=dtype), 0.5)
+    assert mask.shape == shape and mask.dtype == dtype
+    assert set(mask.flatten().tolist()) <= {0.0, 2.0}
+
+
+def test_the_gradient_passes_where_the_value_did() -> None:
+    torch.manual_seed(0)
+    states = torch.randn(50, 8, requires_grad=True)
+    dropped = Dropout(0.3)(states)
+    dropped.sum().backward()
+    torch.testing.assert_close(states.grad * states, dropped)
+
+
+def test_the_seed_decides_and_evaluation_changes_nothing() -> None:
+    states, dropout = torch.ones(40, 40), Dropout(0.4)
+    torch.manual_seed(3)
+    first, second = dropout(states), dropout(states)
+    torch.manual_seed(3)
+    assert torch.equal(dropout(states), first) and not torch.equal(first, second)
+    assert dropout.eval()(states) is states or torch.equal(dropout(states), states)
+    assert torch.equal(Dropout(0.0)(states), states)
