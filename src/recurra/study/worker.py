@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import contextlib
 import ctypes
 import signal
@@ -30,7 +29,6 @@ def main(arguments: list[str]) -> int:
 
     # A terminal sends Ctrl-C to all processes; the one that started this speaks for all.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    end_with_parent()
     folder = Path(arguments[0])
     reporter = Reporter()
     (folder / ERROR_NAME).unlink(missing_ok=True)
@@ -49,7 +47,8 @@ def main(arguments: list[str]) -> int:
 def end_with_parent() -> None:
     """Asks Linux to end this process with the study that started it.
 
-    A study that is killed outright cannot end its runs; left alone they would hold their folders against the next start.
+    A study that is killed outright cannot end its runs; left alone they would hold their
+    folders against the next start.
     """
     if sys.platform.startswith("linux"):
         with contextlib.suppress(OSError, AttributeError):
@@ -57,4 +56,5 @@ def end_with_parent() -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     sys.exit(main(sys.argv[1:]))
