@@ -1,7 +1,7 @@
 """Runs in processes of their own that are killed, by the system and without warning, at a chosen moment.
 
-The functions here run in children of a fork server that has imported torch once, so that a test with many kills does not
-pay for many imports.
+The functions here run in children of a fork server that has imported torch once, so that a test with many kills does
+not pay for many imports.
 """
 
 from __future__ import annotations

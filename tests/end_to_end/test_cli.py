@@ -24,6 +24,10 @@ from recurra.study.spec import load_study
 from recurra.study.study import plan_study
 from reviews import TINY_DATA, review_rows, snapshot, write_csv, write_reviews, write_tiny_model
 
+# Far beyond what anything here takes: a busy machine is no failure.
+PATIENCE_S = 900
+pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
+
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "RECURRA_DATA_ROOT"}
 
 
@@ -33,7 +37,7 @@ def recurra(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-W", "error", "-m", "recurra", *arguments],
         capture_output=True,
         text=True,
-        timeout=220,
+        timeout=PATIENCE_S,
         check=False,
         cwd=folder,
         env=ENVIRONMENT,

@@ -94,7 +94,7 @@ def test_another_run_in_the_same_folder_is_refused(trained: TrainedRun) -> None:
         ["predictions"],
         ["record"],
     ],
-    ids=lambda moments: ", ".join(moments),
+    ids=", ".join,
 )
 def test_a_killed_run_started_again_gives_what_it_would_have_given(
     moments: list[str], trained: TrainedRun, tmp_path: Path

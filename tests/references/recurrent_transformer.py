@@ -50,10 +50,8 @@ def attention(states: list[Tensor], weights: Weights, prefix: str, config: Any) 
     width = config.hidden_size
     head_width = width // config.num_attention_heads
     weight, bias = weights[f"{prefix}.qkv_proj.weight"], weights[f"{prefix}.qkv_proj.bias"]
-    query, key, value = (
-        [affine(state, weight[part * width : (part + 1) * width], bias[part * width : (part + 1) * width]) for state in states]
-        for part in range(3)
-    )  # fmt: skip
+    thirds = [slice(part * width, (part + 1) * width) for part in range(3)]
+    query, key, value = ([affine(state, weight[third], bias[third]) for state in states] for third in thirds)
     outputs = []
     for position in range(len(states)):
         heads = []

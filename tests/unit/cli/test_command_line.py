@@ -23,7 +23,7 @@ def run_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[
         [sys.executable, "-m", "recurra", *arguments],
         capture_output="stdout" not in options,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         env=environment,
         **options,
@@ -50,7 +50,7 @@ COMMANDS = commands()
 
 def test_importing_the_command_line_loads_nothing_heavy() -> None:
     code = "import sys, recurra.cli.main; print(*{name.partition('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     loaded = set(done.stdout.split())
     assert "typer" in loaded
     assert not loaded & HEAVY
@@ -61,7 +61,7 @@ def test_help_of_a_process_names_every_command_and_loads_nothing_heavy() -> None
         "import sys\nfrom recurra.cli.main import main\n"
         "code = main(['--help'])\nprint('LOADED', *{name.partition('.')[0] for name in sys.modules})\nsys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     text, _, loaded = done.stdout.partition("LOADED")
     for name in ("models", "data", "train", "evaluate", "predict", "compare", "study", "audit", "bench", "demo"):
         assert f" {name} " in text

@@ -1,4 +1,4 @@
-"""Declared counts are exact: parameters against the specification and the built model, FLOPs against torch's counter."""
+"""Declared counts are exact: parameters as specified and as built, operations as torch counts them."""
 
 from __future__ import annotations
 

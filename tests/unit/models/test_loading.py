@@ -123,7 +123,7 @@ def test_an_unusable_folder_is_one_clear_line(damage: Callable[[Path], None], me
 
 def test_a_missing_folder_says_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(
-        CheckpointError, match="is not a model folder: no config.json; give RUN/model of a finished run"
+        CheckpointError, match=r"is not a model folder: no config\.json; give RUN/model of a finished run"
     ):
         load_classifier_model(tmp_path / "nowhere")
 

@@ -76,9 +76,9 @@ def both_gradients(
     )
     output.loss.backward()
     weights = {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}
-    expected = torch.stack(
-        [reference.classify(row, kind if with_types else None, weights, config) for row, kind in zip(tokens, types, strict=True)]
-    )  # fmt: skip
+    given = types if with_types else [None] * len(tokens)
+    rows = zip(tokens, given, strict=True)
+    expected = torch.stack([reference.classify(row, kinds, weights, config) for row, kinds in rows])
     loss = sum(reference.cross_entropy(logits, label) for logits, label in zip(expected, labels, strict=True))
     (loss / len(labels)).backward()
     torch.testing.assert_close(output.loss.double(), loss / len(labels), **TOLERANCE)

@@ -28,13 +28,15 @@ assert sys.argv[1:3] == ["-m", "recurra.study.worker"], sys.argv
 folder, machine = pathlib.Path(sys.argv[3]), json.loads(sys.argv[4])
 seed = yaml.safe_load((folder / "config.yaml").read_text())["seed"]
 template = pathlib.Path({template!r})
-print("working on", seed, "with", machine["threads"], "threads,", os.environ["OMP_NUM_THREADS"], file=sys.stderr, flush=True)
+threads = os.environ["OMP_NUM_THREADS"]
+print("working on", seed, "with", machine["threads"], "threads,", threads, file=sys.stderr, flush=True)
 if seed == {SLOW}:
     started = template.parent / "started"
     started.touch()
     time.sleep(100)
 if seed == {REFUSED}:
-    (folder / "error.json").write_text(json.dumps({{"error": "the file has no column 'text'", "kind": "DataError", "code": 2}}))
+    error = {{"error": "the file has no column 'text'", "kind": "DataError", "code": 2}}
+    (folder / "error.json").write_text(json.dumps(error))
     sys.exit(2)
 if seed == {KILLED}:
     os.kill(os.getpid(), signal.SIGKILL)

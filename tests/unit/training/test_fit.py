@@ -1,4 +1,4 @@
-"""Training: the same numbers from the same seed, also after a kill; nothing pickled; loud when the loss is not finite."""
+"""Training: the same numbers from the same seed, also after a kill; nothing is pickled."""
 
 from __future__ import annotations
 
