@@ -1,5 +1,8 @@
 # Every target works on a fresh machine with Python 3.11+, git and make: it makes .venv, installs, and runs.
-PYTHON ?= $(firstword $(shell command -v python3.13 python3.12 python3.11 python3))
+# The first that runs and is new enough; constraints.txt was tried on 3.11. Set PYTHON=... to choose.
+CANDIDATES := python3.11 python3 python3.12 python3.13
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in $(CANDIDATES); do $$python -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -33,8 +36,7 @@ clean: ## remove the environment and caches (keeps runs/)
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
 
 $(BIN)/python:
-	@test -n "$(PYTHON)" || { echo "error: no python3 found; install Python 3.11 or later" >&2; exit 2; }
-	@$(PYTHON) -c 'import sys; sys.exit(f"error: Python 3.11 or later is needed, found {sys.version.split()[0]}; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or later found (tried $(CANDIDATES)); set PYTHON=..." >&2; exit 2; }
 	@echo "making $(VENV) with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
 
