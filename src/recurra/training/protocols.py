@@ -18,7 +18,7 @@ class ProtocolConfig(Settings):
     Attributes:
         name: Name shown in tables.
         learning_rate: Peak learning rate of AdamW.
-        batch_size: Examples an optimiser step, over all processes and accumulation steps of one device.
+        batch_size: Examples an optimiser step and process, over its accumulation steps; torchrun multiplies it.
         gradient_accumulation: Micro-batches an optimiser step; ``batch_size`` must be a multiple.
         max_epochs: Passes over the training split at most.
         weight_decay: Decoupled weight decay of all weights but biases and norms.
