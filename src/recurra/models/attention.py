@@ -90,8 +90,8 @@ def attend(
     """Softmax attention, ``(batch, heads, queries, head_dim)``, by the fastest way that the device has.
 
     That is ``scaled_dot_product_attention``, except in bf16 on a CPU: there the fused kernel's backward pass takes 3 to
-    6 times as long as two plain matrix products and a softmax at 13 to 128 tokens, and its forward pass gains little at 13 tokens and loses at 128
-    (`benchmarks/attention.py` prints it).
+    6 times as long as two plain matrix products and a softmax at 13 to 128 tokens. Its forward pass alone is a quarter
+    faster at 13 tokens and slower at 128 (`benchmarks/attention.py` prints both).
     """
     if query.dtype == torch.bfloat16 and query.device.type == "cpu":
         return _attend_plainly(query, key, value, mask, causal, dropout=dropout)
