@@ -23,14 +23,16 @@ def apply_rotary(states: Tensor, table: Tensor) -> Tensor:
     """Turns consecutive pairs ``(2i, 2i+1)`` of each head by the position's angle.
 
     Args:
-        states: ``(batch, tokens, ..., head_dim)``, any floating type; computed in FP32, returned in its own type.
+        states: ``(batch, tokens, ..., head_dim)``, any floating type; computed in FP32, and returned so on a CPU, where
+            attention wants it; elsewhere in the type of ``states``.
         table: ``(tokens, head_dim / 2, 2)`` from `rotary_table`.
     """
     tokens, pairs, _ = table.shape
     middle = (1,) * (states.dim() - 3)
     turn = torch.view_as_complex(table).view(1, tokens, *middle, pairs)
     paired = torch.view_as_complex(states.float().unflatten(-1, (pairs, 2)))
-    return torch.view_as_real(paired * turn).flatten(-2).to(states.dtype)
+    turned = torch.view_as_real(paired * turn).flatten(-2)
+    return turned if states.device.type == "cpu" else turned.to(states.dtype)
 
 
 class SelfAttention(nn.Module):
@@ -87,34 +89,22 @@ class SelfAttention(nn.Module):
 def attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, *, dropout: float = 0.0
 ) -> Tensor:
-    """Softmax attention, ``(batch, heads, queries, head_dim)``, by the fastest way that the device has.
+    """Softmax attention, ``(batch, heads, queries, head_dim)`` in the type of ``value``.
 
-    That is ``scaled_dot_product_attention``, except in bf16 on a CPU: there the fused kernel's backward pass takes 3 to
-    6 times as long as two plain matrix products and a softmax at 13 to 128 tokens. Its forward pass alone is a quarter
-    faster at 13 tokens and slower at 128 (`benchmarks/attention.py` prints both).
+    On a CPU half precision is computed in FP32: the fused kernel's backward pass in bf16 takes 3 to 6 times as long,
+    and plain products in bf16 have oneDNN compile kernels for every length, which fill hundreds of MiB
+    (`docs/decisions/0003-attention-in-fp32-on-a-cpu.md`).
     """
-    if query.dtype == torch.bfloat16 and query.device.type == "cpu":
-        return _attend_plainly(query, key, value, mask, causal, dropout=dropout)
-    return functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal
-    )
-
-
-def _attend_plainly(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, *, dropout: float
-) -> Tensor:
-    batch, heads, queries, head_dim = query.shape
-    flat_query, flat_key, flat_value = (each.reshape(batch * heads, -1, head_dim) for each in (query, key, value))
-    # The batched product scales in passing; with beta 0 it does not read its first argument.
-    scores = torch.baddbmm(query.new_empty(1), flat_query, flat_key.transpose(1, 2), beta=0, alpha=head_dim**-0.5)
-    scores = scores.view(batch, heads, queries, -1)
-    if causal:
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if mask is not None:
-        # The least finite number, not -inf: a row that is all padding must not become NaN.
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    weights = functional.dropout(scores.softmax(dim=-1), dropout, training=dropout > 0)
-    return torch.bmm(weights.flatten(0, 1), flat_value).view(batch, heads, queries, head_dim)
+    if query.device.type != "cpu":
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal
+        )
+    width = torch.promote_types(value.dtype, torch.float32)
+    with torch.autocast("cpu", enabled=False):
+        attended = functional.scaled_dot_product_attention(
+            query.to(width), key.to(width), value.to(width), attn_mask=mask, dropout_p=dropout, is_causal=causal
+        )
+    return attended.to(value.dtype)
 
 
 def attention_mask(keep: Tensor | None, tokens: int, causal: bool, device: torch.device) -> tuple[Tensor | None, bool]:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurra.data.batching import Collator, LengthGroupedBatchSampler, sorted_batches
+from recurra.data.batching import Collator, LengthGroupedBatchSampler, padded_length, sorted_batches
 
 LENGTHS = st.lists(st.integers(2, 60), min_size=0, max_size=300)
 
@@ -63,11 +63,25 @@ def test_sorted_batches_cover_all_longest_first(lengths: list[int], batch_size: 
 @given(st.lists(st.lists(st.integers(1, 99), min_size=1, max_size=9), min_size=1, max_size=8), st.integers(0, 5))
 def test_collator_pads_on_the_right(rows: list[list[int]], pad: int) -> None:
     batch = Collator(pad)([{"input_ids": np.array(row, dtype=np.int32), "labels": len(row)} for row in rows])
-    width = max(map(len, rows))
+    width = padded_length(max(map(len, rows)))
     assert batch["input_ids"].tolist() == [row + [pad] * (width - len(row)) for row in rows]
     assert batch["attention_mask"].tolist() == [[1] * len(row) + [0] * (width - len(row)) for row in rows]
     assert batch["labels"].tolist() == [len(row) for row in rows]
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
+
+
+def test_batches_have_few_lengths_and_little_padding() -> None:
+    padded = [padded_length(length) for length in range(1, 129)]
+    assert all(0 <= wide - length < (4 if length <= 32 else 8) for length, wide in enumerate(padded, start=1))
+    assert len(set(padded)) == 20
+
+
+@given(LENGTHS, st.integers(1, 40), st.integers(0, 3))
+def test_an_epoch_starts_with_its_longest_batch(lengths: list[int], batch_size: int, epoch: int) -> None:
+    sampler = LengthGroupedBatchSampler(lengths, batch_size, seed=1, drop_last=True)
+    sampler.set_epoch(epoch)
+    longest = [max(lengths[row] for row in batch) for batch in sampler]
+    assert longest == [] or longest[0] == max(longest)
 
 
 def test_labels_are_optional() -> None:
