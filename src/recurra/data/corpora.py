@@ -53,15 +53,15 @@ def _load_demo(_protocol: str, split_seed: int, _data_root: Path | None) -> Text
 
 _REVIEW_PROTOCOLS = {
     "balanced": "equal numbers of both classes, repeats out, random 80/10/10 by class",
-    "natural": "every row, repeats out, random 80/10/10 by class",
+    "all-rows": "every row, repeats out, random 80/10/10 by class",
 }
 _POLARITY_PROTOCOLS = {
     "sst2-size": "54,576 / 6,822 / 6,823 rows drawn by class, as in the papers; test from the release's test part",
     "official": "every row; 5 % of the train part chooses the checkpoint, the test part is reported",
 }
 _DOMAIN_PROTOCOLS = {
-    "original": "texts as the sources write them; all phrases of one film sentence in one split",
-    "normalised": "as original, and every text in one convention of tokenisation and marks",
+    "natural": "texts as the sources write them; all phrases of one film sentence in one split",
+    "normalised": "as natural, and every text in one convention of tokenisation and marks",
     "bare-words": "as normalised, without marks, and cut so that lengths are spread equally in all domains",
     "pooled": "as the papers: texts as they are, rows cut at random; leaks phrases of film sentences",
 }
@@ -191,6 +191,11 @@ def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
         notes.append(f"Only the {tail} {share:.0%} of every split, by words: trained and tested on this subset alone.")
     if config.fraction < 1:
         whole = splits["train"]
+        if round(len(whole) * config.fraction) < len(np.unique(whole.labels)):
+            raise DataError(
+                f"fraction {config.fraction:g} of the {len(whole):,} train rows of '{dataset.name}' is fewer rows than "
+                f"the {len(np.unique(whole.labels))} classes; take a larger fraction"
+            )
         splits["train"] = stratified_fraction(whole, config.fraction, config.split_seed)
         notes.append(f"{len(splits['train'])} of {len(whole)} train rows ({config.fraction:.0%}), stratified by label.")
     present = np.unique(splits["train"].labels)

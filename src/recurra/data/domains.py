@@ -5,7 +5,7 @@ away, or the answer, without reading: SST-2's phrases of one sentence lie on bot
 tokenised in different ways; and SST-2's phrases are short where reviews are long. Each protocol takes one more away:
 
 ``pooled``       as in the papers: texts as the corpora write them, rows cut at random;
-``original``     the same, but all phrases of one source sentence lie in one split;
+``natural``      the same, but all phrases of one source sentence lie in one split;
 ``normalised``   and every text in one convention (`recurra.data.conventions`);
 ``bare-words``   and every text without its marks, cut to a number of words that is spread equally in all three
                  domains: rows stand in triples, one of each domain, and each is cut to the shortest of its triple.
@@ -59,7 +59,7 @@ def load_domains(
     Args:
         name: Name of the corpus.
         sources: One for each of `LABEL_NAMES`, in that order.
-        protocol: ``pooled``, ``original``, ``normalised`` or ``bare-words``.
+        protocol: ``pooled``, ``natural``, ``normalised`` or ``bare-words``.
         split_seed: Chooses rows and splits.
         data_root: Folder with local copies, or None.
 
@@ -111,7 +111,7 @@ def _read(
                 f"which '{source.corpus}' lacks here; give --data-root DIR with sst2/ and sst/, or take protocol=pooled"
             )
         before |= {f"{source.corpus} {reason}": count for reason, count in dropped.items()}
-        texts = read.texts if protocol in ("pooled", "original") else [one_convention(text) for text in read.texts]
+        texts = read.texts if protocol in ("pooled", "natural") else [one_convention(text) for text in read.texts]
         ids = [f"{source.corpus}/{identity}" for identity in read.ids]
         pools.append(TextSplit(source.corpus, texts, np.full(len(read), label), ids, read.groups))
     filled, empty = without_empty(joined("pool", pools))
@@ -213,7 +213,7 @@ def _notes(sources: Sequence[DomainSource], protocol: str, rows: dict[str, int])
 _PROTOCOL_NOTES = {
     "pooled": "Protocol 'pooled' is the published one: phrases of one film sentence lie in several splits, and the "
     "sources' tokenisation and length give the domain away.",
-    "original": "Texts are as the sources write them: tokenisation and length give the domain away.",
+    "natural": "Texts are as the sources write them: tokenisation and length give the domain away.",
     "normalised": "Every text is written in one convention; length still gives much of the domain away.",
     "bare-words": "Texts are bare words in one convention, cut to the same distribution of lengths in all domains.",
 }

@@ -68,7 +68,7 @@ def load_reviews(reviews: LocalReviews, protocol: str, split_seed: int, data_roo
 
     Args:
         reviews: Which.
-        protocol: ``balanced`` (equal numbers of both classes) or ``natural`` (every row).
+        protocol: ``balanced`` (equal numbers of both classes) or ``all-rows``.
         split_seed: Chooses the rows of a balanced set, and the splits.
         data_root: Folder with the reviews.
 

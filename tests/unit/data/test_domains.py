@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recurra.core.errors import DataError, UnavailableError
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.data.dataset import TextDataset
+from recurra.data.domains import LABEL_NAMES, cut_alike
+from recurra.data.pools import text_identity
+from recurra.evaluation.audits import audit_leakage, audit_shortcuts
+
+SENTENCES = 200
+NAMES = np.array(["north", "green", "quiet", "iron", "late", "seven", "salt", "paper"])
+
+
+def words(seed: int, count: int) -> str:
+    return " ".join(np.random.default_rng(seed).choice(NAMES, count))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two hundred film sentences with two phrases each, tokenised; as many reviews, plain and tokenised."""
+    root = tmp_path_factory.mktemp("domains")
+    for folder in ("sst2", "sst", "yelp_reviews", "amazon_fdu_mtl"):
+        (root / folder).mkdir()
+    rows, sources = [], []
+    for number in range(SENTENCES):
+        whole = f"film{number} , it 's {words(number, 8)} end{number}"
+        for text in (whole, whole.rpartition(" end")[0], whole.partition(" it 's ")[2]):
+            sources.append(("train", len(rows), [number + 1], [number + 1] if text == whole else []))
+            rows.append((text + " ", number % 2, len(rows)))
+    columns = dict(zip(("sentence", "label", "idx"), map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), root / "sst2" / "train.parquet")
+    for name in ("validation", "test_labeled"):
+        pq.write_table(pa.table({key: values[:0] for key, values in columns.items()} | {
+            "sentence": [f"{name} film"], "label": [1], "idx": [0]}), root / "sst2" / f"{name}.parquet")  # fmt: skip
+    sources += [("validation", 0, [900], [900]), ("test", 0, [901], [901])]
+    names = ("split", "idx", "sentence_indices", "full_sentence_indices")
+    table = dict(zip(names, map(list, zip(*sources, strict=True)), strict=True))
+    pq.write_table(pa.table(table), root / "sst" / "sst2_phrase_sources.parquet")
+    sentences = {
+        "sentence_index": [*range(1, SENTENCES + 1), 900, 901],
+        "split": ["train"] * SENTENCES + ["dev", "test"],
+    }
+    pq.write_table(pa.table(sentences), root / "sst" / "sentences.parquet")
+    for folder, form in (
+        ("yelp_reviews", "Place{0}, it's {1}! Don't go."),
+        ("amazon_fdu_mtl", "item{0} , it 's {1} ! do n't bu"),
+    ):
+        for part, first in (("train", 0), ("test", 500)):
+            texts = [form.format(row, words(row + 7_000, 12 + row % 9)) for row in range(first, first + 220)]
+            pq.write_table(
+                pa.table({"text": texts, "label": [row % 2 for row in range(220)]}), root / folder / f"{part}.parquet"
+            )
+    return root
+
+
+def load(root: Path, protocol: str | None = None, seed: int = 0) -> TextDataset:
+    return load_dataset(DataConfig(name="domains", protocol=protocol, split_seed=seed), root)
+
+
+def thirds(dataset: TextDataset) -> bool:
+    return all(len(set(np.bincount(split.labels, minlength=3))) == 1 for split in dataset.splits.values())
+
+
+def sentences(dataset: TextDataset, split: str) -> set[int | str]:
+    return {sentence for group in dataset.splits[split].groups or [] for sentence in group}
+
+
+@pytest.mark.parametrize("protocol", ["natural", "normalised", "bare-words", "pooled"])
+def test_thirds_without_repeats(root: Path, protocol: str) -> None:
+    dataset = load(root, protocol)
+    assert dataset.label_names == LABEL_NAMES == ["local business", "movie", "online shopping"]
+    assert thirds(dataset)
+    texts = [text_identity(text) for split in dataset.splits.values() for text in split.texts]
+    assert len(texts) == len(set(texts))
+    corpora = ("yelp_reviews", "sst2", "amazon_reviews")
+    for split in dataset.splits.values():
+        assert all(
+            identity.startswith(f"{corpora[label]}/")
+            for identity, label in zip(split.ids, split.labels.tolist(), strict=True)
+        )
+    assert any("not the papers' 18,192 / 2,274 / 2,274" in note for note in dataset.notes)
+    assert load(root, protocol).fingerprint == dataset.fingerprint != load(root, protocol, seed=1).fingerprint
+
+
+def test_a_sentence_lies_in_one_split_but_in_the_pooled_protocol(root: Path) -> None:
+    natural = load(root)
+    assert natural.protocol == "natural"
+    for name in ("validation", "test"):
+        assert not sentences(natural, "train") & sentences(natural, name)
+    pooled = load(root, "pooled")
+    assert sentences(pooled, "train") & sentences(pooled, "test")
+
+
+def test_one_convention_and_equal_lengths(root: Path) -> None:
+    def marked(dataset: TextDataset) -> set[int]:
+        pairs = [
+            pair for split in dataset.splits.values() for pair in zip(split.texts, split.labels.tolist(), strict=True)
+        ]
+        return {label for text, label in pairs if " 's " in text or " n't" in text}
+
+    assert marked(load(root)) == {1, 2}
+    assert marked(load(root, "normalised")) == set()
+    bare = load(root, "bare-words")
+    for split in bare.splits.values():
+        assert all(text.replace("'", "").replace(" ", "").isalnum() for text in split.texts)
+        lengths = [sorted(split.word_counts[split.labels == label]) for label in range(3)]
+        assert lengths[0] == lengths[1] == lengths[2]
+        assert min(lengths[0]) >= 5
+
+
+def test_what_is_missing_is_named(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"yelp_reviews: .*--data-root DIR"):
+        load(tmp_path)
+    for folder in ("sst2", "yelp_reviews", "amazon_fdu_mtl"):
+        (tmp_path / folder).symlink_to(root / folder)
+    with pytest.raises(DataError, match=r"protocol 'natural' .* source sentences.* or take protocol=pooled"):
+        load(tmp_path)
+    assert thirds(load(tmp_path, "pooled"))
+
+
+def test_the_public_releases_stand_in_for_the_local_reviews(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from datasets import Dataset, DatasetDict
+
+    asked = []
+
+    def public(name: str) -> DatasetDict:
+        asked.append(name)
+        rows = {
+            "text": [f"{name} {row} {words(row, 9)}" for row in range(300)],
+            "label": [row % 2 for row in range(300)],
+        }
+        return DatasetDict({part: Dataset.from_dict(rows) for part in ("train", "test")})
+
+    monkeypatch.setattr("datasets.load_dataset", public)
+    dataset = load_dataset(DataConfig(name="domains_polarity", protocol="normalised"), root)
+    assert asked == ["fancyzhx/yelp_polarity", "mteb/amazon_polarity"]
+    assert thirds(dataset) and dataset.name == "domains_polarity"
+    assert any(
+        "local business: yelp_polarity; movie: sst2; online shopping: amazon_polarity" in n for n in dataset.notes
+    )
+
+
+def test_cut_alike() -> None:
+    assert cut_alike(["a b c", "d e", "f g h i"]) == ["a b", "d e", "f g"]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("protocol", "rows", "fingerprint", "low", "high"),
+    [
+        ("natural", [18_192, 2_274, 2_274], "e227eb5a8b907077", 0.90, 0.96),
+        ("normalised", [18_192, 2_274, 2_274], None, 0.68, 0.82),
+        ("bare-words", [12_700, 1_580, 1_580], None, 0.40, 0.49),
+    ],
+)
+def test_the_real_shortcut_and_what_removes_it(
+    data_root: Path, protocol: str, rows: list[int], fingerprint: str | None, low: float, high: float
+) -> None:
+    if not all((data_root / folder).is_dir() for folder in ("sst", "yelp_reviews", "amazon_fdu_mtl")):
+        pytest.skip("the sources of the domain corpus are not in the data root")
+    dataset = load(data_root, protocol)
+    assert thirds(dataset)
+    for split, expected in zip(dataset.splits.values(), rows, strict=True):
+        assert len(split) / 3 == expected if protocol != "bare-words" else len(split) / 3 >= expected
+    texts = [text_identity(text) for split in dataset.splits.values() for text in split.texts]
+    assert len(texts) == len(set(texts))
+    assert not sentences(dataset, "train") & (sentences(dataset, "validation") | sentences(dataset, "test"))
+    assert dataset.dropped["amazon_reviews test: repeats a row of train"] == 560
+    if fingerprint is not None:
+        assert dataset.fingerprint == fingerprint
+    found = {audit.name: audit for audit in [*audit_shortcuts(dataset), *audit_leakage(dataset)]}
+    format_audit = found.pop("shortcuts.format.test")
+    assert format_audit.value is not None and low <= format_audit.value <= high
+    assert format_audit.status == ("passed" if protocol == "bare-words" else "failed")
+    assert all(audit.status == "passed" for name, audit in found.items() if name.startswith("leakage"))
