@@ -284,6 +284,21 @@ def invariance(kind: str = "padding", *, failed: bool = False) -> AuditResult:
     )
 
 
+def seen(difference: float, split: str = "test") -> AuditResult:
+    """A measured figure: accuracy on seen and on unseen rows."""
+    return AuditResult(
+        name=f"seen.{split}",
+        status="measured",
+        summary=f"a difference of {difference:+.3f}",
+        value=difference,
+        details={
+            "seen": {"rows": 40, "accuracy": 0.6 + difference},
+            "unseen": {"rows": 60, "accuracy": 0.6},
+            "at_equal_length": {"difference": difference / 2, "interval": [0.0, difference]},
+        },
+    )
+
+
 def skipped(name: str = "leakage.source.test") -> AuditResult:
     """An audit that could not be made."""
     return AuditResult(name=name, status="skipped", summary="skipped: the sources of the rows are not known")

@@ -158,7 +158,7 @@ def test_unknown_names_and_impossible_values_are_refused(
 
 
 def test_an_unknown_corpus_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
-    said = "unknown corpus 'sts2' (did you mean 'sst2'?); allowed: sst2, demo, or the path of a file"
+    said = "unknown corpus 'sts2' (did you mean 'sst2'?); allowed: sst2, yelp_polarity, "
     assert said in refused("train", "--model", "linear", "--data", "sts2", "--output", tmp_path / "out")
     assert said in refused("compare", "sts2", "--output", tmp_path / "out")
     assert said in refused("data", "prepare", "sts2")
@@ -170,6 +170,9 @@ def test_without_a_network_the_message_names_what_would_do(tmp_path: Path, refus
         ["compare", "sst2"],
         ["train", "--model", "linear", "--data", "sst2"],
         ["data", "describe", "sst2"],
+        ["data", "describe", "yelp_polarity"],
+        ["data", "describe", "yelp_reviews"],
+        ["data", "describe", "domains"],
     ):
         said = refused(*arguments, *(["--output", output] if arguments[0] != "data" else []))
         assert "--data-root" in said

@@ -20,7 +20,10 @@ app.command("audit", help="The same as 'recurra audit data'. Example: recurra da
 
 @app.command("list")
 def list_corpora(as_json: options.Json = False) -> None:
-    """List the corpora that have a name. Example: recurra data list."""
+    """List the corpora that have a name, their protocols, and where they come from. Example: recurra data list.
+
+    DIR is the data root (--data-root or RECURRA_DATA_ROOT). What has a public name is fetched if it is not there.
+    """
     from recurra.data.corpora import CORPORA
 
     corpora = [
@@ -28,6 +31,7 @@ def list_corpora(as_json: options.Json = False) -> None:
             "name": corpus.name,
             "description": corpus.description,
             "public_name": corpus.public_name,
+            "layout": corpus.layout,
             "protocols": corpus.protocols,
         }
         for corpus in CORPORA.values()
@@ -36,11 +40,18 @@ def list_corpora(as_json: options.Json = False) -> None:
         print_json({"corpora": corpora})
         return
     rows = [
-        [corpus.name, name, text, corpus.public_name or "none: made here"]
+        [
+            corpus.name,
+            name,
+            text,
+            corpus.public_name or ("none: local only" if corpus.layout else "none: made here"),
+        ]
         for corpus in CORPORA.values()
         for name, text in corpus.protocols.items()
     ]
     print_table("", ["Corpus", "Protocol", "What it does", "Public name"], rows, left=("Protocol", "What it does"))
+    print_lines([f"{corpus.name}: {corpus.description}" for corpus in CORPORA.values()])
+    print_lines([f"data root, {corpus.name}: {corpus.layout}" for corpus in CORPORA.values() if corpus.layout])
     print_lines(["A file of yours (.csv, .tsv, .jsonl, .parquet) can stand in place of a name."])
 
 
@@ -57,7 +68,7 @@ def describe(
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show splits, labels, lengths and fingerprints of a corpus or file. Example: recurra data describe reviews.csv."""
+    """Show splits, labels, lengths, fingerprints and left-out rows. Example: recurra data describe reviews.csv."""
     from recurra.data.corpora import load_dataset
 
     config = _configure(

@@ -27,7 +27,8 @@ class AuditResult(_Part):
 
     Attributes:
         name: For example ``leakage.normalised``.
-        status: ``passed``, ``failed``, or ``skipped`` (then the summary says why).
+        status: ``passed``, ``failed``, ``measured`` (a figure to know, with no pass or fail), or ``skipped`` (then the
+            summary says why).
         summary: One sentence for a reader, with the figure.
         value: The figure that was judged, if there is one.
         threshold: What it was judged against.
@@ -35,7 +36,7 @@ class AuditResult(_Part):
     """
 
     name: str
-    status: Literal["passed", "failed", "skipped"]
+    status: Literal["passed", "failed", "measured", "skipped"]
     summary: str
     value: float | None = None
     threshold: float | None = None

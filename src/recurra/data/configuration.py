@@ -46,6 +46,21 @@ class DataConfig(Settings):
     tokenizer: str = "bert-base-uncased"
     trained_vocab_size: int = Field(default=4000, ge=64, le=100_000)
 
+    @property
+    def part(self) -> str:
+        """What sets this part or reading of the corpus apart, for names of runs; empty for the corpus as it is.
+
+        For example ``train-10pct`` or ``longest-30pct``. The tokenizer is left out: it is named where figures stand.
+        """
+        parts = []
+        if self.length_tail is not None:
+            parts.append(f"{self.length_tail}-{_percent(self.tail_fraction)}")
+        if self.fraction != 1:
+            parts.append(f"train-{_percent(self.fraction)}")
+        if self.split_seed:
+            parts.append(f"split-{self.split_seed}")
+        return "-".join(parts)
+
     @field_validator("name", "tokenizer", "text_column", "label_column")
     @classmethod
     def _not_blank(cls, value: str) -> str:
@@ -58,3 +73,7 @@ class DataConfig(Settings):
         if self.text_column == self.label_column:
             raise ValueError(f"text_column and label_column are both '{self.text_column}'; name two different columns")
         return self
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.4g}pct"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,14 @@ from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unk
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
 from recurra.data.demo_corpus import generate_demo
+from recurra.data.domain_sources import LOCAL_SOURCES, PUBLIC_SOURCES
+from recurra.data.domains import load_domains
 from recurra.data.formats import TABLE_FORMATS
+from recurra.data.polarity import AMAZON_POLARITY, YELP_POLARITY, load_polarity
+from recurra.data.reviews import AMAZON_REVIEWS, YELP_REVIEWS, load_reviews
 from recurra.data.splits import load_files
 from recurra.data.sst2 import load_sst2
-from recurra.data.sst2_source import PUBLIC_NAME
+from recurra.data.sst2_source import LAYOUT, PUBLIC_NAME
 from recurra.data.subsets import length_tail, stratified_fraction
 
 FILE_PROTOCOL = "split"
@@ -29,6 +34,7 @@ class Corpus:
         name: What to write after ``--data``.
         description: One line.
         public_name: Name on the public hub, if it has one.
+        layout: Files of a copy in the data root, or None if it needs none.
         protocols: What each protocol does; the first is the default.
         load: Makes the splits from protocol, seed and data root.
     """
@@ -36,6 +42,7 @@ class Corpus:
     name: str
     description: str
     public_name: str | None
+    layout: str | None
     protocols: dict[str, str]
     load: Callable[[str, int, Path | None], TextDataset]
 
@@ -44,6 +51,21 @@ def _load_demo(_protocol: str, split_seed: int, _data_root: Path | None) -> Text
     return generate_demo(seed=split_seed)
 
 
+_REVIEW_PROTOCOLS = {
+    "balanced": "equal numbers of both classes, repeats out, random 80/10/10 by class",
+    "all-rows": "every row, repeats out, random 80/10/10 by class",
+}
+_POLARITY_PROTOCOLS = {
+    "sst2-size": "54,576 / 6,822 / 6,823 rows drawn by class, as in the papers; test from the release's test part",
+    "official": "every row; 5 % of the train part chooses the checkpoint, the test part is reported",
+}
+_DOMAIN_PROTOCOLS = {
+    "natural": "texts as the sources write them; all phrases of one film sentence in one split",
+    "normalised": "as natural, and every text in one convention of tokenisation and marks",
+    "bare-words": "as normalised, without marks, and cut so that lengths are spread equally in all domains",
+    "pooled": "as the papers: texts as they are, rows cut at random; leaks phrases of film sentences",
+}
+
 CORPORA: dict[str, Corpus] = {
     corpus.name: corpus
     for corpus in (
@@ -51,6 +73,7 @@ CORPORA: dict[str, Corpus] = {
             name="sst2",
             description="Stanford Sentiment Treebank, two classes: phrases and sentences of film reviews",
             public_name=PUBLIC_NAME,
+            layout=LAYOUT,
             protocols={
                 "official": "train on GLUE train, choose on sentences held out of it by source, "
                 "report GLUE validation (872) and the labelled test sentences (1,821)",
@@ -58,10 +81,55 @@ CORPORA: dict[str, Corpus] = {
             },
             load=load_sst2,
         ),
+        *(
+            Corpus(
+                name=release.name,
+                description=description,
+                public_name=release.public_name,
+                layout=release.layout,
+                protocols=_POLARITY_PROTOCOLS,
+                load=partial(load_polarity, release),
+            )
+            for release, description in (
+                (YELP_POLARITY, "Yelp Review Polarity: whole reviews of local businesses, two classes"),
+                (AMAZON_POLARITY, "Amazon Review Polarity: titles and reviews of products, two classes"),
+            )
+        ),
+        *(
+            Corpus(
+                name=reviews.name,
+                description=description,
+                public_name=None,
+                layout=reviews.layout,
+                protocols=_REVIEW_PROTOCOLS,
+                load=partial(load_reviews, reviews),
+            )
+            for reviews, description in (
+                (YELP_REVIEWS, "Samples of Yelp reviews with stars, two classes; not the Yelp Polarity release"),
+                (AMAZON_REVIEWS, "Amazon reviews of 14 product domains (FDU-MTL), two classes; not Amazon Polarity"),
+            )
+        ),
+        Corpus(
+            name="domains",
+            description="Local business, movie or online shopping: yelp_reviews, sst2 and amazon_reviews, a third each",
+            public_name=None,
+            layout=f"those of {YELP_REVIEWS.name}, sst2 and {AMAZON_REVIEWS.name}",
+            protocols=_DOMAIN_PROTOCOLS,
+            load=partial(load_domains, "domains", LOCAL_SOURCES),
+        ),
+        Corpus(
+            name="domains_polarity",
+            description="The same from yelp_polarity, sst2 and amazon_polarity, as in the papers",
+            public_name=f"{YELP_POLARITY.public_name}, {PUBLIC_NAME}, {AMAZON_POLARITY.public_name}",
+            layout=f"those of {YELP_POLARITY.name}, sst2 and {AMAZON_POLARITY.name}",
+            protocols=_DOMAIN_PROTOCOLS,
+            load=partial(load_domains, "domains_polarity", PUBLIC_SOURCES),
+        ),
         Corpus(
             name="demo",
             description="Generated reviews in three domains whose sentiment depends on word order; needs no network",
             public_name=None,
+            layout=None,
             protocols={"held-out": "the test split has sentence patterns and words that train lacks"},
             load=_load_demo,
         ),
@@ -123,6 +191,11 @@ def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
         notes.append(f"Only the {tail} {share:.0%} of every split, by words: trained and tested on this subset alone.")
     if config.fraction < 1:
         whole = splits["train"]
+        if round(len(whole) * config.fraction) < len(np.unique(whole.labels)):
+            raise DataError(
+                f"fraction {config.fraction:g} of the {len(whole):,} train rows of '{dataset.name}' is fewer rows than "
+                f"the {len(np.unique(whole.labels))} classes; take a larger fraction"
+            )
         splits["train"] = stratified_fraction(whole, config.fraction, config.split_seed)
         notes.append(f"{len(splits['train'])} of {len(whole)} train rows ({config.fraction:.0%}), stratified by label.")
     present = np.unique(splits["train"].labels)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from recurra.core.errors import UnavailableError
 
@@ -68,3 +70,36 @@ def hub_file(repository: str, name: str) -> Path:
     except (OSError, HfHubHTTPError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UnavailableError(f"cannot fetch '{name}' of '{repository}': {reason}") from error
+
+
+def hub_dataset(
+    corpus: str, public_name: str, data_root: Path | None, *, folder: str, layout: str
+) -> Mapping[str, Any]:
+    """Loads a data set by its public name, from the hub's cache or fetched now.
+
+    Args:
+        corpus: Name of the corpus, for messages.
+        public_name: Name on the hub.
+        data_root: Where a local copy was looked for, or None.
+        folder: Folder of the data root that would hold the local copy.
+        layout: Files of a local copy, for messages.
+
+    Returns:
+        The splits by name, as the ``datasets`` library gives them.
+
+    Raises:
+        UnavailableError: If it is not in the cache and the hub cannot be reached.
+    """
+    tried = f"'{data_root}' has no folder {folder}" if data_root is not None else "no data root is given"
+    cure = f"give --data-root DIR (or RECURRA_DATA_ROOT) with {layout}"
+    # With the client's offline switch on, `datasets` looks into its cache only and answers at once.
+    if not hub_offline() and not hub_reachable():
+        raise UnavailableError(f"{corpus}: {tried} and the hub cannot be reached for '{public_name}'; {cure}")
+    import datasets
+
+    try:
+        result: Mapping[str, Any] = datasets.load_dataset(public_name)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UnavailableError(f"{corpus}: {tried} and '{public_name}' cannot be loaded ({reason}); {cure}") from error
+    return result

@@ -82,3 +82,22 @@ def read_parquet_columns(path: Path, columns: Sequence[str]) -> dict[str, list[A
         for column, part in batch.items():
             values[column].extend(part)
     return values
+
+
+def read_parquet_table(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Reads some columns whole, as Arrow holds them: for tables whose rows as Python values would fill the memory.
+
+    Raises:
+        DataError: If the file cannot be read or lacks a column.
+    """
+    with open_parquet(path) as file:
+        present = file.schema_arrow.names
+        for column in columns:
+            if column not in present:
+                raise missing_column(path, column, present)
+        try:
+            return file.read(columns=list(columns))
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"'{path}' is damaged: {str(error).splitlines()[0]}; write the Parquet file again"
+            ) from error

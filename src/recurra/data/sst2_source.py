@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recurra.core.errors import DataError, UnavailableError
+from recurra.core.errors import DataError
 from recurra.data.dataset import Group
-from recurra.data.hub import hub_offline, hub_reachable
+from recurra.data.hub import hub_dataset
 from recurra.data.parquet import read_parquet_columns
 
 PUBLIC_NAME = "stanfordnlp/sst2"
@@ -22,7 +22,7 @@ SOURCES_FILE = Path("sst/sst2_phrase_sources.parquet")
 SENTENCES_FILE = Path("sst/sentences.parquet")
 HIDDEN_LABEL = -1
 _TREEBANK_SPLIT = {"train": "train", "validation": "dev", "test": "test"}
-_LAYOUT = "DIR/sst2/{train,validation,test_labeled}.parquet (columns sentence, label, idx)"
+LAYOUT = "DIR/sst2/{train,validation,test_labeled}.parquet (columns sentence, label, idx)"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def read_glue_parts(data_root: Path | None) -> tuple[dict[str, GlueRows], list[s
     if data_root is not None and (data_root / "sst2").is_dir():
         missing = [str(file) for file in list(LOCAL_FILES.values())[:2] if not (data_root / file).is_file()]
         if missing:
-            raise DataError(f"'{data_root}' lacks {', '.join(missing)}; the layout is {_LAYOUT}")
+            raise DataError(f"'{data_root}' lacks {', '.join(missing)}; the layout is {LAYOUT}")
         parts = {}
         for name, file in LOCAL_FILES.items():
             if (data_root / file).is_file():
@@ -97,27 +97,12 @@ def _checked(columns: dict[str, list[Any]], source: str) -> GlueRows:
     if not rows.texts:
         raise DataError(f"'{source}' has no rows; fetch it again")
     if not set(rows.labels) <= {0, 1, HIDDEN_LABEL} or not all(isinstance(text, str) for text in rows.texts):
-        raise DataError(f"'{source}' is not SST-2: sentence must be text and label 0 or 1; the layout is {_LAYOUT}")
+        raise DataError(f"'{source}' is not SST-2: sentence must be text and label 0 or 1; the layout is {LAYOUT}")
     return rows
 
 
 def _read_public(data_root: Path | None) -> dict[str, GlueRows]:
-    tried = f"'{data_root}' has no folder sst2" if data_root is not None else "no data root is given"
-    # With the client's offline switch on, `datasets` looks into its cache only and answers at once.
-    if not hub_offline() and not hub_reachable():
-        raise UnavailableError(
-            f"sst2: {tried} and the hub cannot be reached for '{PUBLIC_NAME}'; "
-            f"give --data-root DIR (or RECURRA_DATA_ROOT) with {_LAYOUT}"
-        )
-    from datasets import load_dataset
-
-    try:
-        public = load_dataset(PUBLIC_NAME)
-    except (OSError, ValueError) as error:
-        raise UnavailableError(
-            f"sst2: '{PUBLIC_NAME}' cannot be loaded ({' '.join(str(error).split())[:200]}); "
-            f"give --data-root DIR (or RECURRA_DATA_ROOT) with {_LAYOUT}"
-        ) from error
+    public = hub_dataset("sst2", PUBLIC_NAME, data_root, folder="sst2", layout=LAYOUT)
     return {
         name: _checked({column: list(public[name][column]) for column in ("sentence", "label", "idx")}, PUBLIC_NAME)
         for name in LOCAL_FILES

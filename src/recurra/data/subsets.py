@@ -27,7 +27,7 @@ def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSpl
     if fraction == 1:
         return split
     present, counts = np.unique(split.labels, return_counts=True)
-    sizes = _apportion(counts, fraction)
+    sizes = apportion(counts, fraction)
     chosen = []
     for label, size in zip(present.tolist(), sizes.tolist(), strict=True):
         rows = np.flatnonzero(split.labels == label)
@@ -36,10 +36,15 @@ def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSpl
     return split.select(np.sort(np.concatenate(chosen)))
 
 
-def _apportion(
+def apportion(
     counts: np.ndarray[tuple[int], np.dtype[np.int64]], fraction: float
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Rows a label by largest remainders: they sum to the rounded share of all rows, as far as one each allows."""
+    """Rows a label by largest remainders: they sum to the rounded share of all rows, as far as one each allows.
+
+    Args:
+        counts: Rows of each label, shape ``(labels,)``.
+        fraction: Share of the rows, above 0 and up to 1.
+    """
     exact = counts * fraction
     sizes = np.floor(exact).astype(np.int64)
     short = round(float(counts.sum()) * fraction) - int(sizes.sum())

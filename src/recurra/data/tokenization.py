@@ -30,7 +30,10 @@ BERT_UNCASED = "bert-base-uncased"
 TRAINED = "trained"
 _HUB_REPOSITORY = "google-bert/bert-base-uncased"
 _LOCAL_PATH = Path("tokenizers") / BERT_UNCASED / "vocab.txt"
-_PUBLIC_CORPORA = frozenset({"sst2"})
+# Corpora of real text: their published figures belong to the public vocabulary.
+_PUBLIC_CORPORA = frozenset(
+    {"sst2", "yelp_polarity", "amazon_polarity", "yelp_reviews", "amazon_reviews", "domains", "domains_polarity"}
+)
 
 
 def load_tokenizer(config: DataConfig, dataset: TextDataset, data_root: Path | None) -> PreTrainedTokenizerFast:

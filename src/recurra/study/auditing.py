@@ -31,7 +31,8 @@ class StudyAudit:
     Attributes:
         data: Name, protocol and fingerprint of the data.
         name: Name of the audit.
-        status: ``failed`` if it failed for any run, ``skipped`` if it was skipped for all.
+        status: ``failed`` if it failed for any run, ``skipped`` if it was skipped for all, ``measured`` for a figure
+            without pass or fail.
         runs: Runs that have this audit.
         failed_runs: Identifiers of those that failed.
         summary: What the first failed run says of it, or else the first run.
@@ -185,7 +186,9 @@ def _records(folder: Path) -> tuple[list[RunRecord], dict[str, str]]:
 def _over_runs(data: str, name: str, entries: Sequence[tuple[str, AuditResult]]) -> StudyAudit:
     failed = [run_id for run_id, audit in entries if audit.status == "failed"]
     shown = next((audit for _, audit in entries if audit.status == "failed"), entries[0][1])
-    status = "skipped" if all(audit.status == "skipped" for _, audit in entries) else "passed"
+    # Of a figure without pass or fail, and of audits that some runs could not make, the strongest statement stands.
+    found = {audit.status for _, audit in entries}
+    status = next((status for status in ("passed", "measured") if status in found), "skipped")
     return StudyAudit(
         data=data,
         name=name,

@@ -17,6 +17,7 @@ from recurra.core.files import FolderLock, read_json, storage_errors, write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import (
     RECORD_NAME,
+    AuditResult,
     LatencyRecord,
     MetricsRecord,
     ModelRecord,
@@ -32,7 +33,7 @@ from recurra.data.tokenization import load_tokenizer
 from recurra.data.vocabulary import describe_tokenizer
 from recurra.deployment.classifier import Classifier, load_engine
 from recurra.deployment.engines import TransformerEngine
-from recurra.evaluation.audits import audit_invariance
+from recurra.evaluation.audits import audit_invariance, audit_seen
 from recurra.evaluation.latency import measure_latency, synchroniser
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import write_predictions
@@ -98,12 +99,14 @@ def _execute(config: RunConfig, folder: Path, machine: Machine, reporter: Report
     )
     classifier = Classifier(engine, dataset.label_names, batch_size=max(config.protocol.evaluation_batch_size, 64))
     metrics: dict[str, MetricsRecord] = {}
+    seen: list[AuditResult] = []
     for name in dataset.reported_splits:
         split = dataset.splits[name]
         logits = classifier.logits(split.texts, clean=False)
         write_predictions(folder, name, split.ids, split.labels, logits)
         metrics[name] = evaluate_logits(logits, split.labels)
-    audits = data_audits(dataset)
+        seen.append(audit_seen(dataset.splits["train"], split, logits.argmax(axis=1) == split.labels))
+    audits = data_audits(dataset) + seen
     if isinstance(engine, TransformerEngine):
         encoded = encode_split(dataset.splits[dataset.reported_splits[-1]], engine.tokenizer, config.data.max_length)
         audits += audit_invariance(engine.model, encoded, pad_token_id=engine.model.config.pad_token_id or 0)

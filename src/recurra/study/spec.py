@@ -49,9 +49,9 @@ class RunConfig(Settings):
 
     @property
     def run_id(self) -> str:
-        """Readable and unique: data, protocol, model, training protocol, seed, and the hash's first digits."""
+        """Readable and unique: data, protocol, part, model, training protocol, seed, and the hash's first digits."""
         data = Path(self.data.name).stem if self.data_hash else self.data.name
-        parts = [data, self.data.protocol or "default", self.model]
+        parts = [data, self.data.protocol or "default", *filter(None, [self.data.part]), self.model]
         if self.model != LINEAR:
             parts += [self.protocol.name, f"s{self.seed}"]
         slug = "-".join("".join(c if c.isalnum() or c in "._" else "-" for c in part) for part in parts)

@@ -51,7 +51,8 @@ def test_models_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_data_list(capsys: pytest.CaptureFixture[str]) -> None:
     corpora = {item["name"]: item for item in answer(capsys, "data", "list")["corpora"]}
     assert list(corpora["sst2"]["protocols"]) == ["official", "pooled"]
-    assert "demo" in corpora
+    assert {"yelp_polarity", "amazon_polarity", "yelp_reviews", "amazon_reviews", "domains", "demo"} <= set(corpora)
+    assert "DIR/amazon_fdu_mtl/{train,test}.parquet" in corpora["amazon_reviews"]["layout"]
     assert main(["data", "list"]) == 0
     assert "official" in capsys.readouterr().out
 

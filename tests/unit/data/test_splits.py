@@ -162,7 +162,7 @@ def test_order_of_classes(labels: set[str], ordered: list[str]) -> None:
 
 def test_unknown_names(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"unknown corpus 'sst-2' \(did you mean 'sst2'\?\); allowed: sst2, demo"
+        ConfigurationError, match=r"unknown corpus 'sst-2' \(did you mean 'sst2'\?\); allowed: sst2, yelp_polarity, "
     ):
         load_dataset(DataConfig(name="sst-2"))
     with pytest.raises(DataError, match="does not exist"):
@@ -191,6 +191,8 @@ def test_subsets_of_a_dataset(tmp_path: Path) -> None:
     assert len(tail.notes) == 2
     with pytest.raises(DataError, match="one class only in train"):
         load_dataset(DataConfig(name=path, length_tail="longest", tail_fraction=0.001))
+    with pytest.raises(DataError, match=r"fraction 0.001 of the 160 train rows .* fewer rows than the 2 classes"):
+        load_dataset(DataConfig(name=path, fraction=0.001))
 
 
 @pytest.mark.parametrize(

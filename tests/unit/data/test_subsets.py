@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import CORPORA, load_dataset
 from recurra.data.dataset import TextSplit
 from recurra.data.subsets import length_tail, stratified_fraction
 
@@ -53,3 +58,31 @@ def test_impossible_fractions(fraction: float) -> None:
         stratified_fraction(rows([2, 2]), fraction, 0)
     with pytest.raises(ValueError, match="fraction"):
         length_tail(rows([2, 2]), "longest", fraction)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("protocol", ["official", "pooled"])
+def test_the_parts_that_the_papers_tables_need(data_root: Path, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables 7 to 10: 10 % and 50 % of train with the rest unchanged; both tails of every split, at 30 % and 10 %."""
+    whole = load_dataset(DataConfig(name="sst2", protocol=protocol), data_root)
+    # Read once: only the parts differ.
+    monkeypatch.setitem(CORPORA, "sst2", replace(CORPORA["sst2"], load=lambda *_: whole))
+    train = whole.splits["train"]
+    for share in (0.1, 0.5):
+        part = load_dataset(DataConfig(name="sst2", protocol=protocol, fraction=share), data_root)
+        assert len(part.splits["train"]) == round(share * len(train))
+        assert abs(part.splits["train"].labels.mean() - train.labels.mean()) < 1 / len(part.splits["train"])
+        for name in whole.reported_splits:
+            assert part.splits[name].fingerprint == whole.splits[name].fingerprint
+    for tail in ("longest", "shortest"):
+        for share in (0.3, 0.1):
+            config = DataConfig.parse(
+                {"name": "sst2", "protocol": protocol, "length_tail": tail, "tail_fraction": share}
+            )
+            part = load_dataset(config, data_root)
+            for name, split in part.splits.items():
+                ordered = np.sort(whole.splits[name].word_counts)
+                size = round(share * len(ordered))
+                expected = ordered[-size:] if tail == "longest" else ordered[:size]
+                assert np.array_equal(np.sort(split.word_counts), expected)
+            assert any(f"the {tail} {share:.0%} of every split" in note for note in part.notes)

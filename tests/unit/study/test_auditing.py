@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from factories import RunFactory, invariance, leakage, skipped
+from factories import RunFactory, invariance, leakage, seen, skipped
 from recurra.core.errors import CheckpointError
 from recurra.core.files import read_json, write_json
 from recurra.study.auditing import audit_model, audit_study
@@ -29,6 +29,8 @@ def test_a_study_s_audits_are_collected_over_its_runs(tmp_path: Path) -> None:
         "leakage.source.test": ("skipped", 3, []),
         "invariance.padding": ("failed", 2, [bad.name]),
     }
+    factory.run("linear", run_id="measured", audits=[seen(0.1)])
+    assert {audit.name: audit.status for audit in audit_study(tmp_path)[0]}["seen.test"] == "measured"
     assert "3.1e-02" in next(audit.summary for audit in found if audit.name == "invariance.padding")
     assert list(missing) == ["broken"]
 

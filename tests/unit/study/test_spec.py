@@ -161,3 +161,25 @@ def test_every_shipped_study_loads() -> None:
         study = load_study(path)
         assert expand(study)
         assert load_study(path, ["seeds=[5]"]).seeds == [5]
+
+
+def test_parts_of_one_corpus_have_run_ids_that_tell_them_apart() -> None:
+    entries: list[dict[str, Any]] = [
+        {},
+        {"fraction": 0.1},
+        {"fraction": 0.5},
+        {"length_tail": "longest"},
+        {"length_tail": "longest", "tail_fraction": 0.1},
+        {"length_tail": "shortest", "tail_fraction": 0.1, "fraction": 0.25},
+        {"split_seed": 2},
+    ]
+    runs = expand(spec(data=[{"name": "sst2", "protocol": "official", **entry} for entry in entries], seeds=[0]))
+    assert [run.run_id.removesuffix(f"-baseline-paper-s0-{run.config_hash[:8]}") for run in runs] == [
+        "sst2-official",
+        "sst2-official-train-10pct",
+        "sst2-official-train-50pct",
+        "sst2-official-longest-30pct",
+        "sst2-official-longest-10pct",
+        "sst2-official-shortest-10pct-train-25pct",
+        "sst2-official-split-2",
+    ]

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from recurra.evaluation.audits.invariance import audit_invariance
     from recurra.evaluation.audits.leakage import audit_leakage, contained_mask
+    from recurra.evaluation.audits.seen import audit_seen
     from recurra.evaluation.audits.shortcuts import audit_shortcuts
 
-__all__ = ["audit_invariance", "audit_leakage", "audit_shortcuts", "contained_mask"]
+__all__ = ["audit_invariance", "audit_leakage", "audit_seen", "audit_shortcuts", "contained_mask"]
 
 _HOMES = {
     "audit_invariance": "invariance",
     "audit_leakage": "leakage",
+    "audit_seen": "seen",
     "audit_shortcuts": "shortcuts",
     "contained_mask": "leakage",
 }

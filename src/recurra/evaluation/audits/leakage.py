@@ -17,16 +17,17 @@ a shared source is never natural where sources are known, so there the threshold
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import numpy.typing as npt
 
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.evaluation.audits.overlap import find_overlap
+from recurra.data.pools import text_identity
+from recurra.evaluation.audits.overlap import Overlap, find_overlap
 
 EXACT_THRESHOLD = 0.01
 NORMALISED_THRESHOLD = 0.01
@@ -42,7 +43,6 @@ MIN_NGRAM_ROWS = 20
 
 _EXAMPLES = 5
 _EXAMPLE_CHARACTERS = 200
-_NOT_WORD = re.compile(r"[\W_]+")
 
 Mask = npt.NDArray[np.bool_]
 
@@ -76,9 +76,16 @@ def contained_mask(train_texts: Sequence[str], texts: Sequence[str]) -> Mask:
     return find_overlap(train_texts, texts, ngram=NGRAM_WORDS, min_words=MIN_CONTAINED_WORDS).container >= 0
 
 
-def normalise(text: str) -> str:
-    """Drops case, punctuation and spacing; a text of punctuation alone is kept as it is."""
-    return _NOT_WORD.sub(" ", text.casefold()).strip() or text.strip()
+def overlap_of(train: TextSplit, split: TextSplit) -> Overlap:
+    """What of a split stands in its training rows; searched once for as long as both are in memory."""
+    known = _OVERLAPS.get(split)
+    if known is None or known[0]() is not train:
+        overlap = find_overlap(train.texts, split.texts, ngram=NGRAM_WORDS, min_words=MIN_CONTAINED_WORDS)
+        known = _OVERLAPS[split] = (ref(train), overlap)
+    return known[1]
+
+
+_OVERLAPS: WeakKeyDictionary[TextSplit, tuple[ref[TextSplit], Overlap]] = WeakKeyDictionary()
 
 
 def _audit_split(train: TextSplit, split: TextSplit, name: str) -> list[AuditResult]:
@@ -86,7 +93,7 @@ def _audit_split(train: TextSplit, split: TextSplit, name: str) -> list[AuditRes
         kinds = ("exact", "normalised", "contained", "ngram", "source")
         reason = f"skipped: {len(split)} rows in {name}, {len(train)} in train; both need at least one"
         return [AuditResult(name=f"leakage.{kind}.{name}", status="skipped", summary=reason) for kind in kinds]
-    overlap = find_overlap(train.texts, split.texts, ngram=NGRAM_WORDS, min_words=MIN_CONTAINED_WORDS)
+    overlap = overlap_of(train, split)
     return [
         _result(
             "exact",
@@ -101,7 +108,7 @@ def _audit_split(train: TextSplit, split: TextSplit, name: str) -> list[AuditRes
             "normalised",
             name,
             split,
-            _first_rows(map(normalise, train.texts), map(normalise, split.texts)),
+            _first_rows(map(text_identity, train.texts), map(text_identity, split.texts)),
             train,
             threshold=NORMALISED_THRESHOLD,
             criterion="the text is a training text but for case, punctuation and spacing",

@@ -6,7 +6,8 @@ Three measures:
     trained on ``train`` and measured on the split. Real sentiment or topic leaves weak traces in format; a strong one
     means that positives and negatives came by different ways (another source, another cut), and a model may have
     learned that. Judged by balanced accuracy, which label proportions cannot flatter: the audit fails if it exceeds
-    chance (1 / classes present) by more than 0.15 even at the lower end of its 95 % interval.
+    chance (1 / classes present) by more than 0.15 even at the lower end of its 95 % interval. What length alone
+    reaches stands beside it: where it is most of it, rewriting the texts cannot help.
 ``shortcuts.labels.<split>``  Label proportions of the split against those of ``train``: total variation distance, the
     share of rows that would need another label. Fails above 0.20, beyond what chance explains (chi-squared, p < 0.001).
 ``shortcuts.conflicts``  Rows of ``train`` and the reported splits whose text stands there with another label too: no
@@ -16,58 +17,28 @@ Three measures:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
-from sklearn.ensemble import HistGradientBoostingClassifier
 
 from recurra.core.record import AuditResult
-from recurra.core.seeds import derive_seed
 from recurra.data.dataset import TextDataset, TextSplit
+from recurra.evaluation.audits.format_probe import (
+    FEATURE_NAMES,
+    MIN_ROWS_A_CLASS,
+    TRAIN_ROWS_CAP,
+    FormatProbe,
+    balanced_accuracy,
+    fit_probe,
+)
 
 FORMAT_MARGIN = 0.15
 LABEL_DISTANCE_THRESHOLD = 0.20
 LABEL_P_VALUE = 0.001
 CONFLICT_THRESHOLD = 0.01
 
-TRAIN_ROWS_CAP = 20_000
-MIN_TRAIN_ROWS = 100
-MIN_ROWS_A_CLASS = 20
-
-_PUNCTUATION = ".,!?;:'\"`()[]-/&$%*#@"
-FEATURE_NAMES = (
-    "characters",
-    "words",
-    "characters_a_word",
-    "longest_word",
-    "digits",
-    "upper_case_share",
-    "non_ascii",
-    "double_spaces",
-    "line_breaks",
-    "leading_space",
-    "trailing_space",
-    "ends_with_letter_or_digit",
-    *(f"count_{mark}" for mark in _PUNCTUATION),
-)
-
 _EXAMPLES = 5
 _EXAMPLE_CHARACTERS = 200
-
-
-def format_features(texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Measures the format of texts, as the model sees them, and none of their words.
-
-    Args:
-        texts: Texts after cleaning.
-
-    Returns:
-        Shape ``(texts, features)``, columns as in `FEATURE_NAMES`.
-    """
-    rows = [_format_of(text) for text in texts]
-    return np.asarray(rows, dtype=np.float64).reshape(len(texts), len(FEATURE_NAMES))
 
 
 def audit_shortcuts(dataset: TextDataset, *, seed: int = 0) -> list[AuditResult]:
@@ -82,7 +53,7 @@ def audit_shortcuts(dataset: TextDataset, *, seed: int = 0) -> list[AuditResult]
         ``shortcuts.conflicts``; ``skipped`` with the reason where there is too little data.
     """
     train = dataset.splits["train"]
-    probe, reason = _fit_probe(train, seed)
+    probe, reason = fit_probe(train, seed)
     results = []
     for name in dataset.reported_splits:
         split = dataset.splits[name]
@@ -92,53 +63,7 @@ def audit_shortcuts(dataset: TextDataset, *, seed: int = 0) -> list[AuditResult]
     return results
 
 
-def _format_of(text: str) -> list[float]:
-    words = text.split()
-    characters = len(text)
-    return [
-        characters,
-        len(words),
-        characters / max(len(words), 1),
-        max(map(len, words), default=0),
-        sum(map(str.isdigit, text)),
-        sum(map(str.isupper, text)) / max(characters, 1),
-        0 if text.isascii() else sum(character > "\x7f" for character in text),
-        text.count("  "),
-        text.count("\n"),
-        text[:1].isspace(),
-        text[-1:].isspace(),
-        text[-1:].isalnum(),
-        *(text.count(mark) for mark in _PUNCTUATION),
-    ]
-
-
-def _fit_probe(train: TextSplit, seed: int) -> tuple[HistGradientBoostingClassifier | None, str]:
-    counts = np.unique(train.labels, return_counts=True)[1]
-    if len(train) < MIN_TRAIN_ROWS or len(counts) < 2 or counts.min() < MIN_ROWS_A_CLASS:
-        smallest = int(counts.min()) if len(counts) else 0
-        return None, (
-            f"skipped: train has {len(train)} rows, {len(counts)} labels, the rarest {smallest} times; "
-            f"needed are {MIN_TRAIN_ROWS} rows, 2 labels, each {MIN_ROWS_A_CLASS} times"
-        )
-    rng = np.random.default_rng(derive_seed(seed, "shortcuts"))
-    rows = np.sort(rng.permutation(len(train))[:TRAIN_ROWS_CAP])
-    # Balanced weights, because balanced accuracy is what is judged; small trees, because the features are few.
-    probe = HistGradientBoostingClassifier(
-        max_iter=100,
-        max_leaf_nodes=15,
-        learning_rate=0.1,
-        min_samples_leaf=20,
-        class_weight="balanced",
-        early_stopping=False,
-        random_state=derive_seed(seed, "shortcuts", "probe"),
-    )
-    texts = [train.texts[row] for row in rows.tolist()]
-    return probe.fit(format_features(texts), train.labels[rows]), ""
-
-
-def _audit_format(
-    probe: HistGradientBoostingClassifier | None, reason: str, train: TextSplit, split: TextSplit, name: str
-) -> AuditResult:
+def _audit_format(probe: FormatProbe | None, reason: str, train: TextSplit, split: TextSplit, name: str) -> AuditResult:
     audit = f"shortcuts.format.{name}"
     if probe is None:
         return AuditResult(name=audit, status="skipped", summary=reason)
@@ -150,8 +75,9 @@ def _audit_format(
             f"needed are 2 labels, each {MIN_ROWS_A_CLASS} times"
         )
         return AuditResult(name=audit, status="skipped", summary=reason)
-    predicted = probe.predict(format_features(split.texts))
-    balanced, half = _balanced_accuracy(split.labels, predicted, present, counts)
+    predicted, by_length = probe.predict(split.texts)
+    balanced, half = balanced_accuracy(split.labels, predicted, present, counts)
+    length_alone, _ = balanced_accuracy(split.labels, by_length, present, counts)
     majority = np.bincount(train.labels).argmax()
     chance = 1 / len(present)
     threshold = chance + FORMAT_MARGIN
@@ -162,7 +88,8 @@ def _audit_format(
         status="failed" if balanced - half > threshold else "passed",
         summary=(
             f"format alone reaches balanced accuracy {balanced:.3f} ± {half:.3f} (chance {chance:.3f}, allowed "
-            f"{threshold:.3f}); accuracy {accuracy:.3f}, always the most frequent label {majority_accuracy:.3f}"
+            f"{threshold:.3f}), length alone {length_alone:.3f}; accuracy {accuracy:.3f}, always the most frequent "
+            f"label {majority_accuracy:.3f}"
         ),
         value=balanced,
         threshold=threshold,
@@ -170,23 +97,13 @@ def _audit_format(
             "rows": len(split),
             "interval": [max(0.0, balanced - half), min(1.0, balanced + half)],
             "chance": chance,
+            "length_alone": length_alone,
             "accuracy": accuracy,
             "majority_accuracy": majority_accuracy,
             "train_rows": min(len(train), TRAIN_ROWS_CAP),
             "features": list(FEATURE_NAMES),
         },
     )
-
-
-def _balanced_accuracy(
-    labels: npt.NDArray[Any], predicted: npt.NDArray[Any], present: npt.NDArray[Any], counts: npt.NDArray[Any]
-) -> tuple[float, float]:
-    """Mean recall over classes, and half the width of its 95 % interval (recalls are independent binomials)."""
-    right = np.asarray([(predicted[labels == label] == label).sum() for label in present])
-    # Agresti and Coull's two added successes and failures keep the width honest for recalls near 0 and 1.
-    smoothed = (right + 2) / (counts + 4)
-    variance = (smoothed * (1 - smoothed) / (counts + 4)).sum() / len(present) ** 2
-    return float((right / counts).mean()), float(stats.norm.ppf(0.975) * np.sqrt(variance))
 
 
 def _audit_labels(train: TextSplit, split: TextSplit, name: str, label_names: Sequence[str]) -> AuditResult:

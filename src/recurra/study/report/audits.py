@@ -64,10 +64,11 @@ def _example(audit: AuditResult) -> str:
 
 
 def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
-    """Collects the audits of all runs of a table: failed first, then skipped, then passed.
+    """Collects the audits of all runs of a table: failed first, then measured, skipped, passed.
 
     The same finding of several runs is one line that says whom it concerns. Passed audits of a trained model differ in
-    their figures from run to run: they are one line with the run that came closest to the threshold.
+    their figures from run to run: they are one line with the run that came closest to the threshold. What is only
+    measured is one line a model.
 
     Args:
         groups: The runs of each model, by label.
@@ -78,8 +79,10 @@ def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
         for run in runs:
             for audit in run.record.audits:
                 same = "" if audit.status == "passed" and not audit.name.startswith(DATA_AUDITS) else audit.summary
+                if audit.status == "measured":
+                    same = label
                 found[(audit.name, audit.status, same)].append((label, run.record.seed, audit))
-    order = {"failed": 0, "skipped": 1, "passed": 2}
+    order = {"failed": 0, "measured": 1, "skipped": 2, "passed": 3}
     splits = [split for runs in groups.values() for run in runs for split in run.record.data.splits]
     lines = [_line(name, status, members, runs_of, splits) for (name, status, _), members in found.items()]
     return sorted(lines, key=lambda line: (order[line.status], line.scope, line.name))
@@ -98,15 +101,39 @@ def _line(
         name=name,
         group=group,
         status=status,
-        summary=worst.summary,
+        summary=_over_seeds([audit for _, _, audit in members]) if status == "measured" else worst.summary,
         meaning=meaning(name) if status == "failed" else "",
         example=_example(worst) if status == "failed" else "",
-        value=worst.value,
+        value=_mean([audit.value for _, _, audit in members]) if status == "measured" else worst.value,
         threshold=worst.threshold,
         concerns=_concerns(members, runs_of),
         scope="data" if name.startswith(DATA_AUDITS) else "model",
         split=split,
     )
+
+
+def _over_seeds(audits: Sequence[AuditResult]) -> str:
+    """The finding of one run, or the mean and the extremes of the figure over several."""
+    values = [audit.value for audit in audits if audit.value is not None]
+    if len(audits) == 1 or not values:
+        return audits[0].summary
+    text = f"over {len(values)} runs: mean {_mean(values):+.3f} ({min(values):+.3f} to {max(values):+.3f})"
+    seen, unseen = ([audit.details.get(group, {}) for audit in audits] for group in ("seen", "unseen"))
+    if all("accuracy" in group for group in [*seen, *unseen]):
+        text = (
+            f"accuracy {_mean([group['accuracy'] for group in seen]):.3f} on the {seen[0]['rows']:,} rows that stand "
+            f"inside a training row, {_mean([group['accuracy'] for group in unseen]):.3f} on the "
+            f"{unseen[0]['rows']:,} that do not; {text}"
+        )
+    equal = [audit.details.get("at_equal_length") for audit in audits]
+    if all(equal):
+        text += f"; at equal length {_mean([item['difference'] for item in equal if item]):+.3f}"
+    return text
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else 0.0
 
 
 def _concerns(members: Sequence[tuple[str, int, AuditResult]], runs_of: Mapping[str, Sequence[int]]) -> str:

@@ -9,9 +9,9 @@ import pytest
 
 from recurra.core.record import AuditResult
 from recurra.data.dataset import Group, TextDataset, TextSplit
+from recurra.data.pools import text_identity
 from recurra.data.sst2 import load_sst2
 from recurra.evaluation.audits import audit_leakage, contained_mask
-from recurra.evaluation.audits.leakage import normalise
 
 
 def _split(name: str, texts: list[str], groups: list[Group] | None = None) -> TextSplit:
@@ -127,8 +127,8 @@ def test_long_examples_are_cut() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"), [("It 's GOOD , ok !", "it s good ok"), ("? !", "? !"), ("a_b", "a b"), ("Straße", "strasse")]
 )
-def test_normalise(text: str, expected: str) -> None:
-    assert normalise(text) == expected
+def test_text_identity(text: str, expected: str) -> None:
+    assert text_identity(text) == expected
 
 
 def test_contained_mask() -> None:

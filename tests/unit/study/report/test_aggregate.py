@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from factories import RunFactory, invariance, leakage, skipped, study_latency
+from factories import RunFactory, invariance, leakage, seen, skipped, study_latency
 from recurra.core.record import read_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.study.report import summarise_runs
@@ -373,3 +373,18 @@ def test_folders_inside_the_output_are_told_relative_to_it(tmp_path: Path) -> No
     runs, failed = load_runs([folder])
     summary = summarise(runs, failed=failed, base=tmp_path)
     assert summary.tables[0].models[0].runs[0].folder == f"runs/{folder.name}"
+
+
+def test_a_figure_that_is_only_measured_is_a_line_a_model_with_its_mean_over_seeds(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path / "runs", rows=SMALL)
+    folders = [factory.run("linear", audits=[seen(0.2)])]
+    folders += [factory.run("recurrent", seed=seed, audits=[seen(0.1 * seed)]) for seed in (1, 3)]
+    (table,) = summarise_runs(folders)["tables"]
+    lines = {line["concerns"]: line for line in table["audits"]}
+    assert {line["status"] for line in table["audits"]} == {"measured"} and set(lines) == {"linear", "recurrent"}
+    assert lines["linear"]["summary"] == seen(0.2).summary
+    assert lines["recurrent"]["value"] == pytest.approx(0.2)
+    assert "mean +0.200 (+0.100 to +0.300); at equal length +0.100" in lines["recurrent"]["summary"]
+    assert "accuracy 0.800 on the 40 rows" in lines["recurrent"]["summary"]
+    assert all(line["meaning"] == "" for line in table["audits"])
+    assert not table["models"][0]["failed_audits"]

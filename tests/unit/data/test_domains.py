@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recurra.core.errors import DataError, UnavailableError
+from recurra.core.record import AuditResult
+from recurra.data.configuration import DataConfig
+from recurra.data.conventions import one_convention
+from recurra.data.corpora import load_dataset
+from recurra.data.dataset import TextDataset
+from recurra.data.domain_sources import LOCAL_SOURCES
+from recurra.data.domains import LABEL_NAMES, cut_alike, load_domains
+from recurra.data.pools import text_identity
+from recurra.evaluation.audits import audit_shortcuts
+
+SENTENCES = 200
+NAMES = np.array(["north", "green", "quiet", "iron", "late", "seven", "salt", "paper"])
+
+
+def words(seed: int, count: int) -> str:
+    return " ".join(np.random.default_rng(seed).choice(NAMES, count))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two hundred film sentences with two phrases each, tokenised; as many reviews, plain and tokenised."""
+    root = tmp_path_factory.mktemp("domains")
+    for folder in ("sst2", "sst", "yelp_reviews", "amazon_fdu_mtl"):
+        (root / folder).mkdir()
+    rows, sources = [], []
+    for number in range(SENTENCES):
+        whole = f"film{number} , it 's {words(number, 8)} end{number}"
+        for text in (whole, whole.rpartition(" end")[0], whole.partition(" it 's ")[2]):
+            sources.append(("train", len(rows), [number + 1], [number + 1] if text == whole else []))
+            rows.append((text + " ", number % 2, len(rows)))
+    columns = dict(zip(("sentence", "label", "idx"), map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), root / "sst2" / "train.parquet")
+    for name in ("validation", "test_labeled"):
+        pq.write_table(pa.table({key: values[:0] for key, values in columns.items()} | {
+            "sentence": [f"{name} film"], "label": [1], "idx": [0]}), root / "sst2" / f"{name}.parquet")  # fmt: skip
+    sources += [("validation", 0, [900], [900]), ("test", 0, [901], [901])]
+    names = ("split", "idx", "sentence_indices", "full_sentence_indices")
+    table = dict(zip(names, map(list, zip(*sources, strict=True)), strict=True))
+    pq.write_table(pa.table(table), root / "sst" / "sst2_phrase_sources.parquet")
+    sentences = {
+        "sentence_index": [*range(1, SENTENCES + 1), 900, 901],
+        "split": ["train"] * SENTENCES + ["dev", "test"],
+    }
+    pq.write_table(pa.table(sentences), root / "sst" / "sentences.parquet")
+    for folder, form in (
+        ("yelp_reviews", "Place{0}, it's {1}! Don't go."),
+        ("amazon_fdu_mtl", "item{0} , it 's {1} ! do n't bu"),
+    ):
+        for part, first in (("train", 0), ("test", 500)):
+            texts = [form.format(row, words(row + 7_000, 12 + row % 9)) for row in range(first, first + 220)]
+            pq.write_table(
+                pa.table({"text": texts, "label": [row % 2 for row in range(220)]}), root / folder / f"{part}.parquet"
+            )
+    return root
+
+
+def load(root: Path, protocol: str | None = None, seed: int = 0) -> TextDataset:
+    return load_dataset(DataConfig(name="domains", protocol=protocol, split_seed=seed), root)
+
+
+def thirds(dataset: TextDataset) -> bool:
+    return all(len(set(np.bincount(split.labels, minlength=3))) == 1 for split in dataset.splits.values())
+
+
+def sentences(dataset: TextDataset, split: str) -> set[int | str]:
+    return {sentence for group in dataset.splits[split].groups or [] for sentence in group}
+
+
+@pytest.mark.parametrize("protocol", ["natural", "normalised", "bare-words", "pooled"])
+def test_thirds_without_repeats(root: Path, protocol: str) -> None:
+    dataset = load(root, protocol)
+    assert dataset.label_names == LABEL_NAMES == ["local business", "movie", "online shopping"]
+    assert thirds(dataset)
+    texts = [text_identity(text) for split in dataset.splits.values() for text in split.texts]
+    assert len(texts) == len(set(texts))
+    corpora = ("yelp_reviews", "sst2", "amazon_reviews")
+    for split in dataset.splits.values():
+        assert all(
+            identity.startswith(f"{corpora[label]}/")
+            for identity, label in zip(split.ids, split.labels.tolist(), strict=True)
+        )
+    assert any("not the papers' 18,192 / 2,274 / 2,274" in note for note in dataset.notes)
+    assert load(root, protocol).fingerprint == dataset.fingerprint != load(root, protocol, seed=1).fingerprint
+
+
+def test_a_sentence_lies_in_one_split_but_in_the_pooled_protocol(root: Path) -> None:
+    natural = load(root)
+    assert natural.protocol == "natural"
+    for name in ("validation", "test"):
+        assert not sentences(natural, "train") & sentences(natural, name)
+    pooled = load(root, "pooled")
+    assert sentences(pooled, "train") & sentences(pooled, "test")
+
+
+def test_one_convention_and_equal_lengths(root: Path) -> None:
+    def marked(dataset: TextDataset) -> set[int]:
+        pairs = [
+            pair for split in dataset.splits.values() for pair in zip(split.texts, split.labels.tolist(), strict=True)
+        ]
+        return {label for text, label in pairs if " 's " in text or " n't" in text}
+
+    assert marked(load(root)) == {1, 2}
+    assert marked(load(root, "normalised")) == set()
+    bare = load(root, "bare-words")
+    for split in bare.splits.values():
+        assert all(text.replace("'", "").replace(" ", "").isalnum() for text in split.texts)
+        lengths = [sorted(split.word_counts[split.labels == label]) for label in range(3)]
+        assert lengths[0] == lengths[1] == lengths[2]
+        assert min(lengths[0]) >= 5
+
+
+def test_what_is_missing_is_named(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"yelp_reviews: .*--data-root DIR"):
+        load(tmp_path)
+    for folder in ("sst2", "yelp_reviews", "amazon_fdu_mtl"):
+        (tmp_path / folder).symlink_to(root / folder)
+    with pytest.raises(DataError, match=r"protocol 'natural' .* source sentences.* or take protocol=pooled"):
+        load(tmp_path)
+    assert thirds(load(tmp_path, "pooled"))
+
+
+def test_the_public_releases_stand_in_for_the_local_reviews(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from datasets import Dataset, DatasetDict
+
+    asked = []
+
+    def public(name: str) -> DatasetDict:
+        asked.append(name)
+        rows = {
+            "text": [f"{name} {row} {words(row, 9)}" for row in range(300)],
+            "label": [row % 2 for row in range(300)],
+        }
+        return DatasetDict({part: Dataset.from_dict(rows) for part in ("train", "test")})
+
+    monkeypatch.setattr("datasets.load_dataset", public)
+    dataset = load_dataset(DataConfig(name="domains_polarity", protocol="normalised"), root)
+    assert asked == ["fancyzhx/yelp_polarity", "mteb/amazon_polarity"]
+    assert thirds(dataset) and dataset.name == "domains_polarity"
+    assert any(
+        "local business: yelp_polarity; movie: sst2; online shopping: amazon_polarity" in n for n in dataset.notes
+    )
+
+
+def test_cut_alike() -> None:
+    assert cut_alike(["a b c", "d e", "f g h i"]) == ["a b", "d e", "f g"]
+
+
+def format_alone(dataset: TextDataset) -> AuditResult:
+    """The format audit of test, on some of the rows: enough for the probe, and quick."""
+    some = {name: dataset.splits[name].select(range(size)) for name, size in (("train", 4_500), ("test", 3_000))}
+    probed = replace(dataset, splits=some, selection_split="test", reported_splits=["test"])
+    return next(audit for audit in audit_shortcuts(probed) if audit.name == "shortcuts.format.test")
+
+
+@pytest.mark.data
+def test_the_real_shortcut_and_what_removes_it(data_root: Path) -> None:
+    if not all((data_root / folder).is_dir() for folder in ("sst", "yelp_reviews", "amazon_fdu_mtl")):
+        pytest.skip("the sources of the domain corpus are not in the data root")
+    once = [replace(source, read=cache(source.read)) for source in LOCAL_SOURCES]
+    natural = load_domains("domains", once, "natural", 0, data_root)
+    bare = load_domains("domains", once, "bare-words", 0, data_root)
+    assert [len(split) // 3 for split in natural.splits.values()] == [18_192, 2_274, 2_274]
+    assert [len(split) // 3 for split in bare.splits.values()] == [12_798, 1_599, 1_599]
+    assert (natural.fingerprint, bare.fingerprint) == ("e227eb5a8b907077", "f7852fdc5593a70b")
+    for dataset in (natural, bare):
+        assert thirds(dataset)
+        texts = [text_identity(text) for split in dataset.splits.values() for text in split.texts]
+        assert len(texts) == len(set(texts))
+        assert not sentences(dataset, "train") & (sentences(dataset, "validation") | sentences(dataset, "test"))
+        assert dataset.dropped["amazon_reviews test: repeats a row of train"] == 560
+    # The rows of 'natural' as 'normalised' writes them: what the convention takes away is seen on the same rows.
+    written = {
+        name: replace(split, texts=[one_convention(text) for text in split.texts])
+        for name, split in ((name, natural.splits[name].select(range(4_500))) for name in ("train", "test"))
+    }
+    normalised = replace(natural, splits=written, selection_split="test", reported_splits=["test"])
+    found = [format_alone(dataset) for dataset in (natural, normalised, bare)]
+    assert [audit.status for audit in found] == ["failed", "failed", "passed"]
+    values = [audit.value or 0.0 for audit in found]
+    assert values[0] > 0.88 and 0.68 < values[1] < 0.82 and 0.38 < values[2] < 0.49
+    assert all(audit.details["length_alone"] <= value + 0.02 for audit, value in zip(found, values, strict=True))

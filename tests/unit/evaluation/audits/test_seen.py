@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recurra.data.dataset import TextSplit
+from recurra.evaluation.audits import audit_seen
+from recurra.evaluation.audits.seen import difference_at_equal_length, difference_interval
+
+
+def split(name: str, texts: list[str]) -> TextSplit:
+    return TextSplit(name, texts, np.zeros(len(texts), dtype=np.int64), [str(row) for row in range(len(texts))])
+
+
+def test_rows_inside_training_rows_are_told_from_the_others() -> None:
+    train = split("train", [f"so the film{row} was very good and long" for row in range(60)])
+    seen = [f"film{row} was very good" for row in range(40)]
+    unseen = [f"other{row} was very good and long" for row in range(50)]
+    test = split("test", [*seen, *unseen, *["very good"] * 10])
+    correct = np.array([True] * 36 + [False] * 4 + [True] * 30 + [False] * 20 + [False] * 10)
+    got = audit_seen(train, test, correct)
+    assert (got.name, got.status, got.threshold) == ("seen.test", "measured", None)
+    assert got.details["seen"]["rows"] == 40 and got.details["seen"]["accuracy"] == pytest.approx(0.9)
+    assert got.details["unseen"]["rows"] == 50 and got.details["unseen"]["accuracy"] == pytest.approx(0.6)
+    assert got.details["rows_too_short"] == 10
+    assert got.value == pytest.approx(0.3)
+    low, high = got.details["interval"]
+    assert 0.1 < low < 0.3 < high < 0.5
+    assert got.details["at_equal_length"] is None
+    assert "0.900 on the 40 rows" in got.summary and "0.600 on the 50" in got.summary
+
+
+def test_too_few_rows_of_a_group_are_said_to_be_so() -> None:
+    train = split("train", ["nothing in common at all"])
+    got = audit_seen(train, split("test", [f"a b c {row}" for row in range(50)]), np.ones(50, dtype=bool))
+    assert got.status == "skipped"
+    assert "0 rows of 3 words or more stand inside" in got.summary and "20 of both" in got.summary
+
+
+@pytest.mark.parametrize("correct", [np.ones(2, dtype=bool), np.ones(3)])
+def test_correct_must_be_one_truth_value_a_row(correct: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="truth values"):
+        audit_seen(split("train", ["a"]), split("test", ["a", "b", "c"]), correct)
+
+
+def test_the_interval_is_newcombe_s() -> None:
+    # Newcombe 1998, table II, method 10, examples (a) and (g).
+    assert difference_interval(56, 70, 48, 80) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+    assert difference_interval(10, 10, 0, 20) == pytest.approx((0.6791, 1.0), abs=5e-5)
+
+
+def test_at_equal_length_a_difference_that_is_length_s_alone_vanishes() -> None:
+    rng = np.random.default_rng(0)
+    words = rng.integers(3, 15, 40_000)
+    seen = rng.random(len(words)) < 1.2 - words / 14
+    right = rng.random(len(words)) < 0.6 + words / 50
+    raw = right[seen].mean() - right[~seen].mean()
+    assert raw < -0.05
+    difference, low, high = difference_at_equal_length(right, seen, ~seen, words)
+    assert low < 0 < high and abs(difference) < 0.02
+    shifted = right | (seen & (rng.random(len(words)) < 0.5))
+    gained, low, high = difference_at_equal_length(shifted, seen, ~seen, words)
+    assert low < np.mean(shifted[seen]) - np.mean(right[seen]) < high + 0.02
+    assert gained > 0.05
+
+
+def test_the_stratified_interval_covers_and_one_stratum_is_the_plain_difference() -> None:
+    seen = np.array([True] * 40 + [False] * 60)
+    right = np.array([True] * 30 + [False] * 10 + [True] * 30 + [False] * 30)
+    difference, low, high = difference_at_equal_length(right, seen, ~seen, np.full(100, 7))
+    assert difference == pytest.approx(0.25)
+    # Wald's interval of two shares, which Sato's comes close to in one stratum.
+    half = 1.96 * np.sqrt(0.75 * 0.25 / 40 + 0.25 / 60)
+    assert (low, high) == pytest.approx((0.25 - half, 0.25 + half), abs=0.01)
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(300):
+        words = rng.integers(3, 9, 400)
+        group = rng.random(400) < 0.2 + words / 12
+        outcome = rng.random(400) < 0.5 + words / 40 + 0.1 * group
+        _, low, high = difference_at_equal_length(outcome, group, ~group, words)
+        covered += low <= 0.1 <= high
+    assert 0.91 <= covered / 300 <= 0.985
