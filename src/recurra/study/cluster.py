@@ -17,7 +17,7 @@ from recurra.core.errors import ConfigurationError, UnavailableError
 AUTO = "auto"
 CONNECT_S = 5.0
 # Ray itself waits two minutes for a cluster that is not there.
-HEALTH_S = 30.0
+HEALTH_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,10 @@ class Cluster:
             UnavailableError: If the cluster does not take this machine.
             ConfigurationError: If no node has what a run needs.
         """
-        ray = _import_ray()
+        with _output_kept_free():
+            yield from self._connected(_import_ray())
+
+    def _connected(self, ray: ModuleType) -> Iterator[ModuleType]:
         try:
             ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
@@ -110,6 +113,20 @@ class Cluster:
             f"cannot reach the Ray cluster {what}: {reason}; start one with 'ray start --head', join it from this "
             "machine with 'ray start --address HOST:PORT', or leave out --executor ray"
         )
+
+
+@contextlib.contextmanager
+def _output_kept_free() -> Iterator[None]:
+    """Sends what is printed to standard error: Ray and its C++ part print, and our result is one document."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _import_ray() -> ModuleType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recurra.core.errors import RecurraError, StorageError
+from recurra.core.errors import ConfigurationError, RecurraError, StorageError
+from recurra.core.files import LOCK_NAME
 from recurra.study.estimate import RECORDS_A_MODEL, model_key, whole_seconds
 from recurra.study.plan import SPEC_NAME, PlannedRun, plan_study
 from recurra.study.spec import StudySpec, load_study
@@ -81,9 +83,32 @@ def find_study(path: Path, output: Path | None) -> tuple[StudySpec, Path]:
 
 
 def look_at_study(spec: StudySpec, output: Path) -> StudyStatus:
-    """What has become of every run of a study, and how long the rest will take."""
-    runs = plan_study(spec, output)
-    return StudyStatus(spec, output, runs, _remaining(runs))
+    """What has become of every run of a study, and how long the rest will take.
+
+    Names of files in a study are relative to the folder that it was started in; while it runs that one is taken.
+
+    Raises:
+        ConfigurationError: If a file that the study names is not there: its runs cannot be told then.
+    """
+    folder = output.resolve()
+    with contextlib.chdir(_started_in(folder) or Path.cwd()):
+        missing = [data.name for data in spec.data if Path(data.name).suffix and not Path(data.name).exists()]
+        if missing:
+            raise ConfigurationError(
+                f"the study's file '{missing[0]}' is not in '{Path.cwd()}'; "
+                "call this in the folder that the study was started in"
+            )
+        runs = plan_study(spec, folder)
+        return StudyStatus(spec, output, runs, _remaining(runs))
+
+
+def _started_in(output: Path) -> Path | None:
+    """Working folder of the process that runs the study now, where the system tells."""
+    try:
+        pid = (output / LOCK_NAME).read_text(encoding="ascii").strip()
+        return Path(f"/proc/{int(pid)}/cwd").readlink()
+    except (OSError, ValueError):
+        return None
 
 
 def _remaining(runs: Sequence[PlannedRun]) -> float | None:
