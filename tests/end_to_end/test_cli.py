@@ -20,8 +20,8 @@ from recurra.core.record import RunRecord, read_record
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
 from recurra.study.claim import load_run_config
+from recurra.study.plan import plan_study
 from recurra.study.spec import load_study
-from recurra.study.study import plan_study
 from reviews import TINY_DATA, review_rows, snapshot, write_csv, write_reviews, write_tiny_model
 
 # Far beyond what anything here takes: a busy machine is no failure.

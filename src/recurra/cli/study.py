@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import present_study, print_json, print_table
+from recurra.cli.output import present_study
+from recurra.cli.study_output import present_plan, present_status
 
 app = typer.Typer(no_args_is_help=True, help="Run every combination of data, models, protocols and seeds in a file.")
 
@@ -18,36 +20,54 @@ File = Annotated[Path, typer.Argument(help="Study file (YAML).", show_default=Fa
 StudyOutput = Annotated[Path | None, typer.Option("--output", "-o", help="Folder; default runs/NAME.")]
 
 
+class ExecutorName(StrEnum):
+    """Where runs are carried out."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 @app.command("plan")
-def plan(file: File, output: StudyOutput = None, as_json: options.Json = False) -> None:
-    """Show the runs of a study: done, failed, to do. Example: recurra study plan configs/studies/sst2.yaml."""
+def plan(
+    file: File,
+    assignments: options.Overrides = None,
+    output: StudyOutput = None,
+    cost: Annotated[bool, typer.Option(help="Count operations and estimate time; looks at the data.")] = True,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Time training steps where no record tells.")] = False,
+    data_root: options.DataRoot = None,
+    cache_dir: options.CacheDir = None,
+    workers: options.Workers = 0,
+    threads: options.Threads = 0,
+    as_json: options.Json = False,
+) -> None:
+    """Show the runs of a study, what they cost and which are done. Runs nothing.
+
+    Example: recurra study plan configs/studies/sst2.yaml --calibrate
+    """
+    from recurra.core.progress import Reporter
+    from recurra.study.machine import Machine
+    from recurra.study.planning import plan_with_cost
     from recurra.study.spec import load_study
-    from recurra.study.study import plan_study
 
-    spec = load_study(file)
-    runs = plan_study(spec, output or Path("runs") / spec.name)
-    rows = [
-        {
-            "run_id": run.config.run_id,
-            "done": run.record is not None,
-            "state": run.state,
-            "reason": run.reason,
-            "folder": str(run.folder),
-        }
-        for run in runs
-    ]
-    if as_json:
-        print_json({"name": spec.name, "runs": rows})
-        return
-    done = sum(run.record is not None for run in runs)
-    table = [[run.config.run_id, run.state, run.reason or ""] for run in runs]
-    headings = ["Run", "State", "Reason"]
-    print_table(f"{spec.name}: {len(runs)} runs, {done} done", headings, table, left=("State", "Reason"))
+    spec = load_study(file, assignments or [])
+    machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads)
+    folder = output or Path("runs") / spec.name
+    planned = plan_with_cost(
+        spec, folder, machine, workers=workers, cost=cost, calibrated=calibrate, reporter=Reporter(quiet=as_json)
+    )
+    present_plan(planned, as_json=as_json)
 
 
-app.command(
-    "status", help="The same as 'recurra study plan'. Example: recurra study status configs/studies/sst2.yaml."
-)(plan)
+@app.command("status")
+def status(
+    path: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="A study's folder or file.", show_default=False)],
+    output: StudyOutput = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show how far a study is, also while it runs elsewhere. Example: recurra study status runs/sst2."""
+    from recurra.study.status import find_study, look_at_study
+
+    present_status(look_at_study(*find_study(path, output)), as_json=as_json)
 
 
 @app.command("run")
@@ -59,6 +79,11 @@ def run(
     workers: options.Workers = 0,
     threads: options.Threads = 0,
     latency: Annotated[bool, typer.Option(help="Time all models side by side at the end.")] = True,
+    executor: Annotated[ExecutorName, typer.Option(help="This machine, or a Ray cluster.")] = ExecutorName.LOCAL,
+    address: Annotated[str, typer.Option(help="Ray: HOST:PORT of the cluster's head, or auto.")] = "auto",
+    run_cpus: Annotated[float, typer.Option(min=0.01, help="Ray: cores of one run.")] = 1.0,
+    run_gpus: Annotated[float, typer.Option(min=0, help="Ray: accelerators of one run.")] = 0.0,
+    retries: Annotated[int, typer.Option(min=0, help="Ray: times a run is started again after its node died.")] = 3,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -67,20 +92,21 @@ def run(
     Example: recurra study run configs/studies/sst2.yaml
     """
     from recurra.core.progress import Reporter
+    from recurra.study.cluster import Cluster
     from recurra.study.machine import Machine
     from recurra.study.spec import load_study
     from recurra.study.study import run_study
 
     spec = load_study(file, assignments or [])
     machine = Machine(data_root=data_root, threads=threads, latency=latency)
-    command = shlex.join(["recurra", *sys.argv[1:]])
     result = run_study(
         spec,
         output or Path("runs") / spec.name,
         machine,
         workers=workers,
         reporter=Reporter(quiet=quiet),
-        command=command,
+        command=shlex.join(["recurra", *sys.argv[1:]]),
+        cluster=Cluster(address, run_cpus, run_gpus, retries) if executor is ExecutorName.RAY else None,
     )
     present_study(result, as_json=as_json)
 

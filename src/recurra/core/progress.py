@@ -24,6 +24,10 @@ class Reporter:
         """Prints one line."""
         self.console.print(message, markup=False)
 
+    def stage(self, subject: str, stage: str) -> None:
+        """Says what ``subject`` does now, in one line."""
+        self.say(f"{subject}: {stage}")
+
     @contextlib.contextmanager
     def task(self, description: str, total: int | None) -> Iterator[Task]:
         """Shows the progress of one long piece of work; call ``advance`` on what is yielded."""

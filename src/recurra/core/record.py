@@ -2,20 +2,30 @@
 
 A run without a record did not happen. Everything that the report, the README tables and the studies show is read from
 records; nothing is computed twice.
+
+Schema 2 added ``content_hash`` and ``wall_s``. Records of schema 1 lack both and are read as they are. A change that an
+older version would read wrongly raises the number; a new optional field raises it as well, because unknown keys are
+refused.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from recurra.core.errors import CheckpointError
-from recurra.core.files import read_json, write_json
+from recurra.core.files import write_text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 RECORD_NAME = "record.json"
+_FIRST_HASHED_VERSION = 2
+# The line of the hash in the file as we write it: what is hashed is the rest.
+_HASH_LINE = re.compile(rb'^ "content_hash": (?:"[0-9a-f]*"|null),\n', re.MULTILINE)
 
 
 class _Part(BaseModel):
@@ -180,14 +190,21 @@ class LatencyRecord(_Part):
 
 
 class RunRecord(_Part):
-    """Everything about one run. See the parts."""
+    """Everything about one run. See the parts.
 
-    schema_version: Literal[1] = 1
+    Attributes:
+        content_hash: SHA-256 of everything else in the file, set when it is written; none in records of schema 1.
+        wall_s: Seconds of the process that finished the run: training, evaluation, audits; none in schema 1.
+    """
+
+    schema_version: Literal[1, 2] = 2
+    content_hash: str | None = None
     run_id: str
     config: dict[str, Any]
     config_hash: str
     seed: int
     created: str
+    wall_s: float | None = None
     code: CodeRecord
     environment: EnvironmentRecord
     data: DataRecord
@@ -203,9 +220,10 @@ class RunRecord(_Part):
 
 
 def write_record(folder: Path | str, record: RunRecord) -> Path:
-    """Writes ``record.json`` into a run folder, atomically, and returns its path."""
+    """Writes ``record.json`` into a run folder, atomically and with the hash of its content, and returns its path."""
     path = Path(folder) / RECORD_NAME
-    write_json(path, record.model_dump(mode="json"))
+    values = record.model_copy(update={"schema_version": SCHEMA_VERSION, "content_hash": None}).model_dump(mode="json")
+    write_text(path, _text({**values, "content_hash": _hash(values)}))
     return path
 
 
@@ -213,19 +231,14 @@ def read_record(folder: Path | str) -> RunRecord:
     """Reads the record of a run folder (or a record file).
 
     Raises:
-        CheckpointError: If there is none, or it is not a record that this version can read.
+        CheckpointError: If there is none, it is not a record that this version can read, or it was changed after it
+            was written.
     """
-    path = Path(folder)
-    if path.is_dir() or path.suffix != ".json":
-        path = path / RECORD_NAME
+    path = _record_path(folder)
+    text = _read(path)
     try:
-        values = read_json(path)
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"'{path}' is missing: not a finished run; give a folder made by 'recurra train', "
-            "or start the same command again to finish it"
-        ) from error
-    except (OSError, ValueError) as error:
+        values = json.loads(text)
+    except ValueError as error:
         raise CheckpointError(f"'{path}' cannot be read as a record ({error}); run it again") from error
     version = values.get("schema_version") if isinstance(values, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -233,8 +246,65 @@ def read_record(folder: Path | str) -> RunRecord:
             f"'{path}' has record schema {version}, this version reads up to {SCHEMA_VERSION}; upgrade recurra"
         )
     try:
-        return RunRecord.model_validate(values)
+        record = RunRecord.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise CheckpointError(f"'{path}' is not a record of ours: '{where}': {first['msg']}; run it again") from error
+    hashed = record.content_hash is not None or record.schema_version >= _FIRST_HASHED_VERSION
+    # The second hash is for a file whose white space was changed, which changes no figure.
+    if hashed and record.content_hash != _hash_of_file(text) and record.content_hash != _hash(values):
+        raise CheckpointError(
+            f"'{path}' was changed after it was written: its content does not fit its hash; restore it, "
+            "or delete it to run again"
+        )
+    return record
+
+
+def holds_record(folder: Path | str, config_hash: str) -> bool:
+    """Whether a folder holds the record of a run of this configuration; as strict as `read_record`, and much faster.
+
+    Raises:
+        CheckpointError: If there is a record that `read_record` refuses.
+    """
+    path = _record_path(folder)
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return read_record(path).config_hash == config_hash
+    # A file whose hash fits is what `write_record` wrote: no need to look inside.
+    if f'\n "content_hash": "{_hash_of_file(text)}",\n'.encode() in text[:200]:
+        return f'\n "config_hash": "{config_hash}",\n'.encode() in text
+    return read_record(path).config_hash == config_hash
+
+
+def _record_path(folder: Path | str) -> Path:
+    path = Path(folder)
+    return path if path.suffix == ".json" and not path.is_dir() else path / RECORD_NAME
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"'{path}' is missing: not a finished run; give a folder made by 'recurra train', "
+            "or start the same command again to finish it"
+        ) from error
+    except OSError as error:
+        raise CheckpointError(f"'{path}' cannot be read as a record ({error}); run it again") from error
+
+
+def _text(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
+def _hash(values: dict[str, Any]) -> str:
+    """The hash of plain values as we would write them: white space in the file does not matter, all else does."""
+    return _hash_of_file(_text({**values, "content_hash": None}).encode("utf-8", "surrogatepass"))
+
+
+def _hash_of_file(text: bytes) -> str:
+    return hashlib.sha256(_HASH_LINE.sub(b"", text, count=1)).hexdigest()

@@ -1,53 +1,29 @@
-"""Running what a study still lacks: a process a run, as many at once as the cores carry."""
+"""Running what a study still lacks on this machine: a process a run, as many at once as the cores carry."""
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from recurra.core.environment import available_cores
-from recurra.core.errors import CheckpointError, RecurraError
-from recurra.core.files import read_json
+from recurra.core.errors import RecurraError
 from recurra.core.progress import Reporter, Task
-from recurra.core.record import RunRecord, read_record
 from recurra.study.claim import claim_folder
 from recurra.study.machine import Machine
+from recurra.study.plan import run_folder
+from recurra.study.process import Outcome, outcome_of, threads_of, work
 from recurra.study.spec import RunConfig
-from recurra.study.worker import ERROR_NAME
-
-LOG_NAME = "log.txt"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one planned run: its record, or why there is none."""
+class Executor(Protocol):
+    """What carries out runs."""
 
-    config: RunConfig
-    folder: Path
-    record: RunRecord | None
-    error: str | None = None
-    exit_code: int = 0
-
-
-def run_folder(output: Path, config: RunConfig) -> Path:
-    """Where a run of a study lies."""
-    return output / "runs" / config.run_id
-
-
-def find_record(output: Path, config: RunConfig) -> RunRecord | None:
-    """The record of a planned run if it is done and is of this very configuration."""
-    folder = run_folder(output, config)
-    try:
-        record = read_record(folder)
-    except CheckpointError:
-        return None
-    return record if record.config_hash == config.config_hash else None
+    def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
+        """Executes runs and returns what became of each, in any order; one that fails does not stop the others."""
 
 
 class LocalExecutor:
@@ -66,21 +42,20 @@ class LocalExecutor:
         self.workers = workers
         self.reporter = reporter
         self._processes: set[subprocess.Popen[str]] = set()
+        self._stopping = False
 
     def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
         """Executes runs and returns what became of each; one that fails does not stop the others."""
         if not pending:
             return []
-        cores = available_cores()
-        workers = self.workers or max(1, min(len(pending), cores // max(1, self.machine.threads)))
-        threads = self.machine.threads or max(1, cores // workers)
-        machine = replace(self.machine, threads=threads)
+        workers = self.workers or workers_for(len(pending), self.machine)
+        machine = threads_of(self.machine, available_cores(), workers)
         queue = list(pending)
         outcomes: list[Outcome] = []
         lock = threading.Lock()
         with self.reporter.task("runs", len(pending)) as task:
 
-            def work() -> None:
+            def take_and_work() -> None:
                 while True:
                     with lock:
                         if not queue:
@@ -90,13 +65,14 @@ class LocalExecutor:
                     with lock:
                         outcomes.append(outcome)
 
-            pool = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
+            pool = [threading.Thread(target=take_and_work, daemon=True) for _ in range(workers)]
             for thread in pool:
                 thread.start()
             try:
                 while any(thread.is_alive() for thread in pool):
                     time.sleep(0.1)
             except KeyboardInterrupt:
+                self._stopping = True
                 with lock:
                     queue.clear()
                 self._stop()
@@ -110,43 +86,20 @@ class LocalExecutor:
             claim_folder(config, folder)
         except (RecurraError, OSError) as error:
             return Outcome(config, folder, None, str(error), getattr(error, "exit_code", 2))
-        environment = {**os.environ, "OMP_NUM_THREADS": str(machine.threads), "TOKENIZERS_PARALLELISM": "false"}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "recurra.study.worker", str(folder), machine.to_json()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=environment,
-        )
-        self._processes.add(process)
-        assert process.stderr is not None
-        last = ""
-        with process.stderr, (folder / LOG_NAME).open("a", encoding="utf-8") as log:
-            for line in process.stderr:
-                log.write(line)
-                log.flush()
-                last = line.strip() or last
-                named = line.startswith(" ") or config.run_id in line
-                self.reporter.say((line if named else f"{config.run_id}: {line}").rstrip("\n"))
-        code = process.wait()
-        self._processes.discard(process)
-        task.advance(1, note=config.run_id)
-        record = find_record(self.output, config)
-        if code == 0 and record is not None:
-            return Outcome(config, folder, record)
-        return Outcome(config, folder, None, self._reason(folder, code, last), code if code > 0 else 1)
 
-    @staticmethod
-    def _reason(folder: Path, code: int, last: str) -> str:
-        path = folder / ERROR_NAME
-        if path.exists():
-            return str(read_json(path)["error"])
-        cause = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        return f"{cause}: {last or 'no message'} (see {folder / LOG_NAME})"
+        def say(line: str) -> None:
+            named = line.startswith(" ") or config.run_id in line
+            self.reporter.say(line if named else f"{config.run_id}: {line}")
+
+        ended = work(folder, machine, say=say, started=self._processes.add)
+        task.advance(1, note=config.run_id)
+        if self._stopping:
+            # Ended by us: that is no failure of the run.
+            return Outcome(config, folder, None, "interrupted", 1)
+        return outcome_of(self.output, config, ended)
 
     def _stop(self) -> None:
+        # Those that have ended are left alone by both calls.
         for process in list(self._processes):
             process.terminate()
         for process in list(self._processes):
@@ -154,3 +107,8 @@ class LocalExecutor:
                 process.wait(timeout=10)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def workers_for(runs: int, machine: Machine) -> int:
+    """Runs at once on this machine: as many as its cores carry at the threads of one run, at most all."""
+    return max(1, min(runs, available_cores() // max(1, machine.threads)))

@@ -89,8 +89,9 @@ def execute_run(config: RunConfig, folder: Path, machine: Machine, reporter: Rep
 
 
 def _execute(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> RunRecord:
+    started = time.perf_counter()
     dataset, training, model_record, tokenizer = _train(config, folder, machine, reporter)
-    reporter.say(f"{config.run_id}: evaluating")
+    reporter.stage(config.run_id, "evaluating")
     engine = load_engine(
         folder / MODEL_NAME,
         kind=model_record.kind,
@@ -112,7 +113,7 @@ def _execute(config: RunConfig, folder: Path, machine: Machine, reporter: Report
         audits += audit_invariance(engine.model, encoded, pad_token_id=engine.model.config.pad_token_id or 0)
     latency: dict[str, LatencyRecord] = {}
     if machine.latency:
-        reporter.say(f"{config.run_id}: timing")
+        reporter.stage(config.run_id, "timing")
         latency = time_classifier(classifier, dataset, config)
     record = RunRecord(
         run_id=config.run_id,
@@ -120,6 +121,7 @@ def _execute(config: RunConfig, folder: Path, machine: Machine, reporter: Report
         config_hash=config.config_hash,
         seed=config.seed,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        wall_s=time.perf_counter() - started,
         code=code_record(),
         environment=environment_record(
             threads=torch.get_num_threads(), precision=config.precision, accelerator=accelerator_name()
@@ -145,7 +147,7 @@ def accelerator_name() -> str | None:
 def _train(
     config: RunConfig, folder: Path, machine: Machine, reporter: Reporter
 ) -> tuple[TextDataset, TrainingRecord, ModelRecord, dict[str, Any]]:
-    reporter.say(f"{config.run_id}: loading data")
+    reporter.stage(config.run_id, "loading data")
     dataset = load_dataset(config.data, machine.data_root)
     if config.model == LINEAR:
         return _train_linear(config, dataset, folder)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -16,6 +17,7 @@ from recurra.training.protocols import ProtocolConfig, load_protocol
 
 LINEAR = "linear"
 Precision = Literal["fp32", "bf16", "fp16"]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 # The linear control has no training protocol of ours; it stands in the tables of all of them.
 LINEAR_PROTOCOL = ProtocolConfig(name=LINEAR, learning_rate=1.0, batch_size=32, max_epochs=1)
@@ -39,15 +41,22 @@ class RunConfig(Settings):
     data: DataConfig
     data_hash: str | None = None
     protocol: ProtocolConfig
-    seed: int = Field(default=0, ge=0, lt=2**31)
+    seed: Seed = 0
     precision: Precision = "fp32"
 
-    @property
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copies with changes; what was derived from the old values is derived anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        for derived in ("config_hash", "run_id"):
+            copied.__dict__.pop(derived, None)
+        return copied
+
+    @cached_property
     def config_hash(self) -> str:
         """Identity of the run: equal hashes mean equal configurations."""
         return content_hash(self.plain())
 
-    @property
+    @cached_property
     def run_id(self) -> str:
         """Readable and unique: data, protocol, part, model, training protocol, seed, and the hash's first digits."""
         data = Path(self.data.name).stem if self.data_hash else self.data.name
@@ -78,7 +87,7 @@ class StudySpec(Settings):
     models: list[str] = Field(min_length=1)
     protocols: list[str] = Field(default=["paper"], min_length=1)
     protocol_overrides: list[str] = Field(default_factory=list)
-    seeds: list[int] = Field(default=[0, 1, 2], min_length=1)
+    seeds: list[Seed] = Field(default=[0, 1, 2], min_length=1)
     precision: Precision = "fp32"
 
     @field_validator("models", "protocols", "seeds")
@@ -146,14 +155,20 @@ def make_run(
 
 def expand(spec: StudySpec) -> list[RunConfig]:
     """Returns all runs of a study, cheap controls first, then seed by seed so that early results cover every model."""
-    runs: dict[str, RunConfig] = {}
     protocols = [load_protocol(name, spec.protocol_overrides) for name in spec.protocols]
+    models = sorted(spec.models, key=lambda name: name != LINEAR)
+    # Checked and, for files, hashed once; the seeds were checked with the study.
+    checked = [
+        make_run(model, data, protocol, seed=spec.seeds[0], precision=spec.precision)
+        for data in spec.data
+        for protocol in protocols
+        for model in models
+    ]
+    runs: dict[str, RunConfig] = {}
     for seed in spec.seeds:
-        for data in spec.data:
-            for protocol in protocols:
-                for model in sorted(spec.models, key=lambda name: name != LINEAR):
-                    run = make_run(model, data, protocol, seed=seed, precision=spec.precision)
-                    runs.setdefault(run.config_hash, run)
+        for first in checked:
+            run = first if first.model == LINEAR or seed == first.seed else first.model_copy(update={"seed": seed})
+            runs.setdefault(run.config_hash, run)
     return list(runs.values())
 
 

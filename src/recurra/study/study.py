@@ -13,42 +13,16 @@ from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.errors import StorageError
 from recurra.core.files import FolderLock, read_json, write_text
 from recurra.core.progress import Reporter
-from recurra.core.record import RunRecord
-from recurra.study.claim import CONFIG_NAME
-from recurra.study.executor import LocalExecutor, Outcome, find_record, run_folder
+from recurra.study.cluster import Cluster
+from recurra.study.executor import Executor, LocalExecutor
 from recurra.study.machine import Machine
+from recurra.study.plan import RUNS_NAME, SPEC_NAME, plan_study, refuse_untrusted
 from recurra.study.preflight import preflight
-from recurra.study.spec import RunConfig, StudySpec, expand
-from recurra.study.worker import ERROR_NAME
+from recurra.study.process import Outcome
+from recurra.study.ray_executor import RayExecutor
+from recurra.study.spec import StudySpec
 
-SPEC_NAME = "study.yaml"
 LATENCY_NAME = "latency.json"
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """One run of a plan, and its record if it is done."""
-
-    config: RunConfig
-    folder: Path
-    record: RunRecord | None
-
-    @property
-    def state(self) -> str:
-        """``done``, ``failed``, ``started`` (under way, or interrupted) or ``to do``."""
-        if self.record is not None:
-            return "done"
-        if self.reason is not None:
-            return "failed"
-        return "started" if (self.folder / CONFIG_NAME).exists() else "to do"
-
-    @property
-    def reason(self) -> str | None:
-        """Why the run failed when it was last tried."""
-        try:
-            return None if self.record is not None else str(read_json(self.folder / ERROR_NAME)["error"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
 
 
 @dataclass(frozen=True)
@@ -83,11 +57,6 @@ class StudyResult:
         return list(names)
 
 
-def plan_study(spec: StudySpec, output: Path) -> list[PlannedRun]:
-    """Returns all runs of a study with what is already done."""
-    return [PlannedRun(config, run_folder(output, config), find_record(output, config)) for config in expand(spec)]
-
-
 def run_study(
     spec: StudySpec,
     output: Path,
@@ -96,6 +65,7 @@ def run_study(
     workers: int = 0,
     reporter: Reporter,
     command: str,
+    cluster: Cluster | None = None,
 ) -> StudyResult:
     """Runs what a study lacks and writes its report.
 
@@ -106,14 +76,20 @@ def run_study(
         workers: Runs at once; 0 chooses.
         reporter: For progress.
         command: The command line, shown in the report.
+        cluster: Where to run; none is this machine.
 
     Raises:
+        CheckpointError: If a record cannot be trusted.
         StorageError: If the folder belongs to another study or is in use.
+        UnavailableError: If the cluster does not answer.
         RecurraError: If data, tokenizer or a model configuration cannot be used; nothing has been started then.
     """
     planned = plan_study(spec, output)
-    pending = [run.config for run in planned if run.record is None]
+    refuse_untrusted(planned)
+    pending = [run.config for run in planned if run.state != "done"]
     preflight(pending, machine)
+    if cluster is not None and pending:
+        cluster.check()
     with FolderLock(output):
         _claim(spec, output)
         tokenizers = ", ".join(dict.fromkeys(data.tokenizer for data in spec.data))
@@ -121,7 +97,7 @@ def run_study(
             f"{spec.name}: {len(planned)} runs, {len(planned) - len(pending)} done, {len(pending)} to do; "
             f"tokenizer: {tokenizers}"
         )
-        executor = LocalExecutor(output, replace(machine, latency=False), workers=workers, reporter=reporter)
+        executor = _executor(output, replace(machine, latency=False), cluster, workers, reporter)
         executed = {outcome.config.config_hash: outcome for outcome in executor.execute(pending)}
         outcomes = [
             executed.get(run.config.config_hash) or Outcome(run.config, run.folder, run.record) for run in planned
@@ -130,6 +106,12 @@ def run_study(
         if done and machine.latency:
             time_side_by_side(output, done, machine, reporter)
         return _finish(spec, output, outcomes, command)
+
+
+def _executor(output: Path, machine: Machine, cluster: Cluster | None, workers: int, reporter: Reporter) -> Executor:
+    if cluster is None:
+        return LocalExecutor(output, machine, workers=workers, reporter=reporter)
+    return RayExecutor(output, machine, cluster, workers=workers, reporter=reporter)
 
 
 def read_latency_file(output: Path) -> dict[str, Any] | None:
@@ -163,21 +145,22 @@ def time_side_by_side(output: Path, runs: Sequence[Path], machine: Machine, repo
         reporter.say(f"timing failed: {done.stderr.strip().splitlines()[-1:]}")
 
 
-def study_report(output: Path, *, title: str, command: str, outcomes: Sequence[Outcome]) -> tuple[Path | None, Any]:
+def study_report(
+    output: Path, *, title: str, command: str, outcomes: Sequence[Outcome]
+) -> tuple[Path | None, dict[str, Any]]:
     """Writes ``report.html`` from the records of a study; returns its path and the plain summary."""
-    from recurra.study.report.html import write_report
+    from recurra.study.report.html import write_summarised_report
     from recurra.study.report.tables import summarise_runs
 
     folders = [outcome.folder for outcome in outcomes]
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
     latency = read_latency_file(output)
-    summary = summarise_runs(folders, latency, failures=failures)
     if len(failures) == len(folders):
-        return None, summary
-    return (
-        write_report(output, folders, title=title, command=command, latency=latency, failures=failures),
-        summary,
+        return None, summarise_runs(folders, latency, failures=failures)
+    report, summary = write_summarised_report(
+        output, folders, title=title, command=command, latency=latency, failures=failures
     )
+    return report, summary.plain()
 
 
 def _finish(spec: StudySpec, output: Path, outcomes: list[Outcome], command: str) -> StudyResult:
@@ -192,15 +175,21 @@ def _claim(spec: StudySpec, output: Path) -> None:
         present = read_yaml(path).get("name")
         if present != spec.name:
             raise StorageError(f"'{output}' holds the study '{present}', not '{spec.name}'; choose another --output")
-    elif any(item.name not in {".lock", "runs", LATENCY_NAME} for item in output.iterdir()):
+    elif any(item.name not in {".lock", RUNS_NAME, LATENCY_NAME} for item in output.iterdir()):
         raise StorageError(f"'{output}' is not empty and not a study of ours; choose another --output")
     write_text(path, write_yaml(spec.plain()))
 
 
 def report_study(spec: StudySpec, output: Path, *, command: str) -> StudyResult:
-    """Writes the report of what is done and runs nothing."""
+    """Writes the report of what is done and runs nothing.
+
+    Raises:
+        CheckpointError: If a record cannot be trusted.
+    """
+    planned = plan_study(spec, output)
+    refuse_untrusted(planned)
     outcomes = [
-        Outcome(run.config, run.folder, run.record, None if run.record else "not run yet")
-        for run in plan_study(spec, output)
+        Outcome(run.config, run.folder, run.record, None if run.state == "done" else run.reason or "not run yet")
+        for run in planned
     ]
     return _finish(spec, output, outcomes, command)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import signal
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from recurra.core.errors import RecurraError
-from recurra.core.files import write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME
+from recurra.study.progress import ProgressReporter
 
-ERROR_NAME = "error.json"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -25,23 +26,33 @@ def main(arguments: list[str]) -> int:
     """
     from recurra.study.claim import load_run_config
     from recurra.study.machine import Machine
-    from recurra.study.run import execute_run
+    from recurra.study.plan import ERROR_NAME
+    from recurra.study.process import note_failure
 
     # A terminal sends Ctrl-C to all processes; the one that started this speaks for all.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     folder = Path(arguments[0])
-    reporter = Reporter()
     (folder / ERROR_NAME).unlink(missing_ok=True)
-    try:
-        execute_run(load_run_config(folder), folder, Machine.from_json(arguments[1]), reporter)
-    except RecurraError as error:
-        if not (folder / RECORD_NAME).exists():
-            write_json(
-                folder / ERROR_NAME, {"error": str(error), "kind": type(error).__name__, "code": error.exit_code}
-            )
-        reporter.say(f"error: {error}")
-        return error.exit_code
+    config = load_run_config(folder)
+    with _reporter(folder, config.protocol.max_epochs) as reporter:
+        # Takes seconds; until then there is nothing to tell but that it has begun.
+        from recurra.study.run import execute_run
+
+        try:
+            execute_run(config, folder, Machine.from_json(arguments[1]), reporter)
+        except RecurraError as error:
+            if not (folder / RECORD_NAME).exists():
+                note_failure(folder, str(error), kind=type(error).__name__, code=error.exit_code)
+            reporter.say(f"error: {error}")
+            return error.exit_code
     return 0
+
+
+def _reporter(folder: Path, epochs: int) -> AbstractContextManager[Reporter]:
+    """Tells how far the run is; of the processes of a distributed run the first speaks."""
+    if int(os.environ.get("RANK", "0")) > 0:
+        return contextlib.nullcontext(Reporter(quiet=True))
+    return ProgressReporter(folder, epochs=epochs)
 
 
 def end_with_parent() -> None:

@@ -102,7 +102,7 @@ def test_audit_data_is_loud_about_a_leak(tmp_path: Path, capsys: pytest.CaptureF
         assert err.startswith("AUDIT FAILED: ") and "leakage.exact.test" in err
 
 
-def test_study_plan_says_what_is_done_failed_started_and_to_do(
+def test_study_plan_says_what_is_failed_interrupted_and_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_reviews(tmp_path / "r.csv")
@@ -121,7 +121,7 @@ def test_study_plan_says_what_is_done_failed_started_and_to_do(
     assert [(run["state"], run["reason"]) for run in runs] == [
         ("to do", None),
         ("failed", "the loss is not finite"),
-        ("started", None),
+        ("interrupted", None),
     ]
     assert main(["study", "status", str(study), "--output", str(output)]) == 0
     assert "the loss is not finite" in capsys.readouterr().out

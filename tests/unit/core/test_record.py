@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from factories import RunFactory, leakage
 from recurra.core.errors import CheckpointError
-from recurra.core.record import SCHEMA_VERSION, read_record, write_record
+from recurra.core.record import SCHEMA_VERSION, holds_record, read_record, write_record
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +24,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_record_comes_back_as_written(run: Path, tmp_path: Path) -> None:
     record = read_record(run)
     assert read_record(write_record(tmp_path, record)) == record
+    assert record.schema_version == SCHEMA_VERSION
+    changed = record.model_copy(update={"seed": 7})
+    assert read_record(write_record(tmp_path, changed)).content_hash != record.content_hash
     assert read_record(run / "record.json") == record
     assert [audit.name for audit in record.failed_audits()] == ["leakage.contained.test"]
 
@@ -55,3 +61,69 @@ def test_an_unknown_key_is_refused(run: Path, tmp_path: Path) -> None:
     values["metrics"]["test"]["acuracy"] = 1.0
     with pytest.raises(CheckpointError, match=r"'metrics.test.acuracy'"):
         read_record(damaged(run, tmp_path, json.dumps(values)))
+
+
+def test_the_hash_is_that_of_everything_else_in_the_file(run: Path) -> None:
+    lines = (run / "record.json").read_text(encoding="utf-8").splitlines(keepends=True)
+    rest = "".join(line for line in lines if not line.startswith(' "content_hash"'))
+    assert len(rest) < sum(map(len, lines))
+    assert hashlib.sha256(rest.encode()).hexdigest() == read_record(run).content_hash
+
+
+EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a figure": lambda values: values["metrics"]["test"].update(accuracy=0.99),
+    "the seed": lambda values: values.update(seed=5),
+    "an audit": lambda values: values.update(audits=[]),
+    "the hash": lambda values: values.update(content_hash="0" * 64),
+    "no hash": lambda values: values.update(content_hash=None),
+    "the hash left out": lambda values: values.pop("content_hash"),
+    "an older schema": lambda values: values.update(schema_version=1),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("indent", [1, 2])
+def test_a_record_edited_by_hand_is_refused_in_one_line(edit: str, indent: int, run: Path, tmp_path: Path) -> None:
+    values = json.loads((run / "record.json").read_text(encoding="utf-8"))
+    before = values["config_hash"]
+    EDITS[edit](values)
+    folder = damaged(run, tmp_path, json.dumps(values, ensure_ascii=False, indent=indent) + "\n")
+    for read in (read_record, lambda folder: holds_record(folder, before)):
+        with pytest.raises(CheckpointError, match="was changed after it was written") as caught:
+            read(folder)
+        assert "\n" not in str(caught.value) and "delete it to run again" in str(caught.value)
+
+
+def test_other_white_space_is_no_edit(run: Path, tmp_path: Path) -> None:
+    values = json.loads((run / "record.json").read_text(encoding="utf-8"))
+    folder = damaged(run, tmp_path, json.dumps(values, indent=4))
+    assert read_record(folder) == read_record(run)
+    assert holds_record(folder, values["config_hash"])
+
+
+def test_a_record_of_the_first_schema_has_no_hash_and_is_read(run: Path, tmp_path: Path) -> None:
+    values = json.loads((run / "record.json").read_text(encoding="utf-8"))
+    for key in ("content_hash", "wall_s"):
+        del values[key]
+    folder = damaged(run, tmp_path, json.dumps({**values, "schema_version": 1}, indent=1))
+    record = read_record(folder)
+    assert (record.schema_version, record.content_hash, record.wall_s) == (1, None, None)
+    assert record.metrics == read_record(run).metrics
+    assert holds_record(folder, record.config_hash)
+
+
+def test_the_quick_look_is_as_strict_as_reading(run: Path, tmp_path: Path) -> None:
+    record = read_record(run)
+    assert holds_record(run, record.config_hash)
+    assert not holds_record(run, "another")
+    assert not holds_record(tmp_path, record.config_hash)
+    for text in ("{", '{"schema_version": 99}', '{"run_id": 3}'):
+        with pytest.raises(CheckpointError):
+            holds_record(damaged(run, tmp_path, text), record.config_hash)
+
+
+def test_every_committed_record_is_read() -> None:
+    records = sorted((Path(__file__).parents[3] / "results").glob("*/runs/*/record.json"))
+    assert records
+    for path in records:
+        assert read_record(path).run_id == path.parent.name

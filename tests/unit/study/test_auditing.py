@@ -8,7 +8,7 @@ import pytest
 
 from factories import RunFactory, invariance, leakage, seen, skipped
 from recurra.core.errors import CheckpointError
-from recurra.core.files import read_json, write_json
+from recurra.core.record import read_record, write_record
 from recurra.study.auditing import audit_model, audit_study
 from reviews import train_linear, train_tiny
 
@@ -59,9 +59,9 @@ def test_a_trained_model_passes_and_a_wrong_count_is_found(tmp_path: Path) -> No
     assert {audit.status for audit in audits.values()} == {"passed"}
     assert audits["parameters.count"].details["counted"] > 1000
 
-    record = read_json(run / "record.json")
-    record["model"]["parameters"] += 1
-    write_json(run / "record.json", record)
+    record = read_record(run)
+    model = record.model.model_copy(update={"parameters": record.model.parameters + 1})
+    write_record(run, record.model_copy(update={"model": model}))
     audits = {audit.name: audit for audit in audit_model(str(run))}
     assert (audits["parameters.count"].status, audits["parameters.count"].value) == ("failed", 1.0)
     assert audits["invariance.padding"].status == "passed"

@@ -15,8 +15,10 @@ from factories import RunFactory
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record, write_record
 from recurra.data.configuration import DataConfig
-from recurra.study.executor import LocalExecutor, Outcome, find_record, run_folder
+from recurra.study.executor import LocalExecutor
 from recurra.study.machine import Machine
+from recurra.study.plan import look_at, run_folder
+from recurra.study.process import Outcome
 from recurra.study.spec import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
 
@@ -61,7 +63,7 @@ def make_worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = folder / "python"
     script.write_text(WORKER.format(python=sys.executable, template=str(folder / "0.json"), **names), encoding="utf-8")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr("recurra.study.executor.sys.executable", str(script))
+    monkeypatch.setattr("recurra.study.process.sys.executable", str(script))
 
 
 def execute(output: Path, seeds: list[int], *, workers: int = 2, machine: Machine | None = None) -> dict[int, Outcome]:
@@ -85,6 +87,9 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: 
         log = run_folder(output, config(seed)) / "log.txt"
         assert str(log) in str(outcomes[seed].error)
         assert f"working on {seed}" in log.read_text(encoding="utf-8")
+    for seed in (REFUSED, KILLED, SILENT, LIES):
+        found = look_at(output, config(seed))
+        assert (found.state, found.reason) == ("failed", outcomes[seed].error), seed
 
 
 def test_a_folder_that_cannot_be_used_is_that_run_s_failure_alone(
@@ -101,7 +106,7 @@ def test_a_folder_that_cannot_be_used_is_that_run_s_failure_alone(
 
 
 def test_nothing_to_do_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recurra.study.executor.sys.executable", "/nowhere")
+    monkeypatch.setattr("recurra.study.process.sys.executable", "/nowhere")
     assert execute(tmp_path, []) == {}
 
 
@@ -120,10 +125,10 @@ def test_only_a_record_of_this_very_configuration_counts(tmp_path: Path, monkeyp
     make_worker(tmp_path, monkeypatch)
     output = tmp_path / "study"
     execute(output, [9])
-    assert find_record(output, config(9)) is not None
-    assert find_record(output, config(10)) is None
+    assert look_at(output, config(9)).state == "done"
+    assert look_at(output, config(10)).state == "to do"
     run_folder(output, config(9)).rename(run_folder(output, config(10)))
-    assert find_record(output, config(10)) is None
+    assert look_at(output, config(10)).state == "interrupted"
 
 
 def test_an_interruption_stops_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,5 +142,6 @@ def test_an_interruption_stops_the_workers(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("recurra.study.executor.time.sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
         executor.execute([config(SLOW), config(9)])
-    assert find_record(tmp_path / "study", config(9)) is None
+    # Ended by us: that is no failure.
+    assert look_at(tmp_path / "study", config(SLOW)).state == "interrupted"
     assert not run_folder(tmp_path / "study", config(9)).exists()

@@ -71,6 +71,7 @@ def test_a_name_that_stands_twice_is_refused(key: str) -> None:
         ({"modles": []}, r"unknown key 'modles' \(did you mean 'models'\?\)"),
         ({"models": []}, r"'models' is \[\]"),
         ({"seeds": []}, r"'seeds' is \[\]"),
+        ({"seeds": [0, -1]}, "'seeds.1' is -1: input should be greater than or equal to 0"),
         ({"name": "a/b"}, r"'name' is \"a/b\""),
         ({"name": ".hidden"}, r"'name'"),
         ({"precision": "fp8"}, r"'precision' is \"fp8\""),
@@ -90,7 +91,6 @@ def test_a_mistake_in_a_study_is_one_clear_line(values: dict[str, Any], message:
         ({"models": ["nowhere.yaml"]}, "cannot read 'nowhere.yaml'"),
         ({"protocols": ["papre"]}, r"\(did you mean 'paper'\?\)"),
         ({"protocol_overrides": ["epochs=3"]}, r"unknown key 'epochs' \(did you mean 'max_epochs'\?\)"),
-        ({"seeds": [-1]}, "'seed' is -1"),
     ],
 )
 def test_a_mistake_shows_when_the_plan_is_made(values: dict[str, Any], message: str) -> None:

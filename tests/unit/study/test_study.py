@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 
 from factories import RunFactory, leakage
-from recurra.core.errors import StorageError
-from recurra.core.files import FolderLock, write_json
+from recurra.cli.main import main
+from recurra.core.errors import CheckpointError, StorageError
+from recurra.core.files import FolderLock, read_json, write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record, write_record
 from recurra.study import study as study_module
-from recurra.study.executor import Outcome, run_folder
 from recurra.study.machine import Machine
+from recurra.study.plan import plan_study, run_folder
+from recurra.study.process import Outcome
+from recurra.study.report import html, tables
 from recurra.study.spec import RunConfig, StudySpec
-from recurra.study.study import StudyResult, plan_study, read_latency_file, report_study, run_study
+from recurra.study.study import StudyResult, read_latency_file, report_study, run_study
 from reviews import snapshot
 
 
@@ -132,6 +135,59 @@ def test_a_report_can_be_made_of_what_is_there(tmp_path: Path) -> None:
     assert MadeUp.started == []
     assert [outcome.error for outcome in result.failed_runs] == ["not run yet"]
     assert result.report is not None
+
+
+@pytest.mark.parametrize("change", ["edited", "newer"])
+def test_a_record_that_cannot_be_trusted_stops_the_study_before_it_starts(
+    change: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(spec(), tmp_path)
+    MadeUp.started.clear()
+    path = run_folder(tmp_path, plan_study(spec(), tmp_path)[1].config) / "record.json"
+    text = path.read_text(encoding="utf-8")
+    old, new = {
+        "edited": ('"created": "2026', '"created": "2025'),
+        "newer": ('"schema_version": 2', '"schema_version": 3'),
+    }[change]
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    said = {"edited": "was changed after it was written", "newer": "has record schema 3"}[change]
+    before = snapshot(tmp_path)
+    with pytest.raises(CheckpointError, match=said):
+        run(spec(seeds=[0, 1, 2]), tmp_path)
+    with pytest.raises(CheckpointError, match=said):
+        report_study(spec(), tmp_path, command="recurra study report")
+    assert MadeUp.started == [] and snapshot(tmp_path) == before
+    for command in ("plan", "status"):
+        capsys.readouterr()
+        options = ["--no-cost"] if command == "plan" else []
+        assert main(["study", command, str(tmp_path / "study.yaml"), "--output", str(tmp_path), *options]) == 2
+        out, err = capsys.readouterr()
+        assert "refused" in out and said in err and err.count("\n") == 1
+
+
+def test_the_report_says_why_a_run_failed_also_later(tmp_path: Path) -> None:
+    run(spec(seeds=[0]), tmp_path)
+    failed = next(planned for planned in plan_study(spec(), tmp_path) if planned.state == "to do")
+    write_json(failed.folder / "error.json", {"error": "out of memory", "kind": "RunError", "code": 1})
+    result = report_study(spec(), tmp_path, command="recurra study report")
+    assert [outcome.error for outcome in result.failed_runs] == ["out of memory"]
+    assert result.report is not None and "out of memory" in result.report.read_text(encoding="utf-8")
+
+
+def test_runs_are_summarised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    summarise = html.summarise
+
+    def counted(*arguments: Any, **keywords: Any) -> Any:
+        calls.append(arguments)
+        return summarise(*arguments, **keywords)
+
+    for module in (html, tables):
+        monkeypatch.setattr(module, "summarise", counted)
+    result = run(spec(), tmp_path)
+    assert len(calls) == 1
+    assert result.summary == read_json(tmp_path / "summary.json")
 
 
 def test_a_damaged_latency_file_counts_as_none(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recurra.core.errors import ConfigurationError, DataError, unknown
+from recurra.core.errors import CheckpointError, ConfigurationError, DataError, unknown
 from recurra.core.files import read_json, write_text
+from recurra.core.record import RECORD_NAME
 from recurra.study.report.tables import PARTS, Plain, markdown_table, summarise_runs
 
 RUNS_FOLDER = "runs"
@@ -67,6 +68,7 @@ def render_results_markdown(
 
     Raises:
         ConfigurationError: If a marker names no study or part, or has no partner.
+        CheckpointError: If a record cannot be trusted.
     """
     results = Path(results_dir)
     root = results.resolve().parent
@@ -115,6 +117,10 @@ def _block(name: str, path: Path, results: Path, summaries: dict[str, Plain]) ->
         if study not in studies:
             raise ConfigurationError(f"'{path}': {unknown('study of a results block', study, studies)}")
         summaries[study] = summarise_runs(*read_study(results / study))
+        for run in summaries[study]["failed_runs"]:
+            # A committed record that cannot be trusted is no run that failed.
+            if (results / study / RUNS_FOLDER / run["run_id"] / RECORD_NAME).exists():
+                raise CheckpointError(run["reason"])
     return markdown_table(summaries[study], part=part, link=partial(_link, path.resolve().parent))
 
 

@@ -60,8 +60,8 @@ def count(value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """A number in thousands, millions or billions: ``10.97 M``."""
-    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    """A number in thousands, millions, ... up to 10^18: ``10.97 M``."""
+    for limit, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.{2 if value / limit < 100 else 0}f} {unit}"
     return f"{value:.0f}"

@@ -60,6 +60,19 @@ def write_report(
     Raises:
         StorageError: If it cannot be written.
     """
+    return write_summarised_report(output, runs, title=title, command=command, latency=latency, failures=failures)[0]
+
+
+def write_summarised_report(
+    output: Path | str,
+    runs: Sequence[Path],
+    *,
+    title: str,
+    command: str = "",
+    latency: Mapping[str, Any] | None = None,
+    failures: Mapping[str, str] | None = None,
+) -> tuple[Path, Summary]:
+    """Does what `write_report` does and returns, with the path, the summary that the report shows."""
     path = Path(output)
     alone = path.suffix == ".html"
     finished, failed = load_runs(runs, failures)
@@ -68,7 +81,7 @@ def write_report(
     write_text(target, render_report(summary, finished, title=title, command=command))
     if not alone:
         write_json(path / SUMMARY_NAME, summary.plain())
-    return target
+    return target, summary
 
 
 def render_report(summary: Summary, runs: Sequence[LoadedRun], *, title: str, command: str = "") -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from factories import RunFactory, leakage, study_latency
 from recurra.core.errors import ConfigurationError, DataError
+from recurra.core.record import read_record, write_record
 from recurra.study.report import formatting as form
 from recurra.study.report import markdown_table, read_study, render_results_markdown, result_rows, summarise_runs
 from recurra.study.report.__main__ import main
@@ -90,10 +91,24 @@ def test_command_tells_stale_from_fresh(project: Path, monkeypatch: pytest.Monke
     assert main(["--check"]) == 1
     assert main([]) == 0
     assert main(["--check"]) == 0
-    record = next((project / "results").rglob("record.json"))
-    record.write_text(record.read_text(encoding="utf-8").replace('"linear"', '"hashed"'), encoding="utf-8")
+    path = next((project / "results").rglob("record.json"))
+    record = read_record(path)
+    write_record(path.parent, record.model_copy(update={"model": record.model.model_copy(update={"preset": "hashed"})}))
     assert main(["--check"]) == 1
     assert main(["--check", "docs/deep/page.md"]) == 0
+
+
+def test_a_record_edited_by_hand_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project)
+    assert main([]) == 0
+    path = next((project / "results").rglob("record.json"))
+    path.write_text(path.read_text(encoding="utf-8").replace('"created": "2026', '"created": "2025'), encoding="utf-8")
+    capsys.readouterr()
+    assert main(["--check"]) == 2
+    said = capsys.readouterr().err
+    assert "was changed after it was written" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""A plan with its cost, grouped for a reader: what `recurra study plan` shows."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recurra.core.environment import available_cores
+from recurra.core.errors import RecurraError
+from recurra.core.progress import Reporter
+from recurra.study.cost import CostBook
+from recurra.study.estimate import Calibrate, PlanCost, cost_plan, model_key, plain_cost
+from recurra.study.executor import workers_for
+from recurra.study.machine import Machine
+from recurra.study.plan import PlannedRun, plan_study
+from recurra.study.process import threads_of
+from recurra.study.spec import RunConfig, StudySpec
+from recurra.study.status import plain_run
+
+
+@dataclass(frozen=True)
+class CostedPlan:
+    """The runs of a study and what they cost.
+
+    Attributes:
+        name: The study.
+        runs: In the order in which they are started.
+        workers: Runs at once.
+        cost: What they cost; none if it was not asked for or cannot be known.
+        note: Why it cannot.
+    """
+
+    name: str
+    runs: list[PlannedRun]
+    workers: int
+    cost: PlanCost | None
+    note: str = ""
+
+    @property
+    def pending(self) -> list[PlannedRun]:
+        """Runs without a record."""
+        return [run for run in self.runs if run.state not in ("done", "refused")]
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until all is done with as many runs at once as there are workers."""
+        seconds = self.cost.seconds(self.pending) if self.cost else None
+        return None if seconds is None else seconds / self.workers
+
+    def groups(self) -> list[list[PlannedRun]]:
+        """Runs that differ in the seed alone, together."""
+        groups: dict[tuple[str, ...], list[PlannedRun]] = defaultdict(list)
+        for run in self.runs:
+            config = run.config
+            groups[config.run_id.rsplit("-s", 1)[0], model_key(config), config.protocol.name].append(run)
+        return list(groups.values())
+
+    def plain(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        costs = self.cost.runs if self.cost else {}
+        known = {run_id: plain_cost(cost) for run_id, cost in costs.items()}
+        return {
+            "name": self.name,
+            "counts": dict(Counter(run.state for run in self.runs)),
+            "workers": self.workers,
+            "training_flops": self.cost.flops(self.runs) if self.cost else None,
+            "remaining_flops": self.cost.flops(self.pending) if self.cost else None,
+            "remaining_s": self.remaining_s,
+            "basis": list(self.cost.basis) if self.cost else [self.note],
+            "runs": [{**plain_run(run), **known.get(run.config.run_id, {})} for run in self.runs],
+        }
+
+
+def plan_with_cost(
+    spec: StudySpec,
+    output: Path,
+    machine: Machine,
+    *,
+    workers: int = 0,
+    cost: bool = True,
+    calibrated: bool = False,
+    reporter: Reporter,
+) -> CostedPlan:
+    """Plans a study, counts its operations and estimates its time.
+
+    Data that cannot be had are no error here: the plan is shown without costs, and why.
+
+    Args:
+        spec: The study.
+        output: Its folder.
+        machine: Where data lie; ``threads`` of one run, 0 chooses as `run` does.
+        workers: Runs at once; 0 chooses as `run` does.
+        cost: Whether to count and estimate.
+        calibrated: Whether to time training steps of models without a record.
+        reporter: For progress.
+    """
+    runs = plan_study(spec, output)
+    waiting = sum(run.state != "done" for run in runs)
+    workers = workers or workers_for(waiting, machine)
+    if not cost:
+        return CostedPlan(spec.name, runs, workers, None)
+    threads = threads_of(machine, available_cores(), workers).threads
+
+    def measure(config: RunConfig, mean_tokens: float) -> float:
+        from recurra.study.calibration import calibrate
+
+        reporter.say(f"calibrating {config.model} on {threads} thread(s)")
+        return calibrate(config, mean_tokens, threads=threads)
+
+    chosen: Calibrate | None = measure if calibrated else None
+    try:
+        return CostedPlan(spec.name, runs, workers, cost_plan(runs, CostBook(machine), chosen))
+    except RecurraError as error:
+        return CostedPlan(spec.name, runs, workers, None, f"the cost is not known: {error}")

@@ -1,0 +1,244 @@
+"""Running what a study still lacks on a Ray cluster: a task a run, tried again when its node dies.
+
+A task starts the same worker process as on one machine. Where the node sees the study's folder, the run works in it
+and can be resumed by any other such node. Where it does not, the run works in a folder of the node, and its files
+travel back when it is finished.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from recurra.core.errors import RecurraError, RunError, StorageError
+from recurra.core.files import FolderLock, atomic_path, write_text
+from recurra.core.progress import Reporter, Task
+from recurra.core.record import RECORD_NAME
+from recurra.study.claim import claim_folder
+from recurra.study.cluster import Cluster
+from recurra.study.machine import Machine
+from recurra.study.plan import look_at, run_folder
+from recurra.study.process import Ended, Outcome, note_failure, outcome_of, threads_of, work
+from recurra.study.spec import RunConfig
+
+# A run that is started again waits this long for the process of the dead node to let go of the folder.
+RELEASE_S = 60.0
+_LEFT_BEHIND = frozenset({"checkpoints", ".lock", "progress.json"})
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a node is told.
+
+    Attributes:
+        config: Plain configuration of the run.
+        folder: The run's folder as the study sees it.
+        machine: The machine as JSON, its threads settled.
+        token_path: A file in the study's folder; a node that reads ``token`` there shares the folder.
+        token: What the file holds.
+        cwd: Working folder of the study, from which the names of a user's files are taken.
+    """
+
+    config: dict[str, Any]
+    folder: str
+    machine: str
+    token_path: str
+    token: str
+    cwd: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a node gives back: how the worker ended, and the run's files unless they lie in the study's folder."""
+
+    node: str
+    ended: Ended
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+def carry_out(order: Order) -> Answer:
+    """Carries out a run on the node that this is called on."""
+    import socket
+
+    machine = Machine.from_json(order.machine)
+    cwd = Path(order.cwd) if Path(order.cwd).is_dir() else None
+    if _shares_folder(order):
+        folder = Path(order.folder)
+        _wait_for_release(folder)
+        return Answer(socket.gethostname(), work(folder, machine, say=_say_nothing, cwd=cwd))
+    own = Path(tempfile.mkdtemp(prefix="recurra-run-"))
+    try:
+        claim_folder(RunConfig.parse(order.config, source="run"), own)
+        ended = work(own, machine, say=_say_nothing, cwd=cwd)
+        return Answer(socket.gethostname(), ended, _files_of(own))
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _say_nothing(_: str) -> None:
+    """What a worker writes stands in the run's log."""
+
+
+def _shares_folder(order: Order) -> bool:
+    try:
+        return Path(order.token_path).read_text(encoding="ascii") == order.token
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _wait_for_release(folder: Path) -> None:
+    deadline = time.monotonic() + RELEASE_S
+    while time.monotonic() < deadline:
+        try:
+            with FolderLock(folder):
+                return
+        except StorageError:
+            time.sleep(0.5)
+
+
+def _files_of(folder: Path) -> dict[str, bytes]:
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    names = {path: path.relative_to(folder) for path in paths}
+    return {name.as_posix(): path.read_bytes() for path, name in names.items() if name.parts[0] not in _LEFT_BEHIND}
+
+
+def collect(files: dict[str, bytes], folder: Path) -> None:
+    """Writes a run's files into its folder, the record last: without it the run did not happen.
+
+    Raises:
+        StorageError: If one cannot be written.
+        RunError: If a name leads out of the folder.
+    """
+    for name in sorted(files, key=lambda name: name == RECORD_NAME):
+        target = folder / name
+        if not target.resolve().is_relative_to(folder.resolve()):
+            raise RunError(f"a node sent a file '{name}' that does not belong into '{folder}'; it was not written")
+        with atomic_path(target) as temporary:
+            temporary.write_bytes(files[name])
+
+
+class RayExecutor:
+    """Runs on a Ray cluster.
+
+    Args:
+        output: The study's folder.
+        machine: Data root and caches, the same paths on every node; its ``threads`` are those of one run, 0 takes its
+            cores.
+        cluster: Where, and what one run needs.
+        workers: Runs at once; 0 leaves it to the cluster.
+        reporter: For progress.
+    """
+
+    def __init__(self, output: Path, machine: Machine, cluster: Cluster, *, workers: int, reporter: Reporter) -> None:
+        self.output = output
+        self.machine = _absolute(machine)
+        self.cluster = cluster
+        self.workers = workers
+        self.reporter = reporter
+
+    def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
+        """Executes runs and returns what became of each; one that fails does not stop the others."""
+        if not pending:
+            return []
+        with self.cluster.connected() as ray, self._token() as token, self.reporter.task("runs", len(pending)) as task:
+            return self._execute(ray, pending, token, task)
+
+    @contextmanager
+    def _token(self) -> Iterator[tuple[Path, str]]:
+        path, token = self.output.resolve() / f".shared-{secrets.token_hex(8)}", secrets.token_hex(16)
+        write_text(path, token)
+        try:
+            yield path, token
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _execute(
+        self, ray: ModuleType, pending: Sequence[RunConfig], token: tuple[Path, str], task: Task
+    ) -> list[Outcome]:
+        remote = ray.remote(carry_out).options(
+            num_cpus=self.cluster.cpus, num_gpus=self.cluster.gpus, max_retries=0, name="recurra run"
+        )
+        queue, outcomes = list(pending), []
+        running: dict[Any, RunConfig] = {}
+        lost: dict[str, int] = {}
+        try:
+            while queue or running:
+                while queue and (self.workers == 0 or len(running) < self.workers):
+                    config = queue.pop(0)
+                    refused = self._claim(config)
+                    if refused is not None:
+                        outcomes.append(refused)
+                        continue
+                    running[remote.remote(self._order(config, *token))] = config
+                finished, _ = ray.wait(list(running), num_returns=1, timeout=1.0) if running else ([], [])
+                for reference in finished:
+                    config = running.pop(reference)
+                    outcome = self._outcome(ray, reference, config, lost)
+                    if outcome is None:
+                        queue.insert(0, config)
+                        continue
+                    task.advance(1, note=config.run_id)
+                    outcomes.append(outcome)
+        except KeyboardInterrupt:
+            for reference in running:
+                ray.cancel(reference, force=True)
+            raise
+        return outcomes
+
+    def _claim(self, config: RunConfig) -> Outcome | None:
+        folder = run_folder(self.output, config)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            claim_folder(config, folder)
+        except (RecurraError, OSError) as error:
+            return Outcome(config, folder, None, str(error), getattr(error, "exit_code", 2))
+        return None
+
+    def _order(self, config: RunConfig, token_path: Path, token: str) -> Order:
+        machine = threads_of(self.machine, max(1, int(self.cluster.cpus)), 1)
+        folder = run_folder(self.output.resolve(), config)
+        return Order(config.plain(), str(folder), machine.to_json(), str(token_path), token, str(Path.cwd()))
+
+    def _outcome(self, ray: ModuleType, reference: Any, config: RunConfig, lost: dict[str, int]) -> Outcome | None:
+        """What became of a run; none if its node died and it is to be started again."""
+        folder = run_folder(self.output, config)
+        try:
+            answer: Answer = ray.get(reference)
+            if answer.files:
+                collect(answer.files, folder)
+        except ray.exceptions.RayTaskError as error:
+            return self._failed(config, f"the node could not start it: {error.cause}", 1)
+        except ray.exceptions.RayError as error:
+            # The record may have been written before the node died: then nothing is to be done again.
+            if look_at(self.output, config).state == "done":
+                return outcome_of(self.output, config, Ended(0, ""))
+            lost[config.run_id] = lost.get(config.run_id, 0) + 1
+            if lost[config.run_id] > self.cluster.retries:
+                tries = f"lost {lost[config.run_id]} times with the node that ran it"
+                return self._failed(config, f"{tries} ({type(error).__name__}); see Ray's logs", 1)
+            self.reporter.say(f"{config.run_id}: its node died ({type(error).__name__}); it is started again")
+            return None
+        except RecurraError as error:
+            return self._failed(config, str(error), error.exit_code)
+        outcome = outcome_of(self.output, config, answer.ended)
+        self.reporter.say(f"{config.run_id}: {'done' if outcome.record else 'failed'} on {answer.node}")
+        return outcome
+
+    def _failed(self, config: RunConfig, reason: str, code: int) -> Outcome:
+        folder = run_folder(self.output, config)
+        note_failure(folder, reason, kind="RunError", code=code)
+        return Outcome(config, folder, None, reason, code)
+
+
+def _absolute(machine: Machine) -> Machine:
+    """Paths that mean the same in a worker, whose working folder is another."""
+    data_root = machine.data_root and machine.data_root.resolve()
+    return replace(machine, data_root=data_root, cache_dir=machine.cache_dir and machine.cache_dir.resolve())

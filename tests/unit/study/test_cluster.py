@@ -1,0 +1,296 @@
+"""A Ray cluster that is not there, or not suited: one clear line, soon. What a node does, without a cluster."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from factories import RunFactory
+from recurra.cli.main import main
+from recurra.core.errors import ConfigurationError, RunError, UnavailableError
+from recurra.core.files import FolderLock
+from recurra.core.progress import Reporter
+from recurra.core.record import read_record, write_record
+from recurra.data.configuration import DataConfig
+from recurra.study import cluster as cluster_module
+from recurra.study.claim import claim_folder
+from recurra.study.cluster import Cluster
+from recurra.study.machine import Machine
+from recurra.study.plan import look_at, run_folder
+from recurra.study.process import Ended
+from recurra.study.ray_executor import Answer, Order, RayExecutor, carry_out, collect
+from recurra.study.spec import RunConfig, make_run
+from recurra.training.protocols import PROTOCOLS
+
+CONFIG = make_run("linear", DataConfig(name="demo"), PROTOCOLS["paper"], seed=0, precision="fp32")
+OTHER = make_run("baseline", DataConfig(name="demo"), PROTOCOLS["paper"], seed=0, precision="fp32")
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:", ":6379", "host:port", "host:70000", "ray://host:10001"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no address of a Ray cluster; give HOST:PORT"):
+        Cluster(address).check()
+
+
+def test_an_unreachable_address_is_one_clear_line_soon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study, output = tmp_path / "s.yaml", tmp_path / "out"
+    study.write_text("name: s\ndata: [{name: demo, tokenizer: trained}]\nmodels: [linear]\n", encoding="utf-8")
+    address = f"127.0.0.1:{closed_port()}"
+    start = time.monotonic()
+    arguments = ["study", "run", str(study), "--output", str(output), "--executor", "ray", "--address", address]
+    assert main(arguments) == 2
+    assert time.monotonic() - start < 30
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert f"cannot reach the Ray cluster '{address}': Connection refused; start one with 'ray start --head'" in err
+    assert not output.exists()
+
+
+def test_a_port_of_something_else_is_given_up_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "HEALTH_S", 0.5)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        with pytest.raises(UnavailableError, match=r"no answer within 0 s|no Ray cluster answers there"):
+            Cluster(f"127.0.0.1:{server.getsockname()[1]}").check()
+
+
+def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UnavailableError, match=r"Ray is not installed; pip install 'recurra\[study\]'"):
+        Cluster("127.0.0.1:1").check()
+
+
+def test_ray_is_imported_only_where_it_is_used() -> None:
+    code = "import sys, recurra.study.study, recurra.cli.main; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def fake_ray(monkeypatch: pytest.MonkeyPatch, nodes: list[dict[str, float]]) -> list[str]:
+    calls: list[str] = []
+    monkeypatch.setitem(
+        sys.modules,
+        "ray",
+        SimpleNamespace(
+            init=lambda **_: calls.append("init"),
+            shutdown=lambda: calls.append("shutdown"),
+            nodes=lambda: (
+                [{"Alive": True, "Resources": node} for node in nodes]
+                + [{"Alive": False, "Resources": {"CPU": 99, "GPU": 9}}]
+            ),
+        ),
+    )
+    return calls
+
+
+def test_a_need_that_no_node_meets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = fake_ray(monkeypatch, [{"CPU": 8}, {"CPU": 2, "GPU": 1}])
+    for needs in ({"cpus": 8}, {"cpus": 2, "gpus": 1}):
+        with Cluster(**needs).connected():
+            pass
+    said = r"needs 4 CPUs and 1 GPUs, and no node .* has both \(8 CPUs, 0 GPUs;"
+    with pytest.raises(ConfigurationError, match=said), Cluster(cpus=4, gpus=1).connected():
+        raise AssertionError("never")
+    assert calls == ["init", "shutdown"] * 3
+
+
+# What a node does.
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for the worker that copies a record prepared here; returns the study's folder."""
+    run = RunFactory(tmp_path / "made", data="demo", rows={"train": 20, "validation": 10, "test": 10}).run("linear")
+    values = {"config_hash": CONFIG.config_hash, "run_id": CONFIG.run_id, "config": CONFIG.plain()}
+    write_record(tmp_path / "made", read_record(run).model_copy(update=values))
+    script = tmp_path / "python"
+    script.write_text(
+        f"""#!{sys.executable}
+import pathlib, shutil, sys
+folder = pathlib.Path(sys.argv[3])
+print("in", pathlib.Path.cwd(), file=sys.stderr)
+for name in ("model", "checkpoints"):
+    (folder / name).mkdir()
+    (folder / name / "weights").write_bytes(b"1234")
+shutil.copy({str(tmp_path / "made" / "record.json")!r}, folder)
+""",
+        encoding="utf-8",
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr("recurra.study.process.sys.executable", str(script))
+    return tmp_path / "study"
+
+
+def order(output: Path, *, shared: bool) -> Order:
+    folder = run_folder(output, CONFIG)
+    folder.mkdir(parents=True)
+    claim_folder(CONFIG, folder)
+    token = output / ".shared-1"
+    token.write_text("mine" if shared else "another", encoding="ascii")
+    return Order(CONFIG.plain(), str(folder), Machine(threads=1).to_json(), str(token), "mine", str(output))
+
+
+def test_a_node_that_shares_the_folder_works_in_it(worker: Path) -> None:
+    answer = carry_out(order(worker, shared=True))
+    assert (answer.ended.code, answer.files) == (0, {})
+    assert look_at(worker, CONFIG).state == "done"
+    assert f"in {worker}" in (run_folder(worker, CONFIG) / "log.txt").read_text(encoding="utf-8")
+
+
+def test_the_files_of_a_node_that_does_not_travel_back(worker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = worker / "n"
+    own.mkdir(parents=True)
+    monkeypatch.setattr("recurra.study.ray_executor.tempfile.mkdtemp", lambda **_: str(own))
+    answer = carry_out(order(worker, shared=False))
+    assert set(answer.files) == {"config.yaml", "log.txt", "record.json", "model/weights"}
+    assert not own.exists()
+    assert look_at(worker, CONFIG).state == "interrupted"
+    folder = run_folder(worker, CONFIG)
+    collect(answer.files, folder)
+    assert look_at(worker, CONFIG).state == "done"
+    assert (folder / "model" / "weights").read_bytes() == b"1234"
+
+
+def test_the_record_is_collected_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, to: written.append(Path(to).name) or replace(self, to))
+    collect({"record.json": b"{}", "a.txt": b"a", "z.txt": b"z"}, tmp_path)
+    assert written == ["a.txt", "z.txt", "record.json"]
+
+
+def test_a_file_that_would_leave_the_folder_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="does not belong into"):
+        collect({"../outside.txt": b"x"}, tmp_path / "run")
+    assert not (tmp_path / "outside.txt").exists()
+
+
+def test_a_run_waits_until_the_process_of_the_dead_node_is_gone(worker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = order(worker, shared=True)
+    lock = FolderLock(wanted.folder)
+    lock.__enter__()
+    waits: list[float] = []
+
+    def release(seconds: float) -> None:
+        waits.append(seconds)
+        lock.__exit__(None, None, None)
+
+    monkeypatch.setattr("recurra.study.ray_executor.time.sleep", release)
+    assert carry_out(wanted).ended.code == 0
+    assert len(waits) == 1
+
+
+# What the driver makes of what comes back.
+
+
+class DiedError(Exception):
+    pass
+
+
+class RaisedError(DiedError):
+    cause = ModuleNotFoundError("No module named 'recurra'")
+
+
+class FakeRay:
+    """Answers in the order of ``answers``; each is a value, or an exception to be raised."""
+
+    exceptions = SimpleNamespace(RayError=DiedError, RayTaskError=RaisedError)
+
+    def __init__(self, *answers: Callable[[Order], Answer] | Exception) -> None:
+        self.answers = list(answers)
+        self.orders: list[Order] = []
+
+    def remote(self, _: Any) -> Any:
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._submit))
+
+    def _submit(self, wanted: Order) -> int:
+        self.orders.append(wanted)
+        return len(self.orders) - 1
+
+    def wait(self, references: list[int], **_: Any) -> tuple[list[int], list[int]]:
+        return references[:1], references[1:]
+
+    def get(self, reference: int) -> Answer:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer(self.orders[reference])
+
+
+@pytest.fixture
+def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[dict[str, Any], FakeRay]]:
+    def run(configs: list[RunConfig], *answers: Any, retries: int = 1) -> tuple[dict[str, Any], FakeRay]:
+        from contextlib import nullcontext
+
+        ray = FakeRay(*answers)
+        monkeypatch.setattr(Cluster, "connected", lambda _: nullcontext(ray))
+        cluster = Cluster(cpus=3, retries=retries)
+        executor = RayExecutor(tmp_path, Machine(), cluster, workers=1, reporter=Reporter(quiet=True))
+        outcomes = {outcome.config.run_id: outcome for outcome in executor.execute(configs)}
+        assert not list(tmp_path.glob(".shared-*"))
+        return outcomes, ray
+
+    return run
+
+
+def done(tmp_path: Path) -> Callable[[Order], Answer]:
+    def answer(wanted: Order) -> Answer:
+        factory = RunFactory(tmp_path / "made", data="demo", rows={"train": 20, "validation": 10, "test": 10})
+        run, config = factory.run("linear"), RunConfig.parse(wanted.config)
+        values = {"config_hash": config.config_hash, "run_id": config.run_id}
+        write_record(wanted.folder, read_record(run).model_copy(update=values))
+        shutil.rmtree(tmp_path / "made")
+        return Answer("node", Ended(0, ""))
+
+    return answer
+
+
+def test_a_run_whose_node_died_is_started_again(tmp_path: Path, execute: Any) -> None:
+    outcomes, ray = execute([CONFIG, OTHER], DiedError(), done(tmp_path), done(tmp_path))
+    assert all(outcome.record is not None for outcome in outcomes.values()) and len(outcomes) == 2
+    assert [RunConfig.parse(wanted.config).model for wanted in ray.orders] == ["linear", "linear", "baseline"]
+    assert all(Machine.from_json(wanted.machine).threads == 3 for wanted in ray.orders)
+
+
+def test_a_run_that_was_done_when_its_node_died_is_not_run_again(tmp_path: Path, execute: Any) -> None:
+    def late(wanted: Order) -> Answer:
+        done(tmp_path)(wanted)
+        raise DiedError
+
+    outcomes, ray = execute([CONFIG], late)
+    assert outcomes[CONFIG.run_id].record is not None and len(ray.orders) == 1
+
+
+def test_a_run_that_is_lost_too_often_fails_alone(tmp_path: Path, execute: Any) -> None:
+    outcomes, ray = execute([CONFIG, OTHER], DiedError(), DiedError(), done(tmp_path))
+    assert "lost 2 times with the node that ran it" in outcomes[CONFIG.run_id].error
+    assert outcomes[OTHER.run_id].record is not None and len(ray.orders) == 3
+    assert look_at(tmp_path, CONFIG).state == "failed"
+
+
+def test_a_node_without_the_package_is_that_run_s_failure(tmp_path: Path, execute: Any) -> None:
+    outcomes, _ = execute([CONFIG, OTHER], RaisedError(), done(tmp_path))
+    assert "No module named 'recurra'" in outcomes[CONFIG.run_id].error
+    assert outcomes[OTHER.run_id].record is not None
+
+
+def test_a_worker_that_fails_on_a_node_leaves_its_reason(tmp_path: Path, execute: Any) -> None:
+    outcomes, _ = execute([CONFIG], lambda _: Answer("node", Ended(-9, "working")))
+    assert "killed by signal 9: working" in outcomes[CONFIG.run_id].error
+    assert look_at(tmp_path, CONFIG).state == "failed"

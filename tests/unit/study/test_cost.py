@@ -1,0 +1,171 @@
+"""What a plan costs: operations counted from the rows' lengths, seconds from records or a calibration."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factories import RunFactory
+from recurra.cli.main import main
+from recurra.core.configuration import write_yaml
+from recurra.core.errors import DataError
+from recurra.core.record import read_record, write_record
+from recurra.data.corpora import load_dataset
+from recurra.data.tokenization import load_tokenizer
+from recurra.models.accounting import forward_flops
+from recurra.models.presets import preset
+from recurra.study import cost as cost_module
+from recurra.study.calibration import calibrate
+from recurra.study.cost import CostBook, DataCost, epoch_flops
+from recurra.study.estimate import cost_plan
+from recurra.study.machine import Machine
+from recurra.study.plan import plan_study, run_folder
+from recurra.study.spec import RunConfig, StudySpec, expand
+from reviews import write_reviews, write_tiny_model
+
+
+def study(folder: Path, **values: Any) -> StudySpec:
+    data, model = folder / "reviews.csv", folder / "tiny.yaml"
+    if not data.exists():
+        write_reviews(data)
+        write_tiny_model(model)
+    plain = {"name": "s", "models": ["linear", str(model)], "seeds": [0, 1], "protocols": ["paper"]}
+    rows = {"name": str(data), "tokenizer": "trained", "trained_vocab_size": 200, "max_length": 24}
+    return StudySpec.parse({**plain, "data": [rows], **values})
+
+
+def finish(output: Path, config: RunConfig, *, wall_s: float, epochs: int) -> None:
+    factory = RunFactory(output / "runs", data="demo", rows={"train": 30, "validation": 20, "test": 20})
+    folder = factory.run("linear" if config.model == "linear" else "recurrent", run_id=config.run_id, epochs=epochs)
+    values = {"config_hash": config.config_hash, "config": config.plain(), "wall_s": wall_s, "seed": config.seed}
+    write_record(folder, read_record(folder).model_copy(update=values))
+
+
+def test_operations_are_those_of_every_row_at_its_own_length(tmp_path: Path) -> None:
+    spec = study(tmp_path)
+    run = expand(spec)[1]
+    dataset = load_dataset(run.data)
+    tokenizer = load_tokenizer(run.data, dataset, None)
+    shape = preset("recurrent", **run.model_overrides)
+    lengths = [min(24, len(tokenizer(text)["input_ids"])) for text in dataset.splits["train"].texts]
+    assert len(set(lengths)) > 1
+    wanted = 3 * sum(forward_flops(shape, length) for length in lengths) * run.protocol.max_epochs
+    book = CostBook(Machine(cache_dir=tmp_path / "cache"))
+    assert book.training_flops(run) == wanted
+    assert book.training_flops(run, epochs=2) == wanted / run.protocol.max_epochs * 2
+    assert book.data(run).rows == len(lengths) and book.data(run).tokens == sum(lengths)
+    assert book.training_flops(expand(spec)[0]) is None
+
+
+def test_an_epoch_costs_what_its_parts_cost() -> None:
+    run = RunConfig.parse({**expand(study_of_demo())[0].plain(), "model": "recurrent"})
+    parts = [epoch_flops(run, DataCost(["a", "b"], {length: 1})) for length in ("7", "20")]
+    assert epoch_flops(run, DataCost(["a", "b"], {"7": 5, "20": 2})) == 5 * parts[0] + 2 * parts[1]
+    assert parts[0] == 3 * forward_flops(preset("recurrent"), 7)
+
+
+def study_of_demo() -> StudySpec:
+    values = {"name": "d", "data": [{"name": "demo", "tokenizer": "trained"}], "models": ["recurrent"], "seeds": [0]}
+    return StudySpec.parse(values)
+
+
+def test_data_are_looked_at_once_and_never_again_until_they_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(cache_dir=tmp_path / "cache")
+    looked: Counter[str] = Counter()
+    count = cost_module._counted
+
+    def counted(config: Any, machine: Machine) -> DataCost:
+        looked[config.name] += 1
+        return count(config, machine)
+
+    monkeypatch.setattr(cost_module, "_counted", counted)
+    runs = [run for run in expand(study(tmp_path)) if run.model != "linear"]
+    first = [CostBook(machine).training_flops(run) for run in runs]
+    assert len(set(first)) == 1 and sum(looked.values()) == 1
+    (kept,) = (tmp_path / "cache").glob("*.cost.json")
+    kept.write_text("{", encoding="utf-8")
+    assert CostBook(machine).training_flops(runs[0]) == first[0] and sum(looked.values()) == 2
+    write_reviews(tmp_path / "reviews.csv", rows=300)
+    changed = expand(study(tmp_path))[1]
+    assert CostBook(machine).training_flops(changed) != first[0] and sum(looked.values()) == 3
+
+
+def test_seconds_come_from_the_records_of_the_study(tmp_path: Path) -> None:
+    spec, output = study(tmp_path), tmp_path / "out"
+    linear, tiny, other = expand(spec)
+    finish(output, linear, wall_s=7.0, epochs=0)
+    finish(output, tiny, wall_s=50.0, epochs=2)
+    found = cost_plan(plan_study(spec, output), CostBook(Machine(cache_dir=tmp_path / "cache")))
+    assert found.runs[linear.run_id].seconds == 7.0
+    # Two epochs took 50 s, and the run may take five.
+    assert found.runs[other.run_id].seconds == pytest.approx(125.0)
+    assert found.basis == ["linear: from 1 of its own records here", "tiny: from 1 of its own records here"]
+    pending = [run for run in plan_study(spec, output) if run.state != "done"]
+    assert found.seconds(pending) == pytest.approx(125.0)
+
+
+def test_a_model_without_a_record_is_calibrated_or_takes_the_others_rate(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "second.yaml")
+    spec = study(tmp_path, models=[str(tmp_path / "tiny.yaml"), str(tmp_path / "second.yaml")])
+    output, book = tmp_path / "out", CostBook(Machine(cache_dir=tmp_path / "cache"))
+    first, second, *_ = expand(spec)
+    nothing = cost_plan(plan_study(spec, output), book)
+    assert nothing.seconds(plan_study(spec, output)) is None and "--calibrate" in nothing.basis[0]
+    flops = book.training_flops(first)
+    assert flops is not None
+    measured = cost_plan(plan_study(spec, output), book, lambda config, tokens: flops / 10)
+    assert measured.runs[second.run_id].seconds == pytest.approx(10.0) and "calibrated" in measured.basis[1]
+    finish(output, first, wall_s=20.0, epochs=5)
+    others = cost_plan(plan_study(spec, output), book)
+    assert others.runs[second.run_id].seconds == pytest.approx(20.0)
+    assert "at the rate of the other models' records" in others.basis[1]
+
+
+def test_a_calibration_is_a_plausible_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recurra.study.calibration.MEASURED_S", 0.1)
+    rate = calibrate(expand(study(tmp_path))[1], 12.4, threads=1)
+    assert 1e6 < rate < 1e14
+
+
+def test_a_plan_shows_its_cost_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec, output, file = study(tmp_path), tmp_path / "out", tmp_path / "s.yaml"
+    file.write_text(write_yaml(spec.plain()), encoding="utf-8")
+    finish(output, expand(spec)[1], wall_s=3600.0, epochs=5)
+    arguments = ["study", "plan", str(file), "--output", str(output), "--cache-dir", str(tmp_path / "cache")]
+    assert main([*arguments, "--workers", "1", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [run["state"] for run in plan["runs"]] == ["to do", "done", "to do"]
+    assert plan["runs"][2]["training_flops"] == plan["remaining_flops"] == plan["training_flops"] / 2
+    assert plan["runs"][2]["seconds"] == plan["remaining_s"] == pytest.approx(3600.0)
+    assert main(arguments) == 0
+    table = capsys.readouterr().out
+    assert "60 min" in table and "time of tiny: from 1 of its own records here" in table
+    assert [path.name for path in (output / "runs").iterdir()] == [run_folder(output, expand(spec)[1]).name]
+
+
+def test_a_plan_of_many_runs_is_shown_by_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(write_yaml(study(tmp_path, seeds=list(range(200))).plain()), encoding="utf-8")
+    assert main(["study", "plan", str(file), "--output", str(tmp_path / "out"), "--no-cost"]) == 0
+    table = capsys.readouterr().out
+    assert "200 seeds" in table and "200 to do" in table and table.count("│ reviews") == 2
+
+
+def test_a_plan_without_its_data_is_shown_without_costs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> DataCost:
+        raise DataError("the data are elsewhere")
+
+    monkeypatch.setattr(cost_module, "_counted", refuse)
+    file = tmp_path / "s.yaml"
+    file.write_text(write_yaml(study(tmp_path).plain()), encoding="utf-8")
+    options = ["--output", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache")]
+    assert main(["study", "plan", str(file), *options]) == 0
+    assert "the cost is not known: the data are elsewhere" in capsys.readouterr().out

@@ -1,0 +1,216 @@
+"""How far a run is, and how far a study is, seen from outside."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from factories import RunFactory
+from recurra.cli.main import main
+from recurra.core.configuration import write_yaml
+from recurra.core.errors import ConfigurationError, StorageError
+from recurra.core.files import LOCK_NAME, FolderLock, write_json
+from recurra.core.progress import Reporter
+from recurra.core.record import read_record, write_record
+from recurra.study.claim import claim_folder
+from recurra.study.plan import PlannedRun, plan_study, run_folder
+from recurra.study.progress import PROGRESS_NAME, SILENT_AFTER_S, ProgressReporter, RunProgress, read_progress
+from recurra.study.spec import RunConfig, StudySpec
+from recurra.study.status import find_study, look_at_study
+from reviews import snapshot, write_reviews
+
+
+def spec() -> StudySpec:
+    values = {"name": "s", "data": [{"name": "demo", "tokenizer": "trained"}], "models": ["linear", "baseline"]}
+    return StudySpec.parse({**values, "seeds": [0, 1, 2, 3]})
+
+
+def progress(**values: object) -> RunProgress:
+    now = time.time()
+    return replace(RunProgress(socket.gethostname(), os.getpid(), now - 100, now, "training"), **values)  # type: ignore[arg-type]
+
+
+def begin(output: Path, config: RunConfig, **values: object) -> None:
+    folder = run_folder(output, config)
+    folder.mkdir(parents=True)
+    claim_folder(config, folder)
+    write_json(folder / PROGRESS_NAME, progress(**values).plain())
+
+
+def finish(output: Path, config: RunConfig, wall_s: float) -> None:
+    factory = RunFactory(output / "runs", data="demo", rows={"train": 30, "validation": 20, "test": 20})
+    folder = factory.run(config.model, seed=config.seed, run_id=config.run_id)
+    values = {"config_hash": config.config_hash, "config": config.plain(), "wall_s": wall_s}
+    write_record(folder, read_record(folder).model_copy(update=values))
+
+
+def gone() -> int:
+    """Number of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_a_run_says_what_it_does_and_removes_the_file_at_the_end(tmp_path: Path) -> None:
+    with ProgressReporter(tmp_path, epochs=3, quiet=True) as reporter:
+        first = read_progress(tmp_path)
+        assert (
+            first is not None and first.alive and (first.stage, first.epochs, first.pid) == ("starting", 3, os.getpid())
+        )
+        reporter.stage("run", "loading data")
+        with reporter.task("training", 30) as task:
+            task.advance(10)  # done by an earlier process
+            for _ in range(5):
+                task.advance(1, note="epoch 2")
+        reporter.stage("run", "evaluating")
+        now = read_progress(tmp_path)
+    assert now is not None
+    assert (now.stage, now.step, now.steps, now.epoch, now.first_step) == ("evaluating", 15, 30, 2, 10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_is_renewed_while_the_run_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recurra.study.progress.RENEWED_EVERY_S", 0.01)
+    with ProgressReporter(tmp_path, epochs=1, quiet=True) as reporter, reporter.task("training", 9) as task:
+        task.advance(4, note="epoch 1")
+        deadline = time.monotonic() + 20
+        while (seen := read_progress(tmp_path)) is None or seen.step < 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_only_a_living_process_counts_as_running() -> None:
+    assert progress().alive
+    assert not progress(pid=gone()).alive
+    # The number may belong to another process by now: ours would have renewed its file.
+    assert not progress(updated=time.time() - 2 * SILENT_AFTER_S).alive
+    # A process of another machine cannot be asked for.
+    assert progress(host="elsewhere", pid=gone()).alive
+    assert not progress(host="elsewhere", updated=time.time() - 2 * SILENT_AFTER_S).alive
+
+
+def test_what_is_left_is_judged_by_this_process_alone() -> None:
+    now = time.time()
+    half = progress(step=60, steps=100, first_step=20, started=now - 80, updated=now)
+    assert half.remaining_s == pytest.approx(80)
+    assert progress(step=20, steps=100, first_step=20).remaining_s is None
+    assert progress().remaining_s is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 3}', '{"unknown": 1}'])
+def test_a_damaged_file_says_nothing(text: str, tmp_path: Path) -> None:
+    (tmp_path / PROGRESS_NAME).write_text(text, encoding="utf-8")
+    assert read_progress(tmp_path) is None
+
+
+def make_study(output: Path) -> list[PlannedRun]:
+    """One run done in 200 s, one under way at half, one interrupted, one failed, one not begun."""
+    runs = [run.config for run in plan_study(spec(), output)]
+    finish(output, runs[1], 200.0)
+    now = time.time()
+    begin(output, runs[2], step=50, steps=100, epoch=2, epochs=4, started=now - 100, updated=now)
+    begin(output, runs[3], pid=gone(), step=10, steps=100)
+    failed = run_folder(output, runs[4])
+    failed.mkdir()
+    write_json(failed / "error.json", {"error": "the loss is not finite"})
+    (output / "study.yaml").write_text(write_yaml(spec().plain()), encoding="utf-8")
+    return plan_study(spec(), output)
+
+
+def test_every_state_is_told_from_outside(tmp_path: Path) -> None:
+    runs = make_study(tmp_path)
+    assert [run.state for run in runs] == ["to do", "done", "running", "interrupted", "failed"]
+    assert runs[2].progress is not None and runs[2].progress.step == 50
+    assert runs[4].reason == "the loss is not finite"
+
+
+def test_the_rest_is_estimated_from_what_was_done(tmp_path: Path) -> None:
+    make_study(tmp_path)
+    status = look_at_study(spec(), tmp_path)
+    # The run under way has 100 s left; the interrupted one will take 200 s like the finished run and the one under way;
+    # the linear control, of which nothing is known, is taken for one of them.
+    assert status.remaining_s == pytest.approx(100 + 200 + 200, rel=0.1)
+    assert status.counts == {"to do": 1, "done": 1, "running": 1, "interrupted": 1, "failed": 1}
+
+
+def test_nothing_is_estimated_while_nothing_runs(tmp_path: Path) -> None:
+    assert look_at_study(spec(), tmp_path).remaining_s is None
+    for run in plan_study(spec(), tmp_path):
+        finish(tmp_path, run.config, 1.0)
+    assert look_at_study(spec(), tmp_path).remaining_s == 0
+
+
+def test_status_takes_a_folder_or_a_file_and_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    make_study(output)
+    file = tmp_path / "s.yaml"
+    file.write_text(write_yaml(spec().plain()), encoding="utf-8")
+    before = snapshot(tmp_path)
+    assert main(["study", "status", str(output)]) == 0
+    table = capsys.readouterr().out
+    assert re.search(r"epoch 2 of 4, step 50 of 100, for 1\d\d s", table) and "the loss is not finite" in table
+    assert re.search(r"all done in about [89] min", table)
+    answers = []
+    for arguments in ([str(output)], [str(file), "--output", str(output)]):
+        assert main(["study", "status", *arguments, "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0]["counts"] == answers[1]["counts"] and len(answers[0]["runs"]) == 5
+    assert answers[0]["runs"][2]["progress"]["epoch"] == 2
+    assert snapshot(tmp_path) == before
+
+
+def test_status_leaves_the_locks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = make_study(tmp_path)
+    with FolderLock(tmp_path), FolderLock(runs[2].folder):
+        taken = []
+        flock = fcntl.flock
+        monkeypatch.setattr(fcntl, "flock", lambda *arguments: taken.append(arguments) or flock(*arguments))
+        assert main(["study", "status", str(tmp_path)]) == 0
+        assert taken == []
+        assert (tmp_path / LOCK_NAME).read_text(encoding="ascii") == str(os.getpid())
+
+
+def test_status_finds_the_files_of_a_study_that_runs_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, output = tmp_path / "home", tmp_path / "out"
+    home.mkdir()
+    write_reviews(home / "reviews.csv", rows=10)
+    study = StudySpec.parse({"name": "s", "data": [{"name": "reviews.csv"}], "models": ["linear"]})
+    monkeypatch.chdir(home)
+    finish(output, plan_study(study, output)[0].config, 1.0)
+    with FolderLock(output):
+        monkeypatch.chdir(tmp_path)
+        # This process holds the folder and has gone elsewhere; one that runs a study stays where it was started.
+        with pytest.raises(ConfigurationError, match=r"'reviews.csv' is not in .*; call this in the folder"):
+            look_at_study(study, output)
+        waiting = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+        with subprocess.Popen(waiting, cwd=home, stdin=subprocess.PIPE) as holder:
+            (output / LOCK_NAME).write_text(str(holder.pid), encoding="ascii")
+            status = look_at_study(study, output)
+            assert holder.stdin is not None
+            holder.stdin.close()
+    assert [run.state for run in status.runs] == ["done"]
+    assert Path.cwd() == tmp_path
+
+
+def test_a_folder_without_a_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"holds no study \('study.yaml' is missing\)"):
+        find_study(tmp_path, None)
+
+
+def test_a_plain_reporter_says_the_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    Reporter().stage("run", "evaluating")
+    assert capsys.readouterr().err == "run: evaluating\n"
