@@ -8,7 +8,7 @@ from typing import Any
 
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.study.report import formatting as form
-from recurra.study.report.aggregate import summarise
+from recurra.study.report.aggregate import NO_QUESTIONS, Questions, summarise
 from recurra.study.report.runs import load_runs
 
 Plain = Mapping[str, Any]
@@ -16,7 +16,11 @@ Link = Callable[[Plain], str]
 
 
 def summarise_runs(
-    runs: Sequence[Path], latency: Plain | None = None, *, failures: Mapping[str, str] | None = None
+    runs: Sequence[Path],
+    latency: Plain | None = None,
+    *,
+    failures: Mapping[str, str] | None = None,
+    questions: Questions = NO_QUESTIONS,
 ) -> dict[str, Any]:
     """Summarises run folders into plain JSON values: what ``--json`` prints and every table is made from.
 
@@ -24,13 +28,14 @@ def summarise_runs(
         runs: Run folders. One without a readable record is listed under ``failed_runs``.
         latency: Content of the study's ``latency.json``, if there is one.
         failures: Reasons of failed runs that the caller knows, by run identifier.
+        questions: Contrasts and published tables that the study names.
 
     Returns:
         The fields of `recurra.study.report.summary.Summary`: ``tables`` (one for each combination of data, split
         protocol, training protocol and precision), ``machines``, ``failed_runs``, ``warnings``.
     """
     finished, failed = load_runs(runs, failures)
-    return summarise(finished, latency, failed).plain()
+    return summarise(finished, latency, failed, questions=questions).plain()
 
 
 def result_rows(table: Plain) -> tuple[list[str], list[list[str]]]:
