@@ -29,6 +29,7 @@ PARTS = {
     "forward": "benchmarks.forward",
     "memory": "benchmarks.memory",
     "attention": "benchmarks.attention",
+    "report": "benchmarks.report",
 }
 PRESETS = ("baseline", "recurrent")
 

@@ -1,7 +1,7 @@
 """Aggregating the records of a large study, and writing the report of an ordinary one.
 
-The records are synthetic but real: instances of the record classes, written by the functions that write a run's, with as
-much in them as a run on SST-2 leaves (24 audits, 5 epochs, lengths of 4 splits, a prediction for each of 1,821 test rows).
+The records are synthetic but real: instances of the record classes, written by the functions that write a run's, with
+as much in them as a run on SST-2 leaves: 24 audits, 5 epochs, lengths of 4 splits, predictions for 1,821 test rows.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from recurra.core.files import read_json, write_json, write_text
 from recurra.study.report import latex
+from recurra.study.report.chart import Chart
 from recurra.study.report.charts import Drawings
 from recurra.study.report.formatting import slug
 from recurra.study.report.numbers import KINDS, Row, all_rows
@@ -17,6 +18,7 @@ from recurra.study.report.summary import Summary
 FIGURES = "figures"
 TABLES = "tables"
 MANIFEST_NAME = "exports.json"
+SHOWN_KINDS = ("trade-off", "isolation", "accuracy")
 
 
 def write_exports(folder: Path, summary: Summary, drawn: Drawings) -> list[Path]:
@@ -70,8 +72,21 @@ def _figures(summary: Summary, drawn: Drawings) -> dict[str, str]:
     files = {f"{FIGURES}/{slug(chart.heading)[:120]}.svg": standalone(chart) for chart in drawn.study}
     for table in summary.tables:
         for chart in drawn.tables[table.key]:
-            files[f"{FIGURES}/{slugs[table.key]}-{slug(chart.heading)[:60]}.svg"] = standalone(chart)
+            name = f"{FIGURES}/{slugs[table.key]}-{slug(chart.heading)[:60]}.svg"
+            files[name] = standalone(chart, table.title)
     return files
+
+
+def shown_figures(summary: Summary, drawn: Drawings) -> dict[str, tuple[Chart, str]]:
+    """Drawings that a document shows, by file name, with their SVG: across tables, trade-offs, contrasts, curves."""
+    slugs = table_slugs(summary)
+    shown = {f"{slug(chart.heading)[:120]}.svg": (chart, standalone(chart)) for chart in drawn.study}
+    for table in summary.tables:
+        for chart in drawn.tables[table.key]:
+            if chart.kind in SHOWN_KINDS:
+                name = f"{slugs[table.key]}-{slug(chart.heading)[:60]}.svg"
+                shown[name] = (chart, standalone(chart, table.title))
+    return shown
 
 
 def _numbers(summary: Summary) -> dict[str, str]:

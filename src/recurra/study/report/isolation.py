@@ -37,7 +37,7 @@ def isolation(table: TableSummary, key: str) -> Chart | None:
     x = svg.linear_scale([min(ends) - pad, max(ends) + pad, 0.0], LEFT, RIGHT, ticks=8)
     parts = [
         svg.element("line", x1=x(tick), x2=x(tick), y1=TOP, y2=bottom + 4, class_="grid")
-        + svg.text(x(tick), bottom + 17, significant(tick), "middle", "tick")
+        + svg.text(x(tick), bottom + 17, significant(tick).replace("-", "−"), "middle", "tick")
         for tick in x.ticks
     ]
     parts.append(svg.element("line", x1=x(0.0), x2=x(0.0), y1=TOP, y2=bottom, class_="zero"))
@@ -70,7 +70,7 @@ def _row(line: ContrastLine, index: int, x: svg.Scale) -> Markup:
     top = TOP + ROW * index
     y = top + 27
     name = svg.short(f"{line.name}: {line.a} − {line.b}", LONGEST_NAME)
-    drawn = svg.text(LEFT + 2, top + 14, name, class_="label")
+    drawn = svg.label(LEFT + 2, top + 14, name)
     if line.low is not None and line.high is not None:
         drawn += svg.element("line", x1=x(line.low * 100), x2=x(line.high * 100), y1=y, y2=y, class_="rows s0")
     if line.half is not None:

@@ -28,11 +28,12 @@ _VARIABLE = re.compile(r"var\(--([\w-]+)\)")
 _DECLARATION = re.compile(r"--([\w-]+):\s*([^;]+);")
 
 
-def standalone(chart: Chart) -> str:
+def standalone(chart: Chart, table: str = "") -> str:
     """The text of an SVG file of a drawing.
 
     Args:
         chart: The drawing with its heading, legend and caption.
+        table: Heading of the table that it belongs to, if it belongs to one.
     """
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', chart.drawing)
     if box is None:
@@ -46,6 +47,9 @@ def standalone(chart: Chart) -> str:
         for index, line in enumerate(headings)
     ]
     top += LINE_HEIGHT * (len(headings) - 1)
+    for line in textwrap.wrap(table, int((width - 2 * MARGIN) / (svg.CHARACTER_WIDTH * 0.92))):
+        parts.append(svg.text(MARGIN, top + 2, line, class_="tick"))
+        top += LINE_HEIGHT
     parts.append(_placed(chart.drawing, MARGIN, top, inner_width, inner_height))
     legend, bottom = _legend(chart, top + inner_height + 8, width)
     parts += legend

@@ -155,7 +155,7 @@ def _bubble_labels(models: Sequence[ModelSummary], circles: Sequence[tuple[float
         box = boxes[costs.index(min(costs))]
         taken.append(box)
         left = min(max(box[0], LEFT + 2), RIGHT - width)
-        labels.append(svg.text(left, box[3] - 2, name, class_="label"))
+        labels.append(svg.label(left, box[3] - 2, name))
     return labels
 
 
