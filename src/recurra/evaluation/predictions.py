@@ -187,11 +187,15 @@ def _without_empty_cells(table: pa.Table, path: Path) -> pa.Table:
 
 def _matrix(table: pa.Table, path: Path) -> npt.NDArray[np.float32]:
     lists = table.column("logits").combine_chunks()
-    widths = np.unique(np.diff(_numbers(lists.offsets, np.int32)))
-    if len(widths) > 1:
-        raise CheckpointError(f"'{path}' has rows of {widths.tolist()} logits; one number is needed; evaluate again")
-    values = _numbers(lists.flatten(), np.float32)
-    return values.reshape(len(table), int(widths[0]) if len(widths) else 0)
+    offsets = _numbers(lists.offsets, np.int32)
+    widths = np.diff(offsets)
+    if not len(widths):
+        return np.empty((0, 0), dtype=np.float32)
+    if (widths != widths[0]).any():
+        found = np.unique(widths).tolist()
+        raise CheckpointError(f"'{path}' has rows of {found} logits; one number is needed; evaluate again")
+    values = _numbers(lists.values, np.float32)[offsets[0] : offsets[-1]]
+    return values.reshape(len(table), int(widths[0]))
 
 
 def _numbers(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:

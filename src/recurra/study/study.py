@@ -169,13 +169,14 @@ def study_report(
     """Writes report, figures and tables from the records of a study; returns the page's path and the plain summary."""
     from recurra.study.report.aggregate import Questions, summarise
     from recurra.study.report.html import write_study_report
-    from recurra.study.report.runs import load_runs
+    from recurra.study.report.runs import load_runs, uncollected
 
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
-    runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
     questions = Questions(spec.contrasts, spec.published)
-    summary = summarise(runs, read_latency_file(output), failed, base=output, questions=questions)
-    values = summary.plain()
+    with uncollected():
+        runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
+        summary = summarise(runs, read_latency_file(output), failed, base=output, questions=questions)
+        values = summary.plain()
     for table in values["tables"]:
         for model in table["models"]:
             for run in model["runs"]:

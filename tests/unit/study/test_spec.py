@@ -10,6 +10,8 @@ import pytest
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
 from recurra.models.names import PRESET_NAMES
+from recurra.study.published import PUBLISHED
+from recurra.study.questions import Contrast, PublishedReference
 from recurra.study.spec import LINEAR, StudySpec, expand, file_hash, load_study, make_run
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_reviews, write_tiny_model
@@ -274,3 +276,12 @@ def test_every_preset_of_the_isolation_study_has_the_recurrent_models_parameters
         values = dict(shapes[name])
         counts[name] = count_parameters(preset(values.pop("preset", name), **values)).total
     assert set(counts.values()) == {10_972_162}
+
+
+def test_every_key_of_a_study_file_is_in_the_reference() -> None:
+    page = (STUDIES.parents[1] / "docs" / "reference" / "study-files.md").read_text(encoding="utf-8")
+    for settings in (StudySpec, Contrast, PublishedReference):
+        for key in settings.model_fields:
+            assert f"| `{key}` |" in page, key
+    for table in PUBLISHED:
+        assert f"`{table}`" in page

@@ -130,7 +130,8 @@ def _render(summary: Summary, runs: Sequence[LoadedRun], drawn: Drawings, *, tit
             first_created=created[0] if created else "",
             last_created=created[-1] if created else "",
             codes=_codes(runs),
-            settings=_settings(runs),
+            finished=len(runs),
+            settings=_settings(summary, runs),
         )
     )
     # A lone surrogate from a broken file name or label cannot be written as UTF-8.
@@ -164,6 +165,7 @@ def _codes(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
     ]
 
 
-def _settings(runs: Sequence[LoadedRun]) -> dict[str, str]:
-    """The configuration of each run without its seed, as YAML, by run identifier."""
-    return {run.record.run_id: write_yaml(run.settings) for run in runs}
+def _settings(summary: Summary, runs: Sequence[LoadedRun]) -> dict[str, str]:
+    """The configuration of each model without the seed, as YAML, by the identifier of its first run."""
+    shown = {model.runs[0].run_id for table in summary.tables for model in table.models}
+    return {run.record.run_id: write_yaml(run.settings) for run in runs if run.record.run_id in shown}

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from recurra.core.configuration import content_hash
 from recurra.core.errors import RecurraError
 from recurra.core.record import LatencyRecord, RunRecord, read_record
-from recurra.evaluation.predictions import predictions_path, read_correctness
+from recurra.evaluation.predictions import read_correctness
 
 # Settings that say where and how a run was carried out. Two runs that differ in nothing else are repetitions.
 PLACE_SETTINGS = frozenset(
@@ -128,7 +128,7 @@ def load_correctness(
         split: The split.
         known: Rows that were read before; see `recurra.evaluation.predictions.read_correctness`.
     """
-    if split not in run.record.metrics or not predictions_path(run.folder, split).is_file():
+    if split not in run.record.metrics:
         return None
     try:
         return Correctness(*read_correctness(run.folder, split, known))

@@ -9,12 +9,13 @@ from typing import Any
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.study.report import formatting as form
 from recurra.study.report.aggregate import NO_QUESTIONS, Questions, summarise
-from recurra.study.report.runs import load_runs
+from recurra.study.report.runs import load_runs, uncollected
 
 Plain = Mapping[str, Any]
 Link = Callable[[Plain], str]
 
 
+@uncollected()
 def summarise_runs(
     runs: Sequence[Path],
     latency: Plain | None = None,
