@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.configuration import read_yaml
-from recurra.core.errors import ConfigurationError, DataError, unknown
+from recurra.core.errors import CheckpointError, ConfigurationError, DataError, unknown
 from recurra.core.files import read_json, write_text
 from recurra.core.record import RECORD_NAME
 from recurra.study.report.aggregate import NO_QUESTIONS, Questions, summarise
@@ -99,6 +99,10 @@ class _Studies:
         if name not in self.summaries:
             folders, latency = read_study(self.results / name)
             runs, failed = load_runs(folders)
+            for run in failed:
+                # A committed record that cannot be read is no run that failed.
+                if (self.results / name / RUNS_FOLDER / run.run_id / RECORD_NAME).exists():
+                    raise CheckpointError(run.reason)
             questions = read_questions(self.results / name)
             self.summaries[name] = summarise(runs, latency, failed, questions=questions), runs
         return self.summaries[name]
@@ -121,6 +125,7 @@ def render_results_markdown(
 
     Raises:
         ConfigurationError: If a marker names no study or part, or has no partner.
+        CheckpointError: If a record is there and cannot be read.
     """
     studies = _Studies(Path(results_dir))
     root = studies.results.resolve().parent

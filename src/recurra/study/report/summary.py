@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from recurra.study.report.answers import ContrastLine, PublishedLine
 
-SUMMARY_VERSION = 1
+SUMMARY_VERSION = 2
 
 Basis = Literal["seeds", "examples", "none"]
 

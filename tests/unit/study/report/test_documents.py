@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from factories import RunFactory
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.study.report import render_results_markdown
 from recurra.study.report.documents import read_questions
 
@@ -92,3 +92,11 @@ def test_named_documents_alone_are_written_if_some_are_named(project: Path) -> N
     readme = project / "README.md"
     assert render_results_markdown(project / "results", [readme]) == [readme]
     assert not (project / "docs" / "results" / "second.md").exists()
+
+
+def test_a_record_that_cannot_be_read_is_refused_and_an_unfinished_run_is_not(project: Path) -> None:
+    (project / "results" / "first" / "runs" / "unfinished").mkdir()
+    assert render_results_markdown(project / "results")
+    next((project / "results" / "first").rglob("record.json")).write_text("{", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="cannot be read as a record"):
+        render_results_markdown(project / "results")

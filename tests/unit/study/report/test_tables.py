@@ -10,6 +10,7 @@ import pytest
 
 from factories import RunFactory, leakage, study_latency
 from recurra.core.errors import ConfigurationError, DataError
+from recurra.core.record import read_record, write_record
 from recurra.study.report import formatting as form
 from recurra.study.report import markdown_table, read_study, render_results_markdown, result_rows, summarise_runs
 from recurra.study.report.__main__ import main
@@ -108,8 +109,9 @@ def test_command_tells_stale_from_fresh(project: Path, monkeypatch: pytest.Monke
     assert main(["--check"]) == 1
     assert main([]) == 0
     assert main(["--check"]) == 0
-    record = next((project / "results").rglob("record.json"))
-    record.write_text(record.read_text(encoding="utf-8").replace('"linear"', '"hashed"'), encoding="utf-8")
+    path = next((project / "results").rglob("record.json"))
+    record = read_record(path)
+    write_record(path.parent, record.model_copy(update={"model": record.model.model_copy(update={"preset": "hashed"})}))
     assert main(["--check"]) == 1
     assert main(["--check", "docs/deep/page.md"]) == 0
 
