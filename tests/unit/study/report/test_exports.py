@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -27,9 +28,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 QUESTIONS = Questions((Contrast(name="sharing & width_5", a="recurrent", b="baseline"),))
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Path:
-    """A study of three fractions and two tails, with a contrast."""
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of three fractions and two tails, with a contrast; not to be changed."""
+    tmp_path = tmp_path_factory.mktemp("study")
     folders = []
     parts = [{}, {"fraction": 0.5}, {"fraction": 0.1}]
     parts += [{"length_tail": tail, "tail_fraction": 0.3} for tail in ("longest", "shortest")]
@@ -171,7 +173,8 @@ def test_slugs_are_names_of_files(text: str) -> None:
     assert re.fullmatch(r"[a-z0-9.-]+", slug(text)) and set(slug(text)) - {"."}
 
 
-def test_what_is_drawn_no_more_is_removed_and_what_is_not_ours_stays(study: Path) -> None:
+def test_what_is_drawn_no_more_is_removed_and_what_is_not_ours_stays(study: Path, tmp_path: Path) -> None:
+    study = shutil.copytree(study, tmp_path / "copy")
     mine = study / "figures" / "mine.svg"
     mine.write_text("mine", encoding="utf-8")
     outside = study / "outside.svg"
