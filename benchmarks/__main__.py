@@ -30,6 +30,7 @@ PARTS = {
     "memory": "benchmarks.memory",
     "attention": "benchmarks.attention",
     "study": "benchmarks.study",
+    "report": "benchmarks.report",
 }
 PRESETS = ("baseline", "recurrent")
 

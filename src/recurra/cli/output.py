@@ -98,6 +98,6 @@ def _print_study(result: StudyResult) -> None:
     for table in result.summary["tables"]:
         headings, rows = result_rows(table)
         print_table(table["title"], headings, rows)
-        print_lines([table.get("conclusion", "")])
+        print_lines([table["conclusion"], *(f"- {line['statement']}" for line in table["contrasts"])])
     if result.report is not None:
         print_lines([f"report: {result.report}"])

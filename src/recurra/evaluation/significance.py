@@ -11,12 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import fft, special
 
 # Above this number of discordant rows the chi-squared approximation of McNemar's test is good (Fagerland et al. 2013).
 EXACT_DISCORDANT_LIMIT = 50
 # Resamples are drawn in pieces of at most this many counts (8 bytes each), whatever the number of distinct differences.
 _COUNTS_A_PIECE = 2_000_000
+# Differences of means over so many seeds lie on a grid, and their bootstrap is computed exactly.
+_FINEST_GRID = 120
+# What the exact bootstrap leaves out, and the least p-value that it resolves.
+_NEGLIGIBLE = 1e-15
 
 
 class MeanInterval(NamedTuple):
@@ -69,7 +73,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> MeanInterval:
     if array.size == 1:
         return MeanInterval(mean, None, None, None)
     sd = float(array.std(ddof=1))
-    half = float(stats.t.ppf(0.5 + level / 2, array.size - 1)) * sd / math.sqrt(array.size)
+    half = float(special.stdtrit(array.size - 1, 0.5 + level / 2)) * sd / math.sqrt(array.size)
     return MeanInterval(mean, sd, mean - half, mean + half)
 
 
@@ -87,7 +91,7 @@ def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[fl
     _check_level(level)
     if total < 1 or not 0 <= successes <= total:
         raise ValueError(f"wilson_interval needs 0 <= successes <= total and a row; got {successes} of {total}")
-    z = float(stats.norm.ppf(0.5 + level / 2))
+    z = float(special.ndtri(0.5 + level / 2))
     share = successes / total
     scale = 1 + z * z / total
     centre = (share + z * z / (2 * total)) / scale
@@ -110,22 +114,41 @@ def mcnemar(correct_a: npt.ArrayLike, correct_b: npt.ArrayLike) -> McNemarTest:
     Raises:
         ValueError: If the two differ in length, are empty or are not truth values.
     """
-    a, b = _paired(correct_a, correct_b)
-    if not (np.isin(a, (0.0, 1.0)).all() and np.isin(b, (0.0, 1.0)).all()):
-        raise ValueError("McNemar's test needs right or wrong for each row; got values other than 0 and 1")
-    only_a = int(((a == 1) & (b == 0)).sum())
-    only_b = int(((a == 0) & (b == 1)).sum())
-    both_right = int(((a == 1) & (b == 1)).sum())
+    a, b = _truth_values(correct_a), _truth_values(correct_b)
+    _check_paired(a, b)
+    both_right = int(np.count_nonzero(a & b))
+    only_a = int(np.count_nonzero(a)) - both_right
+    only_b = int(np.count_nonzero(b)) - both_right
     discordant = only_a + only_b
     exact = discordant <= EXACT_DISCORDANT_LIMIT
-    if discordant == 0:
-        p = 1.0
-    elif exact:
-        p = float(stats.binomtest(min(only_a, only_b), discordant, 0.5).pvalue)
+    if exact:
+        # Two-sided at one half is twice the smaller tail, and all of it where both sides are level.
+        p = min(1.0, 2 * float(special.bdtr(min(only_a, only_b), discordant, 0.5))) if discordant else 1.0
     else:
         statistic = max(abs(only_a - only_b) - 1, 0) ** 2 / discordant
-        p = float(stats.chi2.sf(statistic, 1))
+        # The upper tail of chi-squared with one degree of freedom.
+        p = math.erfc(math.sqrt(statistic / 2))
     return McNemarTest(p, only_a, only_b, both_right, a.size - discordant - both_right, exact)
+
+
+def discordant_odds_ratio(only_a: int, only_b: int) -> float:
+    """Effect size of a paired comparison: for each row that B alone gets right, how many A alone gets right.
+
+    The conditional (matched-pairs) odds ratio of McNemar's table, b / c (Fleiss, Levin and Paik, "Statistical Methods
+    for Rates and Proportions", 2003, section 13.1). Rows that both models get right or wrong say nothing about which
+    is better and do not enter. Half a row is added to each side, so that a side without rows gives a finite ratio
+    (Haldane 1956); with no discordant row the ratio is 1.
+
+    Args:
+        only_a: Rows that A alone gets right; over several seeds their sum.
+        only_b: The same for B.
+
+    Raises:
+        ValueError: If a count is negative.
+    """
+    if only_a < 0 or only_b < 0:
+        raise ValueError(f"counts of rows are not negative; got {only_a} and {only_b}")
+    return (only_a + 0.5) / (only_b + 0.5)
 
 
 def paired_bootstrap(
@@ -137,20 +160,22 @@ def paired_bootstrap(
 ) -> BootstrapDifference:
     """Paired bootstrap of the difference in accuracy (or of any mean over rows), A minus B.
 
-    A resample of rows changes the mean difference only through how often each distinct difference is drawn, and those
-    counts are multinomial; so they are drawn directly, which is the same distribution for a fraction of the work.
+    Scores that are shares of a few seeds differ by multiples of one grid step, and the mean over resampled rows is then
+    a sum of independent draws from a few values: its distribution is computed exactly (the characteristic function of
+    one row to the power of the rows), which is what ever more resamples would approach. For other scores the counts of
+    each distinct difference are drawn from their multinomial, the same distribution as drawing rows.
 
     Args:
         correct_a: Score of A on each row, shape ``(rows,)``; right or wrong, or the share of seeds that are right.
         correct_b: The same for B, the rows in the same order.
-        samples: Number of resamples.
-        seed: Makes the result reproducible.
+        samples: Number of resamples, where they are drawn.
+        seed: Makes the draws reproducible.
         level: Coverage of the percentile interval.
 
     Returns:
         The difference, its interval, and the two-sided p-value of "no difference": the share of resamples that lie
-        at least as far from the observed difference as that lies from zero (one is added above and below, so that it
-        is never 0).
+        at least as far from the observed difference as that lies from zero. It is never 0: drawn, one is added above
+        and below; exact, it is at least 1e-15.
 
     Raises:
         ValueError: If the two differ in length or are empty.
@@ -160,6 +185,9 @@ def paired_bootstrap(
     if samples < 1:
         raise ValueError(f"samples is {samples}; at least 1 is needed")
     values, counts = np.unique(np.round(a - b, 12), return_counts=True)
+    grid = _grid(values)
+    if grid is not None:
+        return _exact_bootstrap(np.rint(values * grid).astype(np.int64), counts, grid, level)
     rng = np.random.default_rng(seed)
     means = np.empty(samples)
     piece = max(1, _COUNTS_A_PIECE // values.size)
@@ -200,9 +228,70 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     first = np.asarray(a, dtype=np.float64)
     second = np.asarray(b, dtype=np.float64)
+    _check_paired(first, second)
+    return first, second
+
+
+def _truth_values(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    array = np.asarray(values)
+    if array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
+        raise ValueError("McNemar's test needs right or wrong for each row; got values other than 0 and 1")
+    return array.astype(np.bool_)
+
+
+def _grid(values: npt.NDArray[np.float64]) -> int | None:
+    """The smallest whole number that makes all values whole; none if they are on no coarse grid."""
+    if values.size > 2 * _FINEST_GRID + 1:
+        return None
+    steps = np.arange(1, _FINEST_GRID + 1)
+    scaled = np.outer(steps, values)
+    whole = (np.abs(scaled - np.rint(scaled)) < 1e-8).all(axis=1)
+    return int(steps[whole.argmax()]) if whole.any() else None
+
+
+def _exact_bootstrap(
+    values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], grid: int, level: float
+) -> BootstrapDifference:
+    """The bootstrap of a mean of ``values / grid``, each drawn as often as counted, without drawing anything.
+
+    The distribution of the sum is taken modulo a width outside of which less than `_NEGLIGIBLE` lies (Bernstein's
+    inequality), so that its size follows the spread of the sum and not its range.
+    """
+    rows = int(counts.sum())
+    observed = int(counts @ values)
+    mean = observed / rows
+    variance = float(counts @ (values - mean) ** 2)
+    reach, tail = float(np.abs(values - mean).max()), math.log(2 / _NEGLIGIBLE)
+    half = math.ceil(reach * tail / 3 + math.sqrt((reach * tail / 3) ** 2 + 2 * variance * tail))
+    width = fft.next_fast_len(2 * half + 1, real=True)
+    one_row = np.bincount((values % width), weights=counts / rows, minlength=width)
+    sums = np.roll(fft.irfft(_power(fft.rfft(one_row), rows), width), width // 2 - observed % width)
+    sums = np.maximum(sums, 0.0)
+    offsets = np.arange(width) - width // 2
+    alpha = 0.5 - level / 2
+    low = offsets[int(np.searchsorted(np.cumsum(sums), alpha))]
+    high = offsets[width - 1 - int(np.searchsorted(np.cumsum(sums[::-1]), alpha))]
+    p = float(sums[np.abs(offsets) >= abs(observed)].sum())
+    scale = rows * grid
+    return BootstrapDifference(
+        observed / scale, float(observed + low) / scale, float(observed + high) / scale, min(max(p, _NEGLIGIBLE), 1.0)
+    )
+
+
+def _power(base: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
+    """Repeated squaring: faster than a complex power, and exact where the base is 0."""
+    result = np.ones_like(base)
+    while exponent:
+        if exponent & 1:
+            result = result * base
+        base = base * base
+        exponent >>= 1
+    return result
+
+
+def _check_paired(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> None:
     if first.ndim != 1 or first.shape != second.shape or first.size == 0:
         raise ValueError(f"a paired test needs the same rows twice; got shapes {first.shape} and {second.shape}")
-    return first, second
 
 
 def _check_level(level: float) -> None:

@@ -29,3 +29,12 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 PRESET_NAMES = tuple(PRESETS)
+
+# Keys of `recurra.models.configuration.RecurraConfig`, for a check that must not load transformers; a test compares.
+MODEL_KEYS = (
+    "vocab_size", "hidden_size", "embedding_size", "num_attention_heads", "intermediate_size", "num_prelude_layers",
+    "num_core_layers", "num_recurrences", "num_coda_layers", "residual_scale", "learned_residual_scale",
+    "recurrence_embedding", "input_injection", "final_norm", "causal", "pooling", "type_vocab_size",
+    "max_position_embeddings", "rope_theta", "rms_norm_eps", "hidden_dropout", "attention_dropout",
+    "initializer_range", "pad_token_id",
+)  # fmt: skip

@@ -19,7 +19,8 @@ from recurra.core.errors import StorageError
 from recurra.core.files import read_json, write_json
 from recurra.data.configuration import DataConfig
 from recurra.study.machine import Machine
-from recurra.study.spec import LINEAR, RunConfig
+from recurra.study.spec import RunConfig
+from recurra.study.variants import LINEAR
 
 BACKWARD = 2  # passes that the backward pass costs
 _PACKAGE = Path(__file__).resolve().parents[1]

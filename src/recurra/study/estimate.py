@@ -13,7 +13,8 @@ from recurra.core.errors import RecurraError
 from recurra.core.record import RunRecord
 from recurra.study.cost import CostBook
 from recurra.study.plan import PlannedRun
-from recurra.study.spec import LINEAR, RunConfig
+from recurra.study.spec import RunConfig
+from recurra.study.variants import LINEAR
 
 # More records of one model would not make its rate much better, and reading them takes time.
 RECORDS_A_MODEL = 3

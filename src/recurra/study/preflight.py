@@ -13,7 +13,8 @@ from recurra.data.corpora import load_dataset
 from recurra.data.tokenization import check_tokenizer
 from recurra.models.names import PRESETS
 from recurra.study.machine import Machine
-from recurra.study.spec import LINEAR, RunConfig
+from recurra.study.spec import RunConfig
+from recurra.study.variants import LINEAR
 
 _DECIDED_BY_DATA = frozenset({"num_labels", "id2label", "label2id"})
 

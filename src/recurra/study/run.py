@@ -47,7 +47,8 @@ from recurra.study.auditing import data_audits
 from recurra.study.claim import claim_folder
 from recurra.study.machine import Machine
 from recurra.study.preflight import model_configuration
-from recurra.study.spec import LINEAR, RunConfig
+from recurra.study.spec import RunConfig
+from recurra.study.variants import LINEAR
 from recurra.training.fit import remove_checkpoints, started_by_torchrun, train_transformer
 from recurra.training.memory import peak_memory_mib
 

@@ -8,14 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from recurra.core.configuration import Settings, content_hash, override, read_yaml
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import DataConfig
+from recurra.models.names import PRESET_NAMES
+from recurra.study.questions import PRECISIONS, Contrast, PublishedReference
+from recurra.study.variants import LINEAR, ModelEntry, ModelVariant
 from recurra.training.protocols import ProtocolConfig, load_protocol
 
-LINEAR = "linear"
 Precision = Literal["fp32", "bf16", "fp16"]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -74,39 +76,79 @@ class StudySpec(Settings):
         name: Short name; the report's file name and heading.
         title: Heading of the report; the name if empty.
         data: Corpora or files.
-        models: Presets, ``linear``, or model files.
+        models: Presets, ``linear``, model files, or variants written out; see `recurra.study.variants.ModelVariant`.
         protocols: Training protocols by name or file.
         protocol_overrides: ``key=value`` on top of each protocol.
         seeds: Seeds; the linear control is deterministic and runs once.
-        precision: Precision of the matrix products.
+        precision: Precision of the matrix products, or several.
+        contrasts: Pairs of models to hold against each other; see `recurra.study.questions.Contrast`.
+        published: Published tables to stand beside ours; none given means table 6 beside the whole of SST-2.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)
     title: str = ""
     data: list[DataConfig] = Field(min_length=1)
-    models: list[str] = Field(min_length=1)
+    models: list[ModelEntry] = Field(min_length=1)
     protocols: list[str] = Field(default=["paper"], min_length=1)
     protocol_overrides: list[str] = Field(default_factory=list)
     seeds: list[Seed] = Field(default=[0, 1, 2], min_length=1)
-    precision: Precision = "fp32"
+    precision: str | list[str] = "fp32"
+    contrasts: list[Contrast] = Field(default_factory=list)
+    published: list[PublishedReference] | None = None
 
-    @field_validator("models", "protocols", "seeds")
+    @field_validator("precision")
     @classmethod
-    def _no_doubles(cls, values: list[Any]) -> list[Any]:
-        doubles = sorted({str(value) for value in values if values.count(value) > 1})
+    def _known_precisions(cls, value: str | list[str]) -> str | list[str]:
+        values = [value] if isinstance(value, str) else value
+        if not values:
+            raise ValueError(f"name at least one; allowed: {', '.join(PRECISIONS)}")
+        for item in values:
+            if item not in PRECISIONS:
+                raise ValueError(unknown("precision", item, PRECISIONS))
+        return value
+
+    @field_validator("models", "protocols", "seeds", "precision", "contrasts")
+    @classmethod
+    def _no_doubles(cls, values: Any) -> Any:
+        names = [_entry_name(value) for value in values] if isinstance(values, list) else []
+        doubles = sorted({name for name in names if names.count(name) > 1})
         if doubles:
             raise ValueError(f"{', '.join(doubles)} stands there twice; name each once")
         return values
 
+    @model_validator(mode="after")
+    def _contrasts_are_in_the_study(self) -> Self:
+        for contrast in self.contrasts:
+            contrast.check([model_name(model) for model in self.models], self.precisions)
+        return self
 
-def resolve_model(name: str) -> tuple[str, dict[str, Any]]:
-    """Returns the name and the overrides of a model given as preset, ``linear`` or YAML file.
+    @property
+    def precisions(self) -> list[str]:
+        """Every precision, one or several."""
+        return [self.precision] if isinstance(self.precision, str) else list(self.precision)
+
+
+def _entry_name(value: Any) -> str:
+    if isinstance(value, Contrast):
+        return value.name
+    return model_name(value) if isinstance(value, (str, ModelVariant)) else str(value)
+
+
+def model_name(model: str | ModelVariant) -> str:
+    """Name in tables: of a variant its own, of a file that of the file without its ending."""
+    if isinstance(model, ModelVariant):
+        return model.name
+    return Path(model).stem if Path(model).suffix in {".yaml", ".yml"} else model
+
+
+def resolve_model(name: str | ModelVariant) -> tuple[str, dict[str, Any]]:
+    """Returns the name and the overrides of a model given as preset, ``linear``, YAML file or variant.
 
     Raises:
         ConfigurationError: If there is no such preset or file.
     """
-    from recurra.models.names import PRESET_NAMES
-
+    if isinstance(name, ModelVariant):
+        return name.name, name.overrides
     if name == LINEAR or name in PRESET_NAMES:
         return name, {}
     if Path(name).suffix in {".yaml", ".yml"}:
@@ -128,7 +170,7 @@ def file_hash(data: DataConfig) -> str | None:
 
 
 def make_run(
-    model: str,
+    model: str | ModelVariant,
     data: DataConfig,
     protocol: ProtocolConfig,
     *,
@@ -159,9 +201,10 @@ def expand(spec: StudySpec) -> list[RunConfig]:
     models = sorted(spec.models, key=lambda name: name != LINEAR)
     # Checked and, for files, hashed once; the seeds were checked with the study.
     checked = [
-        make_run(model, data, protocol, seed=spec.seeds[0], precision=spec.precision)
+        make_run(model, data, protocol, seed=spec.seeds[0], precision=precision)
         for data in spec.data
         for protocol in protocols
+        for precision in spec.precisions
         for model in models
     ]
     runs: dict[str, RunConfig] = {}

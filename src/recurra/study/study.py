@@ -146,25 +146,30 @@ def time_side_by_side(output: Path, runs: Sequence[Path], machine: Machine, repo
 
 
 def study_report(
-    output: Path, *, title: str, command: str, outcomes: Sequence[Outcome]
+    spec: StudySpec, output: Path, *, command: str, outcomes: Sequence[Outcome]
 ) -> tuple[Path | None, dict[str, Any]]:
-    """Writes ``report.html`` from the records of a study; returns its path and the plain summary."""
-    from recurra.study.report.html import write_summarised_report
-    from recurra.study.report.tables import summarise_runs
+    """Writes report, figures and tables from the records of a study; returns the page's path and the plain summary."""
+    from recurra.study.report.aggregate import Questions, summarise
+    from recurra.study.report.html import write_study_report
+    from recurra.study.report.runs import load_runs, uncollected
 
-    folders = [outcome.folder for outcome in outcomes]
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
-    latency = read_latency_file(output)
-    if len(failures) == len(folders):
-        return None, summarise_runs(folders, latency, failures=failures)
-    report, summary = write_summarised_report(
-        output, folders, title=title, command=command, latency=latency, failures=failures
-    )
-    return report, summary.plain()
+    questions = Questions(spec.contrasts, spec.published)
+    with uncollected():
+        runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
+        summary = summarise(runs, read_latency_file(output), failed, base=output, questions=questions)
+        values = summary.plain()
+    for table in values["tables"]:
+        for model in table["models"]:
+            for run in model["runs"]:
+                run["folder"] = (output / run["folder"]).as_posix()
+    if len(failures) == len(outcomes):
+        return None, values
+    return write_study_report(output, summary, runs, title=spec.title or spec.name, command=command), values
 
 
 def _finish(spec: StudySpec, output: Path, outcomes: list[Outcome], command: str) -> StudyResult:
-    report, summary = study_report(output, title=spec.title or spec.name, command=command, outcomes=outcomes)
+    report, summary = study_report(spec, output, command=command, outcomes=outcomes)
     return StudyResult(output, outcomes, report, summary)
 
 

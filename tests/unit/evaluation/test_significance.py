@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import tracemalloc
 
@@ -9,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from recurra.evaluation.significance import holm, mcnemar, mean_interval, paired_bootstrap, wilson_interval
+from recurra.evaluation.significance import (
+    discordant_odds_ratio,
+    holm,
+    mcnemar,
+    mean_interval,
+    paired_bootstrap,
+    wilson_interval,
+)
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=20), st.floats(0.5, 0.999))
@@ -105,6 +113,39 @@ def test_bootstrap_agrees_with_resampling_rows(fractional: bool) -> None:
     assert (got.low, got.high) == pytest.approx((low, high), abs=0.0035)
     p = (np.abs(means - got.difference) >= abs(got.difference) - 1e-12).mean()
     assert got.p == pytest.approx(p, abs=0.02)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=6))
+def test_bootstrap_of_seeds_is_that_of_every_possible_resample(rows: list[tuple[int, int]]) -> None:
+    a, b = np.array([row[0] / 2 for row in rows]), np.array([row[1] / 3 for row in rows])
+    got = paired_bootstrap(a, b)
+    # Every way to draw as many rows with replacement, all equally likely; in sixths, so that nothing is rounded.
+    sixths = [3 * first - 2 * second for first, second in rows]
+    observed = sum(sixths)
+    sums = sorted(sum(drawn) for drawn in itertools.product(sixths, repeat=len(rows)))
+    scale = 6 * len(rows)
+    assert got.difference == pytest.approx(observed / scale)
+    extreme = sum(abs(value - observed) >= abs(observed) for value in sums)
+    assert got.p == pytest.approx(max(extreme / len(sums), 1e-15), rel=1e-9)
+    for level, end in ((0.025, got.low), (0.975, got.high)):
+        position = round(end * scale)
+        below, upto = sum(value < position for value in sums), sum(value <= position for value in sums)
+        assert below / len(sums) - 1e-9 <= level <= upto / len(sums) + 1e-9
+
+
+@given(st.integers(0, 500), st.integers(0, 500))
+def test_odds_ratio_of_discordant_rows_turns_with_the_models(only_a: int, only_b: int) -> None:
+    ratio = discordant_odds_ratio(only_a, only_b)
+    assert ratio * discordant_odds_ratio(only_b, only_a) == pytest.approx(1.0)
+    assert (ratio > 1) == (only_a > only_b)
+    if min(only_a, only_b) > 50:
+        assert ratio == pytest.approx(only_a / only_b, rel=0.1)
+
+
+def test_odds_ratio_refuses_what_cannot_be_counted() -> None:
+    assert discordant_odds_ratio(0, 0) == 1.0
+    with pytest.raises(ValueError, match="not negative"):
+        discordant_odds_ratio(-1, 3)
 
 
 def test_bootstrap_interval_covers_and_p_keeps_its_level() -> None:

@@ -10,11 +10,14 @@ import pytest
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
 from recurra.models.names import PRESET_NAMES
+from recurra.study.published import PUBLISHED
+from recurra.study.questions import Contrast, PublishedReference
 from recurra.study.spec import LINEAR, StudySpec, expand, file_hash, load_study, make_run
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_reviews, write_tiny_model
 
 DEMO = DataConfig(name="demo")
+STUDIES = Path(__file__).parents[3] / "configs" / "studies"
 
 
 def spec(**values: Any) -> StudySpec:
@@ -183,3 +186,124 @@ def test_parts_of_one_corpus_have_run_ids_that_tell_them_apart() -> None:
         "sst2-official-shortest-10pct-train-25pct",
         "sst2-official-split-2",
     ]
+
+
+VARIANT = {"name": "recurrent-R3", "preset": "recurrent", "num_recurrences": 3}
+
+
+def test_the_keys_of_a_variant_are_those_of_the_model_configuration() -> None:
+    from recurra.models.configuration import RecurraConfig
+    from recurra.models.names import MODEL_KEYS
+
+    assert list(MODEL_KEYS) == RecurraConfig.own_keys()
+
+
+def test_a_variant_is_the_same_run_as_a_model_file_of_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "recurrent-R3.yaml"
+    path.write_text("preset: recurrent\nnum_recurrences: 3\n", encoding="utf-8")
+    (written,) = expand(spec(models=[VARIANT], seeds=[1]))
+    (from_file,) = expand(spec(models=[str(path)], seeds=[1]))
+    assert written == from_file
+    assert (written.model, written.model_overrides) == ("recurrent-R3", {"preset": "recurrent", "num_recurrences": 3})
+
+
+def test_a_study_with_variants_survives_being_written_down() -> None:
+    study = spec(
+        models=["linear", VARIANT],
+        precision=["fp32", "bf16"],
+        contrasts=[{"name": "a third pass", "a": "recurrent-R3", "b": "linear"}],
+        published=[{"table": 7, "data": {"fraction": 0.1}}],
+    )
+    again = StudySpec.parse(study.plain())
+    assert again == study
+    assert expand(again) == expand(study)
+
+
+def test_several_precisions_are_several_runs_but_of_the_linear_model() -> None:
+    runs = expand(spec(models=["linear", "baseline"], precision=["fp32", "bf16"], seeds=[0]))
+    assert [(run.model, run.precision) for run in runs] == [
+        ("linear", "fp32"), ("baseline", "fp32"), ("baseline", "bf16"),
+    ]  # fmt: skip
+    assert expand(spec(precision=["bf16"])) == expand(spec(precision="bf16"))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"models": [{**VARIANT, "num_recurences": 3}]},
+            r"\(did you mean 'num_recurrences'\?\)",
+        ),
+        ({"models": [{**VARIANT, "name": "recurrent"}]}, "that is a preset's name"),
+        ({"models": [{**VARIANT, "name": "linear"}]}, "that is a preset's name"),
+        ({"models": [{**VARIANT, "preset": "recurent"}]}, r"\(did you mean 'recurrent'\?\)"),
+        ({"models": [{"name": "x"}]}, "key 'preset' is missing"),
+        ({"models": [VARIANT, {**VARIANT, "num_recurrences": 4}]}, "recurrent-R3 stands there twice"),
+        ({"models": [VARIANT, "other/recurrent-R3.yaml"]}, "recurrent-R3 stands there twice"),
+        ({"precision": []}, "name at least one"),
+        ({"precision": ["fp32", "fp8"]}, "unknown precision 'fp8'"),
+        ({"precision": ["fp32", "fp32"]}, "fp32 stands there twice"),
+        ({"contrasts": [{"name": "x", "a": "baselin", "b": "linear"}]}, r"\(did you mean 'baseline'\?\)"),
+        ({"contrasts": [{"name": "x", "a": "baseline", "b": "baseline"}]}, "held against itself"),
+        ({"contrasts": [{"name": "x", "a": "baseline@bf16", "b": "baseline@fp32"}]}, "unknown precision of this study"),
+        ({"contrasts": [{"name": "x", "a": "baseline@fp32", "b": "linear"}]}, "of both sides or of neither"),
+        ({"contrasts": [{"name": "x", "a": "baseline", "b": "linear"}] * 2}, "x stands there twice"),
+        ({"contrasts": [{"name": "x", "a": "baseline", "b": "linear", "note": 1}]}, "unknown key .contrasts.0.note."),
+        ({"published": [{"table": 77}]}, "unknown published table '77'"),
+        ({"published": [{"table": 7, "data": {"fractoin": 1}}]}, r"\(did you mean 'fraction'\?\)"),
+        ({"published": [{"table": 7, "precision": "fp8"}]}, "unknown precision 'fp8'"),
+    ],
+)
+def test_a_mistake_in_variants_or_questions_is_one_clear_line(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        spec(**{"models": ["baseline", "linear"], **values})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("study", "run_ids"),
+    [
+        (
+            "sst2",
+            [
+                "sst2-official-linear-ff1b4a7f",
+                "sst2-official-baseline-paper-s0-66336232",
+                "sst2-official-recurrent-paper-s0-3fe823eb",
+            ],
+        ),
+        ("sst2-pooled", ["sst2-pooled-linear-9a49c229"]),
+    ],
+)
+def test_runs_that_were_recorded_are_still_the_same_runs(study: str, run_ids: list[str]) -> None:
+    """Identifiers hold the configuration's hash: if one moves, every record in results/ is orphaned."""
+    planned = [run.run_id for run in expand(load_study(STUDIES / f"{study}.yaml"))]
+    assert set(run_ids) <= set(planned)
+
+
+def test_identities_of_runs_with_changed_protocols_are_unmoved() -> None:
+    study = load_study(STUDIES / "sst2-pooled.yaml", ["protocol_overrides=[max_epochs=2, name=paper-2-epochs]"])
+    assert {"sst2-pooled-baseline-paper-2-epochs-s0-3dd1866d", "sst2-pooled-recurrent-paper-2-epochs-s0-db47bcaf"} <= {
+        run.run_id for run in expand(study)
+    }
+
+
+def test_every_preset_of_the_isolation_study_has_the_recurrent_models_parameters_where_it_says_so() -> None:
+    from recurra.models.accounting import count_parameters
+    from recurra.models.presets import preset
+
+    study = load_study(STUDIES / "isolate.yaml")
+    shapes = {run.model: run.model_overrides for run in expand(study) if run.model != LINEAR}
+    counts = {}
+    for name in ("stacked-shallow", "recurrent", "recurrent-R3", "recurrent-R4"):
+        values = dict(shapes[name])
+        counts[name] = count_parameters(preset(values.pop("preset", name), **values)).total
+    assert set(counts.values()) == {10_972_162}
+
+
+def test_every_key_of_a_study_file_is_in_the_reference() -> None:
+    page = (STUDIES.parents[1] / "docs" / "reference" / "study-files.md").read_text(encoding="utf-8")
+    for settings in (StudySpec, Contrast, PublishedReference):
+        for key in settings.model_fields:
+            assert f"| `{key}` |" in page, key
+    for table in PUBLISHED:
+        assert f"`{table}`" in page

@@ -19,7 +19,10 @@ BOTTOM = 218.0
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """What a colour, line or size stands for. ``style`` is ``mark``, ``solid``, ``dashed``, ``bar`` or ``size``."""
+    """What a colour, line or size stands for.
+
+    ``style`` is ``mark``, ``open``, ``bar``, ``size``, or a line's: ``solid``, ``dashed``, ``interval``, ``rows``.
+    """
 
     label: str
     color: int | None
@@ -36,6 +39,10 @@ class LegendEntry:
             return svg.element("svg", circle, width=side, height=side, aria_hidden="true")
         if self.style == "mark":
             inside = svg.marker(self.color or 0, 9, 6, 4)
+        elif self.style == "open":
+            inside = svg.element("circle", cx=9, cy=6, r=4, class_=f"open {color}")
+        elif self.style in ("interval", "rows"):
+            inside = svg.element("line", x1=1, x2=17, y1=6, y2=6, class_=f"{self.style} {color}")
         elif self.style == "bar":
             inside = svg.element("rect", x=1, y=1, width=16, height=10, class_=f"area {color}")
         else:
@@ -47,7 +54,7 @@ class LegendEntry:
 class Chart:
     """A drawing with its heading, legend and caption."""
 
-    kind: Literal["trade-off", "loss", "accuracy", "lengths", "confusion"]
+    kind: Literal["trade-off", "size", "isolation", "loss", "accuracy", "lengths", "confusion", "data-size"]
     heading: str
     drawing: Markup
     legend: list[LegendEntry]

@@ -28,9 +28,20 @@ def lengths(record: RunRecord, key: str) -> Chart | None:
     splits = record.data.splits
     other = "test" if "test" in splits else next((name for name in record.data.reported_splits if name in splits), "")
     names = [name for name in dict.fromkeys(("train", other)) if name in splits and sum(splits[name].words.counts) > 0]
-    if not names:
+    return length_chart("Lengths of the texts in words", [(name, splits[name].words) for name in names], key)
+
+
+def length_chart(heading: str, named: Sequence[tuple[str, LengthSummary]], key: str) -> Chart | None:
+    """Distributions of lengths in words over each other: the first as an area, the others as lines.
+
+    Args:
+        heading: Heading of the drawing.
+        named: Name and lengths of each set of texts.
+        key: Unique in the page.
+    """
+    if not named:
         return None
-    summaries = [splits[name].words for name in names]
+    names, summaries = [name for name, _ in named], [item for _, item in named]
     shown = max(_edge_of_share(item) for item in summaries)
     densities = [_densities(item) for item in summaries]
     x = svg.linear_scale([0.0, float(shown)], LEFT, RIGHT, ticks=6)
@@ -57,7 +68,6 @@ def lengths(record: RunRecord, key: str) -> Chart | None:
         f"{name}: mean {item.mean:.1f}, median {item.median:.0f}, 90 % up to {item.p90:.0f}, longest {item.max}"
         for name, item in zip(names, summaries, strict=True)
     )
-    heading = "Lengths of the texts in words"
     beyond = shown <= max(item.max for item in summaries)
     return Chart(
         "lengths",

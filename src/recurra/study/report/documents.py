@@ -1,25 +1,38 @@
 """Keeps the tables in the README and the documentation equal to the records under ``results/``.
 
 A document holds ``<!-- results:NAME begin -->`` and ``<!-- results:NAME end -->``; what stands between them is written
-from the records of ``results/NAME/``. ``NAME.PART`` writes one part only (see `recurra.study.report.tables.PARTS`).
+from the records of ``results/NAME/``. ``NAME.PART`` writes one part only (see `recurra.study.report.tables.PARTS`), and
+``NAME.figures`` draws the figures into ``figures/NAME/`` beside the document.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from recurra.core.configuration import read_yaml
 from recurra.core.errors import CheckpointError, ConfigurationError, DataError, unknown
 from recurra.core.files import read_json, write_text
 from recurra.core.record import RECORD_NAME
-from recurra.study.report.tables import PARTS, Plain, markdown_table, summarise_runs
+from recurra.study.report.aggregate import NO_QUESTIONS, Questions, summarise
+from recurra.study.report.charts import draw
+from recurra.study.report.exports import shown_figures
+from recurra.study.report.runs import LoadedRun, load_runs
+from recurra.study.report.summary import Summary
+from recurra.study.report.tables import PARTS, Plain, markdown_table, text
+from recurra.study.spec import load_study
 
 RUNS_FOLDER = "runs"
 LATENCY_NAME = "latency.json"
+SPEC_NAME = "study.yaml"
+STUDY_FILES = "configs/studies"
+PAGES = "docs/results"
+FIGURES_PART = "figures"
 NOTICE = "<!-- Written by `make results` from the records; changes here are lost. -->"
 
 _MARKER = re.compile(r"^[ \t]*<!-- results:(?P<name>\S+) (?P<edge>begin|end) -->[ \t]*$", re.MULTILINE)
@@ -53,41 +66,124 @@ def read_study(folder: Path | str) -> tuple[list[Path], dict[str, Any] | None]:
     return runs, latency if isinstance(latency, dict) else None
 
 
+def read_questions(folder: Path | str) -> Questions:
+    """What a study asks: from ``configs/studies/NAME.yaml`` beside ``results/``, or else from its own ``study.yaml``.
+
+    Args:
+        folder: A study's folder, ``results/NAME`` for the first.
+
+    Raises:
+        ConfigurationError: If the file is no study file.
+    """
+    path = Path(folder).resolve()
+    for file in (path.parents[1] / STUDY_FILES / f"{path.name}.yaml", path / SPEC_NAME):
+        if file.is_file():
+            spec = load_study(file)
+            return Questions(spec.contrasts, spec.published)
+    return NO_QUESTIONS
+
+
+@dataclass
+class _Studies:
+    """The studies under ``results/``, each read once and only if a document asks for it."""
+
+    results: Path
+    summaries: dict[str, tuple[Summary, list[LoadedRun]]] = field(default_factory=dict)
+
+    def names(self) -> list[str]:
+        """Studies that have a finished run."""
+        return sorted({path.parents[2].name for path in self.results.glob(f"*/{RUNS_FOLDER}/*/{RECORD_NAME}")})
+
+    def read(self, name: str) -> tuple[Summary, list[LoadedRun]]:
+        """Summary and runs of a study."""
+        if name not in self.summaries:
+            folders, latency = read_study(self.results / name)
+            runs, failed = load_runs(folders)
+            for run in failed:
+                # A committed record that cannot be read is no run that failed.
+                if (self.results / name / RUNS_FOLDER / run.run_id / RECORD_NAME).exists():
+                    raise CheckpointError(run.reason)
+            questions = read_questions(self.results / name)
+            self.summaries[name] = summarise(runs, latency, failed, questions=questions), runs
+        return self.summaries[name]
+
+
 def render_results_markdown(
     results_dir: Path | str, documents: Sequence[Path] | None = None, *, check: bool = False
 ) -> list[Path]:
-    """Writes every block of results in the documents anew.
+    """Writes every block of results in the documents anew, and a page for each study that no page shows.
 
     Args:
         results_dir: The folder ``results/``, with a folder for each study.
-        documents: Markdown files; by default ``README.md`` and all of ``docs/`` beside the results.
+        documents: Markdown files; by default ``README.md`` and all of ``docs/`` beside the results. A study with
+            records that no page of ``docs/results/`` names gets a page there, by default only.
         check: Change nothing, only tell.
 
     Returns:
-        The documents that differ from what the records say; unless ``check``, they have been rewritten.
+        The files that differ from what the records say; unless ``check``, they have been rewritten or, if they are
+        figures that are drawn no more, removed.
 
     Raises:
         ConfigurationError: If a marker names no study or part, or has no partner.
-        CheckpointError: If a record cannot be trusted.
+        CheckpointError: If a record is there and cannot be trusted.
     """
-    results = Path(results_dir)
-    root = results.resolve().parent
+    studies = _Studies(Path(results_dir))
+    root = studies.results.resolve().parent
     paths = list(documents) if documents is not None else [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
-    summaries: dict[str, Plain] = {}
-    stale = []
-    for path in paths:
-        if not path.is_file():
-            continue
-        before = path.read_text(encoding="utf-8")
-        after = _render(before, path, results, summaries)
-        if after != before:
-            stale.append(path)
-            if not check:
-                write_text(path, after)
-    return stale
+    contents = {path: path.read_text(encoding="utf-8") for path in paths if path.is_file()}
+    if documents is None and (root / PAGES).is_dir():
+        contents |= _missing_pages(root, contents, studies)
+    wanted: dict[Path, str] = {}
+    for path, content in contents.items():
+        wanted[path] = _render(content, path, studies, wanted)
+    stale = [path for path, content in wanted.items() if not _holds(path, content)]
+    gone = [old for folder in {path.parent for path in wanted if path.suffix == ".svg"} for old in folder.glob("*.svg")]
+    gone = [old for old in gone if old not in wanted]
+    if not check:
+        for path in stale:
+            write_text(path, wanted[path])
+        for path in gone:
+            path.unlink()
+    return [*stale, *sorted(gone)]
 
 
-def _render(content: str, path: Path, results: Path, summaries: dict[str, Plain]) -> str:
+def _holds(path: Path, content: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == content
+
+
+def _missing_pages(root: Path, contents: Mapping[Path, str], studies: _Studies) -> dict[Path, str]:
+    """A page for each study with records that no page in ``docs/results`` has a block of."""
+    folder = root / PAGES
+    shown = {
+        _study_and_part(marker["name"])[0]
+        for path, content in contents.items()
+        if path.parent == folder
+        for marker in _MARKER.finditer(content)
+    }
+    pages = {}
+    for name in studies.names():
+        path = folder / f"{name}.md"
+        if name not in shown and path not in contents:
+            pages[path] = _new_page(name, root)
+    return pages
+
+
+def _new_page(name: str, root: Path) -> str:
+    file = root / STUDY_FILES / f"{name}.yaml"
+    own = root / "results" / name / SPEC_NAME
+    title = next((read_yaml(path).get("title") for path in (file, own) if path.is_file()), None)
+    made = f"Made by `recurra study run {STUDY_FILES}/{name}.yaml`. " if file.is_file() else ""
+    blocks = "\n\n".join(
+        f"{heading}<!-- results:{name}{part} begin -->\n<!-- results:{name}{part} end -->"
+        for heading, part in (("## Figures\n\n", ".figures"), ("## Tables\n\n", ""))
+    )
+    return (
+        f"# {title or name}\n\n{made}Written from the records under [results/{name}](../../results/{name}) by "
+        f"`make results`; [what a contrast means](../explanation/contrasts.md).\n\n{blocks}\n"
+    )
+
+
+def _render(content: str, path: Path, studies: _Studies, wanted: dict[Path, str]) -> str:
     pieces: list[str] = []
     position = 0
     opened: re.Match[str] | None = None
@@ -102,7 +198,7 @@ def _render(content: str, path: Path, results: Path, summaries: dict[str, Plain]
             continue
         if opened is None or opened["name"] != name:
             raise ConfigurationError(f"'{path}': 'results:{name} end' has no begin; write both markers")
-        block = _block(name, path, results, summaries)
+        block = _block(name, path, studies, wanted)
         pieces += [content[position : opened.end()], f"\n{NOTICE}\n\n{block}\n"]
         position, opened = marker.start(), None
     if opened is not None:
@@ -110,23 +206,23 @@ def _render(content: str, path: Path, results: Path, summaries: dict[str, Plain]
     return "".join([*pieces, content[position:]])
 
 
-def _block(name: str, path: Path, results: Path, summaries: dict[str, Plain]) -> str:
+def _block(name: str, path: Path, studies: _Studies, wanted: dict[Path, str]) -> str:
     study, part = _study_and_part(name)
-    if study not in summaries:
-        studies = sorted(item.parent.name for item in results.glob(f"*/{RUNS_FOLDER}"))
-        if study not in studies:
-            raise ConfigurationError(f"'{path}': {unknown('study of a results block', study, studies)}")
-        summaries[study] = summarise_runs(*read_study(results / study))
-        for run in summaries[study]["failed_runs"]:
-            # A committed record that cannot be trusted is no run that failed.
-            if (results / study / RUNS_FOLDER / run["run_id"] / RECORD_NAME).exists():
-                raise CheckpointError(run["reason"])
-    return markdown_table(summaries[study], part=part, link=partial(_link, path.resolve().parent))
+    present = sorted(item.parent.name for item in studies.results.glob(f"*/{RUNS_FOLDER}"))
+    if study not in present:
+        raise ConfigurationError(f"'{path}': {unknown('study of a results block', study, present)}")
+    summary, runs = studies.read(study)
+    if part != FIGURES_PART:
+        return markdown_table(summary.plain(), part=part, link=partial(_link, path.resolve().parent))
+    figures = shown_figures(summary, draw(summary, runs))
+    wanted.update({path.parent / "figures" / study / file: content for file, (_, content) in figures.items()})
+    lines = [f"![{text(chart.heading)}](figures/{study}/{file})" for file, (chart, _) in figures.items()]
+    return "\n\n".join(lines) + "\n" if lines else "No finished run.\n"
 
 
 def _study_and_part(name: str) -> tuple[str, str]:
     study, _, part = name.rpartition(".")
-    return (study, part) if study and part in PARTS else (name, "all")
+    return (study, part) if study and part in (*PARTS, FIGURES_PART) else (name, "all")
 
 
 def _link(start: Path, run: Plain) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 
 NONE = "–"
@@ -33,6 +34,11 @@ def points(difference: float) -> str:
     """A difference of two shares, signed, in percentage points."""
     sign = "+" if difference > 0 else "−" if difference < 0 else "±"
     return f"{sign}{abs(difference) * 100:.1f} points"
+
+
+def unsigned_points(difference: float, width: str = "") -> str:
+    """The size of a difference of two shares in percentage points: ``0.3 points``, ``0.3 ± 0.5 points``."""
+    return f"{abs(difference) * 100:.1f}{width} points"
 
 
 def point_range(low: float, high: float) -> str:
@@ -94,6 +100,22 @@ def moment(text: str) -> str:
 def seeds(numbers: list[int]) -> str:
     """Seeds in words."""
     return f"{len(numbers)} seeds" if len(numbers) != 1 else f"one seed ({numbers[0]})"
+
+
+def front_name(cost: str) -> str:
+    """What a Pareto front is drawn against, in words: ``latency 32`` is ``latency at batch 32``."""
+    kind, _, batch = cost.partition(" ")
+    return f"{kind} at batch {batch}" if batch else kind
+
+
+def yes_no(value: bool | None) -> str:
+    """Yes, no, or a dash for what is not known."""
+    return NONE if value is None else "yes" if value else "no"
+
+
+def slug(text: str) -> str:
+    """A text as part of a file name: lower case, letters, digits and dots, anything else a hyphen."""
+    return "-".join(part for part in re.split(r"[^a-z0-9.]+", text.lower()) if part.strip(".")) or "x"
 
 
 def words(parts: list[str]) -> str:

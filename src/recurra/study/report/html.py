@@ -12,8 +12,9 @@ import jinja2
 from recurra.core.configuration import write_yaml
 from recurra.core.files import write_json, write_text
 from recurra.study.report import formatting
-from recurra.study.report.aggregate import summarise
-from recurra.study.report.charts import charts_of
+from recurra.study.report.aggregate import NO_QUESTIONS, Questions, summarise
+from recurra.study.report.charts import Drawings, draw
+from recurra.study.report.exports import write_exports
 from recurra.study.report.runs import LoadedRun, load_runs
 from recurra.study.report.summary import Summary
 
@@ -32,6 +33,8 @@ FILTERS = (
     "moment",
     "seeds",
     "words",
+    "front_name",
+    "yes_no",
 )
 
 
@@ -43,8 +46,9 @@ def write_report(
     command: str = "",
     latency: Mapping[str, Any] | None = None,
     failures: Mapping[str, str] | None = None,
+    questions: Questions = NO_QUESTIONS,
 ) -> Path:
-    """Writes ``report.html`` and ``summary.json`` from run folders.
+    """Writes ``report.html``, ``summary.json``, ``figures/`` and ``tables/`` from run folders.
 
     Args:
         output: The study's folder; or a path that ends in ``.html``, then only that file is written.
@@ -53,6 +57,7 @@ def write_report(
         command: The command that makes these runs again.
         latency: Content of the study's ``latency.json``, if there is one.
         failures: Reasons of failed runs that the caller knows, by run identifier.
+        questions: Contrasts and published tables that the study names.
 
     Returns:
         The path of the HTML file.
@@ -60,28 +65,40 @@ def write_report(
     Raises:
         StorageError: If it cannot be written.
     """
-    return write_summarised_report(output, runs, title=title, command=command, latency=latency, failures=failures)[0]
-
-
-def write_summarised_report(
-    output: Path | str,
-    runs: Sequence[Path],
-    *,
-    title: str,
-    command: str = "",
-    latency: Mapping[str, Any] | None = None,
-    failures: Mapping[str, str] | None = None,
-) -> tuple[Path, Summary]:
-    """Does what `write_report` does and returns, with the path, the summary that the report shows."""
     path = Path(output)
     alone = path.suffix == ".html"
     finished, failed = load_runs(runs, failures)
-    summary = summarise(finished, latency, failed, base=path.parent if alone else path)
-    target = path if alone else path / REPORT_NAME
-    write_text(target, render_report(summary, finished, title=title, command=command))
-    if not alone:
-        write_json(path / SUMMARY_NAME, summary.plain())
-    return target, summary
+    summary = summarise(finished, latency, failed, base=path.parent if alone else path, questions=questions)
+    if alone:
+        write_text(path, render_report(summary, finished, title=title, command=command))
+        return path
+    return write_study_report(path, summary, finished, title=title, command=command)
+
+
+def write_study_report(
+    folder: Path, summary: Summary, runs: Sequence[LoadedRun], *, title: str, command: str = ""
+) -> Path:
+    """Writes everything that a study shows into its folder: the page, its figures and tables, the plain values.
+
+    Args:
+        folder: The study's folder.
+        summary: Of the runs.
+        runs: The runs themselves.
+        title: Heading of the report.
+        command: The command that makes these runs again.
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    drawn = draw(summary, runs)
+    target = folder / REPORT_NAME
+    write_text(target, _render(summary, runs, drawn, title=title, command=command))
+    write_json(folder / SUMMARY_NAME, summary.plain())
+    write_exports(folder, summary, drawn)
+    return target
 
 
 def render_report(summary: Summary, runs: Sequence[LoadedRun], *, title: str, command: str = "") -> str:
@@ -96,21 +113,25 @@ def render_report(summary: Summary, runs: Sequence[LoadedRun], *, title: str, co
     Returns:
         HTML. Every text that came from outside is escaped.
     """
-    records = {run.record.run_id: run.record for run in runs}
-    charts = {table.key: charts_of(table, records, f"t{index}") for index, table in enumerate(summary.tables)}
-    created = sorted(record.created for record in records.values())
+    return _render(summary, runs, draw(summary, runs), title=title, command=command)
+
+
+def _render(summary: Summary, runs: Sequence[LoadedRun], drawn: Drawings, *, title: str, command: str) -> str:
+    created = sorted(run.record.created for run in runs)
     page = (
         _environment()
         .get_template("report.html.j2")
         .render(
             summary=summary,
-            charts=charts,
+            charts=drawn.tables,
+            study_charts=drawn.study,
             title=title,
             command=command,
             first_created=created[0] if created else "",
             last_created=created[-1] if created else "",
             codes=_codes(runs),
-            settings=_settings(runs),
+            finished=len(runs),
+            settings=_settings(summary, runs),
         )
     )
     # A lone surrogate from a broken file name or label cannot be written as UTF-8.
@@ -144,6 +165,7 @@ def _codes(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
     ]
 
 
-def _settings(runs: Sequence[LoadedRun]) -> dict[str, str]:
-    """The configuration of each run without its seed, as YAML, by run identifier."""
-    return {run.record.run_id: write_yaml(run.settings) for run in runs}
+def _settings(summary: Summary, runs: Sequence[LoadedRun]) -> dict[str, str]:
+    """The configuration of each model without the seed, as YAML, by the identifier of its first run."""
+    shown = {model.runs[0].run_id for table in summary.tables for model in table.models}
+    return {run.record.run_id: write_yaml(run.settings) for run in runs if run.record.run_id in shown}

@@ -1,34 +1,74 @@
-"""Figures that were published for SST-2, to stand beside ours and never among them."""
+"""The published figures that stand beside the models of a table, with how far ours lie from them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recurra.study.report.runs import LoadedRun
-from recurra.study.report.summary import ModelSummary, PublishedLine
+from recurra.study.published import PUBLISHED, PublishedTable
+from recurra.study.questions import DEFAULT_PUBLISHED, PublishedReference
+from recurra.study.report.answers import PublishedLine
+from recurra.study.report.grouping import TableRuns
+from recurra.study.report.summary import ModelSummary
 
-# Table 6 of "Recurrent vs. Standard Transformers": one run each, on a random split of the pooled rows.
-# The final draft and the early ones give different figures for the same experiment; both are shown.
-SST2_TABLE_6 = (
-    PublishedLine("baseline", "table 6", "pooled", 0.9061, 0.9148, 0.9174, 0.9122, 0.3706),
-    PublishedLine("recurrent", "table 6", "pooled", 0.9021, 0.9100, 0.9250, 0.8955, 0.3595),
-    PublishedLine("baseline", "table 6, early drafts", "pooled", 0.7901, 0.7946, 0.7919, 0.7973, 0.1659),
-    PublishedLine("recurrent", "table 6, early drafts", "pooled", 0.7993, 0.8031, 0.8022, 0.8041, 0.1795),
-)
+PAPER_PROTOCOL = "paper"
 
 
-def published_lines(runs: Sequence[LoadedRun], models: Sequence[ModelSummary]) -> list[PublishedLine]:
-    """The published figures for the models of a table: only for SST-2, and only if all of train was used.
+def published_lines(
+    table: TableRuns, models: Sequence[ModelSummary], references: Sequence[PublishedReference] | None = None
+) -> list[PublishedLine]:
+    """The published figures for the models of a table.
 
     Args:
-        runs: The runs of the table.
+        table: The runs of the table.
         models: Its models.
+        references: What the study file names; none stands for table 6 beside the whole of SST-2.
     """
-    record = runs[0].record
-    data = record.config.get("data")
+    data = table.runs[0].record.config.get("data")
     settings = data if isinstance(data, dict) else {}
-    whole = settings.get("fraction", 1.0) == 1 and not settings.get("length_tail")
-    if record.data.name != "sst2" or not whole:
-        return []
-    presets = {model.preset for model in models}
-    return [line for line in SST2_TABLE_6 if line.model in presets]
+    precision = table.key[4]
+    fitting = [
+        PUBLISHED[reference.table]
+        for reference in (DEFAULT_PUBLISHED if references is None else references)
+        if reference.fits(settings, precision)
+    ]
+    return [
+        _line(model, published, table) for model in models for published in fitting if model.preset in published.figures
+    ]
+
+
+def _line(model: ModelSummary, published: PublishedTable, table: TableRuns) -> PublishedLine:
+    figure = published.figures[model.preset]
+    score = model.scores.get(table.headline)
+    estimate = score.accuracy if score else None
+    inside = None
+    if estimate is not None and estimate.low is not None and estimate.high is not None:
+        inside = estimate.low <= figure.accuracy <= estimate.high
+    return PublishedLine(
+        model=model.label,
+        source=published.source,
+        what=published.what,
+        protocol=published.protocol,
+        accuracy=figure.accuracy,
+        f1=figure.f1,
+        precision=figure.precision,
+        recall=figure.recall,
+        latency_ms=figure.latency_ms,
+        difference=None if estimate is None else estimate.mean - figure.accuracy,
+        inside=inside,
+        basis="" if estimate is None or inside is None else estimate.basis,
+        differs=", ".join(_differences(published, table)),
+    )
+
+
+def _differences(published: PublishedTable, table: TableRuns) -> list[str]:
+    corpus, split, _, training, precision = table.key
+    found = []
+    if corpus not in published.corpora:
+        found.append("other data")
+    elif split != published.protocol:
+        found.append("another split")
+    if training and training != PAPER_PROTOCOL:
+        found.append("another training")
+    if published.precision and precision != published.precision:
+        found.append("another precision")
+    return found

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from pydantic import ValidationError
 from recurra.core.configuration import content_hash
 from recurra.core.errors import RecurraError
 from recurra.core.record import LatencyRecord, RunRecord, read_record
-from recurra.evaluation.predictions import predictions_path, read_predictions
+from recurra.evaluation.predictions import read_correctness
 
 # Settings that say where and how a run was carried out. Two runs that differ in nothing else are repetitions.
 PLACE_SETTINGS = frozenset(
@@ -34,12 +37,12 @@ class LoadedRun:
         """Name of the training protocol."""
         return self.record.training.protocol
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """The configuration without the seed and without what only says where the run took place."""
         return {key: value for key, value in self.record.config.items() if key not in PLACE_SETTINGS}
 
-    @property
+    @cached_property
     def settings_hash(self) -> str:
         """Equal for runs that differ in the seed alone."""
         return content_hash([self.record.model.preset, self.settings])
@@ -58,20 +61,31 @@ class Correctness:
     """Which rows of a split a run got right.
 
     Attributes:
-        ids: Identifier of each row.
-        labels: True label of each row, ``(rows,)``.
+        rows_key: Hash of the identifiers and true labels of the rows, in order.
         correct: Whether the prediction is right, ``(rows,)`` of bool.
     """
 
-    ids: tuple[str, ...]
-    labels: NDArray[np.int64]
+    rows_key: bytes
     correct: NDArray[np.bool_]
 
     def same_rows(self, other: Correctness) -> bool:
         """Whether both judge the same rows in the same order."""
-        return self.ids == other.ids and bool(np.array_equal(self.labels, other.labels))
+        return self.rows_key == other.rows_key
 
 
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Pauses the collection of cycles: records have none, and each pass would visit all that were read so far."""
+    paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()
+
+
+@uncollected()
 def load_runs(
     folders: Iterable[Path], failures: Mapping[str, str] | None = None
 ) -> tuple[list[LoadedRun], list[FailedRun]]:
@@ -104,15 +118,22 @@ def _writable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def load_correctness(run: LoadedRun, split: str) -> Correctness | None:
-    """Reads which rows of a split a run got right, or ``None`` if its predictions are not on disk or damaged."""
-    if split not in run.record.metrics or not predictions_path(run.folder, split).is_file():
+def load_correctness(
+    run: LoadedRun, split: str, known: dict[bytes, tuple[bytes, NDArray[np.int64]]] | None = None
+) -> Correctness | None:
+    """Reads which rows of a split a run got right, or ``None`` if its predictions are not on disk or damaged.
+
+    Args:
+        run: The run.
+        split: The split.
+        known: Rows that were read before; see `recurra.evaluation.predictions.read_correctness`.
+    """
+    if split not in run.record.metrics:
         return None
     try:
-        predictions = read_predictions(run.folder, split)
+        return Correctness(*read_correctness(run.folder, split, known))
     except RecurraError:
         return None
-    return Correctness(tuple(predictions.ids), predictions.labels, predictions.correct)
 
 
 def read_latency(

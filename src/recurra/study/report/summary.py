@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
-SUMMARY_VERSION = 1
+from recurra.study.report.answers import ContrastLine, PublishedLine
+
+SUMMARY_VERSION = 2
 
 Basis = Literal["seeds", "examples", "none"]
 
@@ -93,6 +94,8 @@ class ModelSummary:
         latency: By batch size in samples, as text (a key of JSON).
         accuracy_per_million_parameters: Accuracy on the headline split by parameters in millions.
         accuracy_per_gflop: Accuracy on the headline split by GFLOP a token, ``None`` if no FLOPs are recorded.
+        fronts: Costs (``latency 1``, ``size``) by which no model of the table is both cheaper and more accurate; see
+            `recurra.study.report.pareto`.
         audited: Whether any audit was run on any of its runs.
         failed_audits: Names of the audits that failed for any of its runs.
         failed_groups: The same, by family and split: ``leakage on test``.
@@ -117,6 +120,7 @@ class ModelSummary:
     peak_memory_mib: float
     accuracy_per_million_parameters: float
     accuracy_per_gflop: float | None
+    fronts: list[str]
     audited: bool
     failed_audits: list[str]
     failed_groups: list[str]
@@ -148,6 +152,8 @@ class PairTest:
         p: Bootstrap p-value.
         p_holm: The same, corrected by Holm over the pairs of the table.
         mcnemar: One test a seed, corrected by Holm over all seeds and pairs of the table.
+        odds_ratio: Rows that only the first gets right for each that only the second does, over those seeds (see
+            `recurra.evaluation.significance.discordant_odds_ratio`); ``None`` without predictions.
         seeds_apart: Whether every seed of one lies above every seed of the other; ``None`` with one seed.
         supported: Whether a difference is supported: ``p_holm`` below 0.05 and the seeds do not contradict it.
         statement: The finding in words: the gap against what the seed alone moves.
@@ -164,6 +170,7 @@ class PairTest:
     p: float | None
     p_holm: float | None
     mcnemar: list[SeedTest]
+    odds_ratio: float | None
     seeds_apart: bool | None
     supported: bool
     statement: str
@@ -225,20 +232,6 @@ class SplitLine:
 
 
 @dataclass(frozen=True)
-class PublishedLine:
-    """Published figures beside ours; ``model`` is the preset they belong to."""
-
-    model: str
-    source: str
-    protocol: str
-    accuracy: float
-    f1: float
-    precision: float
-    recall: float
-    latency_ms: float
-
-
-@dataclass(frozen=True)
 class Advice:
     """What to choose for one priority, and why."""
 
@@ -270,6 +263,7 @@ class TableSummary:
     models: list[ModelSummary]
     tests: list[PairTest]
     audits: list[AuditLine]
+    contrasts: list[ContrastLine]
     published: list[PublishedLine]
     conclusion: str
     advice: list[Advice]
@@ -315,5 +309,14 @@ class Summary:
 
     def plain(self) -> dict[str, Any]:
         """Returns plain JSON values."""
-        values: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
+        values: dict[str, Any] = _plain(self)
         return values
+
+
+def _plain(value: Any) -> Any:
+    """Plain values of nested dataclasses; `dataclasses.asdict` copies every leaf as if it could change."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return {key: _plain(item) for key, item in vars(value).items()} if is_dataclass(value) else value

@@ -156,6 +156,11 @@ def text(x: float, y: float, content: str, anchor: str = "start", class_: str | 
     return element("text", content, x=x, y=y, text_anchor=anchor, class_=class_)
 
 
+def label(x: float, y: float, content: str) -> Markup:
+    """A name with a rim in the colour of the ground: a second text, since not every program paints rims first."""
+    return text(x, y, content, class_="halo") + text(x, y, content, class_="label")
+
+
 def upright(x: float, y: float, content: str) -> Markup:
     """The title of an upright axis, read from below, centred on ``y``."""
     turn = f"rotate(-90 {number(x)} {number(y)})"

@@ -8,15 +8,20 @@ from typing import Any
 
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.study.report import formatting as form
-from recurra.study.report.aggregate import summarise
-from recurra.study.report.runs import load_runs
+from recurra.study.report.aggregate import NO_QUESTIONS, Questions, summarise
+from recurra.study.report.runs import load_runs, uncollected
 
 Plain = Mapping[str, Any]
 Link = Callable[[Plain], str]
 
 
+@uncollected()
 def summarise_runs(
-    runs: Sequence[Path], latency: Plain | None = None, *, failures: Mapping[str, str] | None = None
+    runs: Sequence[Path],
+    latency: Plain | None = None,
+    *,
+    failures: Mapping[str, str] | None = None,
+    questions: Questions = NO_QUESTIONS,
 ) -> dict[str, Any]:
     """Summarises run folders into plain JSON values: what ``--json`` prints and every table is made from.
 
@@ -24,13 +29,14 @@ def summarise_runs(
         runs: Run folders. One without a readable record is listed under ``failed_runs``.
         latency: Content of the study's ``latency.json``, if there is one.
         failures: Reasons of failed runs that the caller knows, by run identifier.
+        questions: Contrasts and published tables that the study names.
 
     Returns:
         The fields of `recurra.study.report.summary.Summary`: ``tables`` (one for each combination of data, split
         protocol, training protocol and precision), ``machines``, ``failed_runs``, ``warnings``.
     """
     finished, failed = load_runs(runs, failures)
-    return summarise(finished, latency, failed).plain()
+    return summarise(finished, latency, failed, questions=questions).plain()
 
 
 def result_rows(table: Plain) -> tuple[list[str], list[list[str]]]:
@@ -91,7 +97,8 @@ def markdown_table(summary: Plain, *, part: str = "all", link: Link | None = Non
 
     Args:
         summary: From `summarise_runs`.
-        part: ``results``, ``splits``, ``tests``, ``published``, ``audits``, ``conclusion``, or ``all`` of them.
+        part: ``conclusion``, ``results``, ``costs``, ``splits``, ``contrasts``, ``tests``, ``published``, ``audits``,
+            or ``all`` of them.
         link: Gives the address of a run's record (an entry of ``runs``); the seeds then link to the records.
 
     Raises:
@@ -107,7 +114,9 @@ def markdown_table(summary: Plain, *, part: str = "all", link: Link | None = Non
     failed = [f"- {text(run['run_id'])}: {text(run['reason'])}" for run in summary["failed_runs"]]
     if failed and part in ("all", "results"):
         blocks.append("Runs that failed:\n\n" + "\n".join(failed))
-    return "\n\n".join(blocks) + "\n" if blocks else "No finished run.\n"
+    if blocks:
+        return "\n\n".join(blocks) + "\n"
+    return f"Nothing to show under '{part}' in this study.\n" if summary["tables"] else "No finished run.\n"
 
 
 def text(value: str) -> str:
@@ -125,7 +134,49 @@ def _grid(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1)
 
 
 def _conclusion(table: Plain, _link: Link | None) -> str:
-    return text(table["conclusion"])
+    answers = [f"* {text(line['statement'])}" for line in table["contrasts"]]
+    return "\n\n".join([text(table["conclusion"]), *(["\n".join(answers)] if answers else [])])
+
+
+def _costs(table: Plain, _link: Link | None) -> str:
+    headings = ["Model", "Accuracy a million parameters", "Accuracy a GFLOP a token", "On the Pareto front of"]
+    rows = [
+        [
+            text(model["label"]),
+            form.significant(model["accuracy_per_million_parameters"]),
+            form.significant(model["accuracy_per_gflop"]),
+            form.words([form.front_name(front) for front in model["fronts"]]) or form.NONE,
+        ]
+        for model in table["models"]
+    ]
+    caption = (
+        "Ratios favour the small: guessing already earns much of any accuracy. On a Pareto front no other model is "
+        "both cheaper and more accurate; fronts are of mean accuracies, whether or not a gap is supported."
+    )
+    return f"{_grid(headings, rows)}\n\n{caption}"
+
+
+def _contrasts(table: Plain, _link: Link | None) -> str:
+    if not table["contrasts"]:
+        return ""
+    rows = []
+    for line in table["contrasts"]:
+        half = f" ± {line['half'] * 100:.1f}" if line["half"] is not None else ""
+        rows.append(
+            [
+                text(line["name"]),
+                text(f"{line['a']} − {line['b']}"),
+                line["verdict"],
+                form.points(line["gap"]).replace(" points", half),
+                str(line["seeds"]),
+                form.point_range(line["low"], line["high"]) if line["low"] is not None else form.NONE,
+                form.p_value(line["p_holm"]),
+                form.significant(line["odds_ratio"]),
+            ]
+        )
+    headings = ["Contrast", "Models", "Verdict", "Gap in points ± 95 % over seeds", "Pairs of seeds"]
+    headings += ["95 % over rows", "p (Holm)", "Odds ratio"]
+    return _grid(headings, rows, left=3)
 
 
 def _results(table: Plain, link: Link | None) -> str:
@@ -174,6 +225,7 @@ def _tests(table: Plain, _link: Link | None) -> str:
                 form.points(test["gap"]),
                 form.point_range(test["low"], test["high"]) if tested else form.NONE,
                 form.p_value(test["p_holm"]),
+                form.significant(test["odds_ratio"]),
                 seeds or form.NONE,
             ]
         )
@@ -183,6 +235,7 @@ def _tests(table: Plain, _link: Link | None) -> str:
         "Gap",
         "95 %, paired bootstrap",
         "p (Holm)",
+        "Odds ratio",
         "McNemar a seed: only first : only second",
     ]
     return _grid(headings, rows, left=2)
@@ -194,21 +247,27 @@ def _published(table: Plain, _link: Link | None) -> str:
     rows = []
     split = table["headline_split"]
     for model in table["models"]:
-        lines = [line for line in table["published"] if line["model"] == model["preset"]]
+        lines = [line for line in table["published"] if line["model"] == model["label"]]
         score = model["scores"].get(split)
         if lines and score:
-            own = (score["accuracy"]["mean"], score["f1"]["mean"], score["precision"], score["recall"])
-            rows.append([text(model["label"]), "ours", text(table["protocol"]), *map(form.decimal, own)])
+            others = map(form.decimal, (score["f1"]["mean"], score["precision"], score["recall"]))
+            ours = [text(model["label"]), "ours", text(table["protocol"]), _accuracy(score["accuracy"])]
+            rows.append([*ours, form.NONE, form.NONE, form.NONE, *others])
         rows += [
             [
                 text(model["label"]),
                 f"published, {text(line['source'])}",
                 line["protocol"],
-                *(form.decimal(line[key]) for key in ("accuracy", "f1", "precision", "recall")),
+                form.decimal(line["accuracy"]),
+                form.NONE if line["difference"] is None else form.points(line["difference"]),
+                form.yes_no(line["inside"]),
+                text(line["differs"]) or "nothing known",
+                *(form.decimal(line[key]) for key in ("f1", "precision", "recall")),
             ]
             for line in lines
         ]
-    return _grid(["Model", "Figures", "Split protocol", "Accuracy", "F1", "Precision", "Recall"], rows, left=3)
+    headings = ["Model", "Figures", "Split protocol", "Accuracy", "Ours − published", "In our 95 % interval"]
+    return _grid([*headings, "What differs", "F1", "Precision", "Recall"], rows, left=3)
 
 
 def _audits(table: Plain, _link: Link | None) -> str:
@@ -227,7 +286,9 @@ def _audits(table: Plain, _link: Link | None) -> str:
 _MAKERS: dict[str, Callable[[Plain, Link | None], str]] = {
     "conclusion": _conclusion,
     "results": _results,
+    "costs": _costs,
     "splits": _splits,
+    "contrasts": _contrasts,
     "tests": _tests,
     "published": _published,
     "audits": _audits,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from markupsafe import Markup
 
 from recurra.study.report import svg
 from recurra.study.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, LegendEntry
-from recurra.study.report.formatting import decimal, significant
+from recurra.study.report.formatting import decimal, significant, words
+from recurra.study.report.pareto import SIZE, latency_cost
 from recurra.study.report.summary import ModelSummary, TableSummary
 
 LARGEST_BUBBLE = 26.0
@@ -29,11 +32,38 @@ def trade_off(table: TableSummary, batch: int, key: str) -> Chart | None:
     Returns:
         ``None`` if no model was timed at this batch size.
     """
-    split, name = table.headline_split, str(batch)
-    models = [model for model in table.models if name in model.latency and split in model.scores]
+    times = {model.label: model.latency[str(batch)].median_ms for model in table.models if str(batch) in model.latency}
+    axis = _Axis("trade-off", f"median ms a text, batch {batch}", "ms", latency_cost(batch))
+    return _against(table, times, axis, f"Accuracy against latency, batch {batch}", key)
+
+
+def accuracy_against_size(table: TableSummary, key: str) -> Chart | None:
+    """Accuracy against the size on disk, which is also the area of a bubble.
+
+    Args:
+        table: The table.
+        key: Unique in the page.
+    """
+    sizes = {model.label: model.file_size_mib for model in table.models if model.file_size_mib > 0}
+    return _against(table, sizes, _Axis("size", "MiB on disk", "MiB", SIZE), "Accuracy against size", key)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """What lies along the horizontal axis."""
+
+    kind: Literal["trade-off", "size"]
+    title: str
+    unit: str
+    front: str
+
+
+def _against(table: TableSummary, costs: Mapping[str, float], axis: _Axis, heading: str, key: str) -> Chart | None:
+    split = table.headline_split
+    models = [model for model in table.models if model.label in costs and split in model.scores]
     if not models:
         return None
-    times = [max(model.latency[name].median_ms, 1e-6) for model in models]
+    times = [max(costs[model.label], 1e-6) for model in models]
     accuracies = [model.scores[split].accuracy for model in models]
     ends = [end for item in accuracies for end in (item.low, item.high, item.mean) if end is not None]
     pad = max(max(ends) - min(ends), 0.01) * 0.15
@@ -53,7 +83,7 @@ def trade_off(table: TableSummary, batch: int, key: str) -> Chart | None:
         svg.axes(
             x,
             y,
-            x_title=f"median ms a text, batch {batch}{' (logarithmic)' if wide else ''}",
+            x_title=f"{axis.title}{' (logarithmic)' if wide else ''}",
             y_title=f"accuracy on {split}",
             x_format=significant,
             y_format=lambda value: decimal(value, 3),
@@ -63,6 +93,9 @@ def trade_off(table: TableSummary, batch: int, key: str) -> Chart | None:
         (x(time), y(item.mean), radius(model.file_size_mib))
         for model, time, item in zip(models, times, accuracies, strict=True)
     ]
+    front = sorted((cx, cy) for model, (cx, cy, _) in zip(models, circles, strict=True) if axis.front in model.fronts)
+    if len(front) > 1:
+        parts.append(svg.polyline(front, "front"))
     for model, (cx, cy, r), item in sorted(
         zip(models, circles, accuracies, strict=True), key=lambda entry: -entry[1][2]
     ):
@@ -80,16 +113,18 @@ def trade_off(table: TableSummary, batch: int, key: str) -> Chart | None:
         LegendEntry(f"area = size on disk; this is {significant(reference)} MiB", None, "size", radius(reference))
     )
     described = "; ".join(
-        f"{model.label}: accuracy {item.mean:.4f}, {significant(time)} ms, {significant(model.file_size_mib)} MiB"
+        f"{model.label}: accuracy {item.mean:.4f}, {significant(time)} {axis.unit}, "
+        f"{significant(model.file_size_mib)} MiB"
         for model, time, item in zip(models, times, accuracies, strict=True)
     )
-    heading = f"Accuracy against latency, batch {batch}"
+    on_front = [model.label for model in models if axis.front in model.fronts]
     return Chart(
-        "trade-off",
+        axis.kind,
         heading,
         svg.figure(WIDTH, HEIGHT, heading, f"Bubble area is the size on disk. {described}.", key, *parts),
         legend,
-        "Up and left is better. Upright lines are the 95 % intervals of accuracy.",
+        "Up and left is better. Upright lines are the 95 % intervals of accuracy. "
+        f"Pareto front (dotted; nothing is both cheaper and more accurate): {words(on_front)}.",
     )
 
 
@@ -120,7 +155,7 @@ def _bubble_labels(models: Sequence[ModelSummary], circles: Sequence[tuple[float
         box = boxes[costs.index(min(costs))]
         taken.append(box)
         left = min(max(box[0], LEFT + 2), RIGHT - width)
-        labels.append(svg.text(left, box[3] - 2, name, class_="label"))
+        labels.append(svg.label(left, box[3] - 2, name))
     return labels
 
 

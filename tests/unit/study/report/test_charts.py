@@ -44,7 +44,7 @@ def bubbles(chart: Chart) -> dict[str, ElementTree.Element]:
 def test_all_drawings_are_there_named_and_well_formed(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
     charts = draw([factory.run(name, seed=seed) for name in ("linear", "baseline", "recurrent") for seed in (0, 1)])
-    assert kinds(charts) == ["trade-off"] * 2 + ["accuracy"] + ["loss"] * 2 + ["lengths"] + ["confusion"] * 3
+    assert kinds(charts) == ["trade-off"] * 2 + ["size", "accuracy"] + ["loss"] * 2 + ["lengths"] + ["confusion"] * 3
     for chart in charts:
         root = parse(chart)
         ids = root.get("aria-labelledby", "").split()
@@ -101,9 +101,9 @@ def test_areas_of_the_histogram_are_shares(tmp_path: Path) -> None:
 
 def test_little_data_still_draws(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
-    assert kinds(draw([factory.run("linear", latency=False)])) == ["lengths", "confusion"]
+    assert kinds(draw([factory.run("linear", latency=False)])) == ["size", "lengths", "confusion"]
     alone = draw([factory.run("recurrent", epochs=1)])
-    assert kinds(alone) == ["trade-off", "trade-off", "accuracy", "loss", "lengths", "confusion"]
+    assert kinds(alone) == ["trade-off", "trade-off", "size", "accuracy", "loss", "lengths", "confusion"]
     assert all("nan" not in chart.drawing for chart in alone)
 
 

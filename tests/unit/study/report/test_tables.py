@@ -14,9 +14,16 @@ from recurra.core.record import read_record, write_record
 from recurra.study.report import formatting as form
 from recurra.study.report import markdown_table, read_study, render_results_markdown, result_rows, summarise_runs
 from recurra.study.report.__main__ import main
+from recurra.study.report.documents import read_questions
 from recurra.study.report.tables import PARTS, text
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
+STUDY = """\
+name: sst2
+data: [{name: sst2}]
+models: [linear, recurrent]
+contrasts: [{name: against | a linear model, a: recurrent, b: linear}]
+"""
 BLOCK = "before\n<!-- results:{name} begin -->\nold\n<!-- results:{name} end -->\nafter\n"
 
 
@@ -28,10 +35,16 @@ def project(tmp_path: Path) -> Path:
     ]
     latency = json.dumps(study_latency(folders))
     (tmp_path / "results" / "sst2" / "latency.json").write_text(latency, encoding="utf-8")
+    (tmp_path / "results" / "sst2" / "study.yaml").write_text(STUDY, encoding="utf-8")
     (tmp_path / "README.md").write_text(BLOCK.format(name="sst2"), encoding="utf-8")
     (tmp_path / "docs" / "deep").mkdir(parents=True)
     (tmp_path / "docs" / "deep" / "page.md").write_text(BLOCK.format(name="sst2.published"), encoding="utf-8")
     return tmp_path
+
+
+def summarise_study(project: Path) -> dict:
+    folder = project / "results" / "sst2"
+    return summarise_runs(*read_study(folder), questions=read_questions(folder))
 
 
 def test_rows_fit_the_headings_and_name_failures(project: Path) -> None:
@@ -44,10 +57,9 @@ def test_rows_fit_the_headings_and_name_failures(project: Path) -> None:
 
 
 def test_markdown_tables_are_rectangular(project: Path) -> None:
-    summary = summarise_runs(*read_study(project / "results" / "sst2"))
-    written = markdown_table(summary)
+    written = markdown_table(summarise_study(project))
     blocks = re.findall(r"(?:^\|.*\|$\n?)+", written, re.MULTILINE)
-    assert len(blocks) == 5
+    assert len(blocks) == 7
     for block in blocks:
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.strip().splitlines()}
         assert len(widths) == 1
@@ -57,7 +69,13 @@ def test_markdown_tables_are_rectangular(project: Path) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_can_be_written_alone(project: Path, part: str) -> None:
-    assert "sst2" in markdown_table(summarise_runs(*read_study(project / "results" / "sst2")), part=part)
+    assert "sst2" in markdown_table(summarise_study(project), part=part)
+
+
+def test_a_part_that_a_study_lacks_is_not_mistaken_for_a_study_without_runs(project: Path) -> None:
+    summary = summarise_runs(*read_study(project / "results" / "sst2"))
+    assert "Nothing to show under 'contrasts'" in markdown_table(summary, part="contrasts")
+    assert "No finished run" in markdown_table({"tables": [], "failed_runs": []}, part="contrasts")
 
 
 def test_unknown_part_is_refused(project: Path) -> None:
@@ -77,7 +95,7 @@ def test_blocks_are_written_from_the_records_and_then_hold(project: Path) -> Non
     content = readme.read_text(encoding="utf-8")
     assert content.startswith("before\n<!-- results:sst2 begin -->\n")
     assert content.endswith("<!-- results:sst2 end -->\nafter\n")
-    assert "old" not in content
+    assert "\nold\n" not in content
     assert "published, table 6" in page.read_text(encoding="utf-8")
     assert "Loss" not in page.read_text(encoding="utf-8")
     assert render_results_markdown(project / "results") == []
