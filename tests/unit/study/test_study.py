@@ -18,7 +18,7 @@ from recurra.study import study as study_module
 from recurra.study.machine import Machine
 from recurra.study.plan import plan_study, run_folder
 from recurra.study.process import Outcome
-from recurra.study.report import html, tables
+from recurra.study.report import aggregate, html, tables
 from recurra.study.spec import RunConfig, StudySpec
 from recurra.study.study import StudyResult, read_latency_file, report_study, run_study
 from reviews import snapshot
@@ -177,13 +177,13 @@ def test_the_report_says_why_a_run_failed_also_later(tmp_path: Path) -> None:
 
 def test_runs_are_summarised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    summarise = html.summarise
+    summarise = aggregate.summarise
 
     def counted(*arguments: Any, **keywords: Any) -> Any:
         calls.append(arguments)
         return summarise(*arguments, **keywords)
 
-    for module in (html, tables):
+    for module in (aggregate, html, tables):
         monkeypatch.setattr(module, "summarise", counted)
     result = run(spec(), tmp_path)
     assert len(calls) == 1
