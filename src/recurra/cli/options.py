@@ -26,7 +26,7 @@ Precision = Annotated[str, typer.Option("--precision", help="Precision of matrix
 RunPrecision = Annotated[
     str | None, typer.Option("--precision", help="fp32 or bf16; default: what the run was trained in.")
 ]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Texts a batch.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Texts of 32 tokens a batch.")]
 Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of one run; 0 shares the cores out.")]
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Runs at once; 0 takes as many as the cores carry.")]
 Overrides = Annotated[

@@ -33,7 +33,7 @@ class Classifier:
     Args:
         engine: Computes logits.
         label_names: Name of each class.
-        batch_size: Texts a batch.
+        batch_size: Texts of 32 tokens a batch: more of shorter texts, fewer of longer ones.
     """
 
     def __init__(self, engine: Engine, label_names: Sequence[str], *, batch_size: int = DEFAULT_BATCH_SIZE) -> None:
@@ -50,7 +50,7 @@ class Classifier:
         Args:
             run: Folder with ``record.json`` and ``model/``.
             precision: ``fp32`` or ``bf16``; none takes the run's own.
-            batch_size: Texts a batch.
+            batch_size: Texts of 32 tokens a batch: more of shorter texts, fewer of longer ones.
 
         Raises:
             CheckpointError: If the folder is not a finished run of ours, or its model is damaged.

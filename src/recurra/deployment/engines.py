@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from recurra.data.batching import sorted_batches
 from recurra.data.encoding import encode_texts
 from recurra.data.tokenization import read_tokenizer
+from recurra.deployment.batches import FlatRows
 from recurra.models.inference import PRECISIONS, check_precision, default_device, predict_logits
 from recurra.models.linear import LinearClassifier
 from recurra.models.loading import load_classifier_model
@@ -45,30 +44,12 @@ class TransformerEngine:
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
         """Returns ``(texts, labels)`` for cleaned texts."""
         input_ids, offsets = encode_texts(texts, self.tokenizer, self.max_length)
-        batches = self._batches(input_ids, offsets, batch_size)
+        rows = FlatRows(input_ids, offsets, self.model.config.pad_token_id or 0)
+        if self.model.device.type == "cpu":
+            batches = rows.packed(batch_size, few_sizes=self.precision != "fp32")
+        else:
+            batches = rows.padded(batch_size)
         return predict_logits(self.model, batches, len(texts))
-
-    def _batches(
-        self, input_ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], batch_size: int
-    ) -> Iterator[tuple[npt.NDArray[np.int64], Mapping[str, torch.Tensor]]]:
-        lengths = np.diff(offsets)
-        for rows in sorted_batches(lengths, batch_size):
-            yield rows, pad_rows(input_ids, offsets[rows], lengths[rows], self.model.config.pad_token_id or 0)
-
-
-def pad_rows(
-    input_ids: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], pad: int
-) -> dict[str, torch.Tensor]:
-    """Cuts rows out of flat ids and pads them on the right to the longest; without padding there is no mask."""
-    width = int(lengths.max())
-    columns = np.arange(width)
-    keep = columns < lengths[:, None]
-    positions = np.minimum(starts[:, None] + columns, len(input_ids) - 1)
-    padded = np.where(keep, input_ids[positions], pad).astype(np.int64)
-    inputs = {"input_ids": torch.from_numpy(padded)}
-    if not keep.all():
-        inputs["attention_mask"] = torch.from_numpy(keep)
-    return inputs
 
 
 class LinearEngine:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from recurra.models.configuration import RecurraConfig
+
+if TYPE_CHECKING:
+    from recurra.models.layout import Layout
 
 
 def rotary_table(positions: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
@@ -30,8 +35,10 @@ def apply_rotary(states: Tensor, table: Tensor) -> Tensor:
     tokens, pairs, _ = table.shape
     middle = (1,) * (states.dim() - 3)
     turn = torch.view_as_complex(table).view(1, tokens, *middle, pairs)
-    paired = torch.view_as_complex(states.float().unflatten(-1, (pairs, 2)))
-    turned = torch.view_as_real(paired * turn).flatten(-2)
+    wide = states.float()
+    paired = torch.view_as_complex(wide.unflatten(-1, (pairs, 2)))
+    own_copy = wide is not states and not torch.is_grad_enabled()
+    turned = torch.view_as_real(paired.mul_(turn) if own_copy else paired * turn).flatten(-2)
     return turned if states.device.type == "cpu" else turned.to(states.dtype)
 
 
@@ -51,15 +58,13 @@ class SelfAttention(nn.Module):
         self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, states: Tensor, rotary: Tensor, mask: Tensor | None, causal: bool, queries: int | None) -> Tensor:
+    def forward(self, states: Tensor, layout: Layout, queries: int | None) -> Tensor:
         """Attends.
 
         Args:
             states: ``(batch, tokens, hidden)``, normalised.
-            rotary: ``(tokens, head_dim / 2, 2)``.
-            mask: Boolean, true where a key may be seen, broadcastable to ``(batch, heads, tokens, tokens)``, or none.
-            causal: Whether keys after the query are hidden (only without a mask: a mask holds it already).
-            queries: If given, only the first ``queries`` positions are computed and returned.
+            layout: Which tokens are a row, at which positions, and which keys they may see.
+            queries: If given, only the first ``queries`` positions of each row are computed and returned.
 
         Returns:
             ``(batch, tokens or queries, hidden)``.
@@ -69,21 +74,17 @@ class SelfAttention(nn.Module):
         if queries is None:
             qkv = self.qkv_proj(states).view(batch, tokens, 3 * heads, head_dim)
             turned, value = qkv.split((2 * heads, heads), dim=2)
-            query, key = apply_rotary(turned, rotary).split(heads, dim=2)
+            query, key = apply_rotary(turned, layout.rotary).split(heads, dim=2)
         else:
             query_weight, pair_weight = self.qkv_proj.weight.split((width, 2 * width))
             query_bias, pair_bias = self.qkv_proj.bias.split((width, 2 * width))
-            query = functional.linear(states[:, :queries], query_weight, query_bias)
-            query = apply_rotary(query.view(batch, queries, heads, head_dim), rotary[:queries])
+            query = functional.linear(layout.leading(states, queries), query_weight, query_bias)
+            query = apply_rotary(query.unflatten(-1, (heads, head_dim)), layout.leading_rotary(queries))
             pair = functional.linear(states, pair_weight, pair_bias).view(batch, tokens, 2 * heads, head_dim)
             key, value = pair.split(heads, dim=2)
-            key = apply_rotary(key, rotary)
-            mask = mask if mask is None or mask.shape[-2] == 1 else mask[:, :, :queries]
+            key = apply_rotary(key, layout.rotary)
         dropout = self.dropout if self.training else 0.0
-        attended = attend(
-            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, causal, dropout=dropout
-        )
-        return self.out_proj(attended.transpose(1, 2).flatten(2))
+        return self.out_proj(layout.attend(query, key, value, queries, dropout))
 
 
 def attend(

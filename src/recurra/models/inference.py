@@ -54,7 +54,7 @@ def predict_logits(
 
     Args:
         model: A classifier; put into evaluation mode for the call.
-        batches: Pairs of the batch's row numbers and the model's inputs.
+        batches: Pairs of the batch's row numbers and the model's inputs; rows beyond those numbered are fillers.
         rows: Number of rows in all.
         precision: Precision of the matrix products.
     """
@@ -65,11 +65,7 @@ def predict_logits(
     try:
         with autocast(precision, device):
             for indices, inputs in batches:
-                mask = inputs.get("attention_mask")
-                logits = model(
-                    input_ids=inputs["input_ids"].to(device),
-                    attention_mask=None if mask is None else mask.to(device),
-                ).logits
+                logits = model(**{name: tensor.to(device) for name, tensor in inputs.items()}).logits[: len(indices)]
                 if result is None:
                     result = np.empty((rows, logits.shape[-1]), dtype=np.float32)
                 result[indices] = logits.float().cpu().numpy()

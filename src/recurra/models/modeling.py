@@ -11,12 +11,12 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.attention import attention_mask as build_mask
 from recurra.models.attention import rotary_table
 from recurra.models.configuration import RecurraConfig
 from recurra.models.embeddings import Embeddings
+from recurra.models.layout import Layout, Packed, Padded
 from recurra.models.normalisation import RMSNorm
-from recurra.models.recurrence import Context, LayerStack, RecurrentCore
+from recurra.models.recurrence import LayerStack, RecurrentCore
 
 
 class RecurraPreTrainedModel(PreTrainedModel):
@@ -82,6 +82,7 @@ class RecurraModel(RecurraPreTrainedModel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         num_positions: int | None = None,
+        row_lengths: Tensor | None = None,
         **_: object,
     ) -> BaseModelOutput:
         """Computes the last hidden states.
@@ -92,27 +93,40 @@ class RecurraModel(RecurraPreTrainedModel):
             token_type_ids: ``(batch, tokens)``; none means type 0 everywhere.
             num_positions: If given, only that many leading positions are returned, and the last layer computes no
                 others. The values are those of the full computation.
+            row_lengths: ``(rows,)`` if ``input_ids`` is ``(1, tokens)`` and holds rows of these lengths end to end,
+                without padding; ``num_positions`` is then 1 or none. A length of 0 is allowed: its states mean nothing.
 
         Returns:
-            ``last_hidden_state`` of shape ``(batch, tokens or num_positions, hidden)``.
+            ``last_hidden_state`` of shape ``(batch, tokens or num_positions, hidden)``; ``(1, tokens or rows, hidden)``
+            for packed rows.
 
         Raises:
-            ConfigurationError: If the input is longer than the model allows.
+            ConfigurationError: If a row is longer than the model allows, or packed rows do not fill ``input_ids``.
         """
-        tokens = input_ids.shape[1]
+        layout = self._layout(input_ids, attention_mask, row_lengths)
+        states = self.embeddings(input_ids, token_type_ids)
+        has_coda = len(self.coda.layers) > 0
+        states = self.prelude(states, layout)
+        states = self.core(states, layout, None if has_coda else num_positions)
+        states = self.coda(states, layout, num_positions if has_coda else None)
+        return BaseModelOutput(last_hidden_state=self.final_norm(states))
+
+    def _layout(self, input_ids: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None) -> Layout:
+        tokens = input_ids.shape[1] if row_lengths is None else int(row_lengths.max())
         if tokens > self.config.max_position_embeddings:
             raise ConfigurationError(
                 f"an input has {tokens} tokens; this model takes at most {self.config.max_position_embeddings}; "
                 "truncate it, or train with a larger max_position_embeddings"
             )
-        mask, causal = build_mask(attention_mask, tokens, self.config.causal, input_ids.device)
-        context = Context(self.rotary[:tokens], mask, causal)
-        states = self.embeddings(input_ids, token_type_ids)
-        has_coda = len(self.coda.layers) > 0
-        states = self.prelude(states, context)
-        states = self.core(states, context, None if has_coda else num_positions)
-        states = self.coda(states, context, num_positions if has_coda else None)
-        return BaseModelOutput(last_hidden_state=self.final_norm(states))
+        if row_lengths is None:
+            return Padded.of(self.rotary, attention_mask, tokens, causal=self.config.causal)
+        if attention_mask is not None or input_ids.shape != (1, int(row_lengths.sum())):
+            raise ConfigurationError(
+                f"packed rows of {int(row_lengths.sum())} tokens came with input_ids of shape {tuple(input_ids.shape)}"
+                f"{' and an attention_mask' if attention_mask is not None else ''}; "
+                "give the rows end to end as (1, tokens), without a mask"
+            )
+        return Packed.of(self.rotary, row_lengths, causal=self.config.causal)
 
 
 class RecurraForSequenceClassification(RecurraPreTrainedModel):
@@ -134,6 +148,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
+        row_lengths: Tensor | None = None,
         **_: object,
     ) -> SequenceClassifierOutput:
         """Classifies.
@@ -143,19 +158,27 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             attention_mask: ``(batch, tokens)``, non-zero at real tokens.
             token_type_ids: ``(batch, tokens)``.
             labels: ``(batch,)`` class indices.
+            row_lengths: Lengths of packed rows, see `RecurraModel`.
 
         Returns:
-            ``logits`` of shape ``(batch, labels)`` in FP32, and the mean cross-entropy if labels are given.
+            ``logits`` of shape ``(batch or packed rows, labels)`` in FP32, and the mean cross-entropy if labels are
+            given.
         """
         if self.config.pooling == "first":
-            states = self.model(input_ids, attention_mask, token_type_ids, num_positions=1).last_hidden_state
-            pooled = states[:, 0]
+            states = self.model(input_ids, attention_mask, token_type_ids, 1, row_lengths).last_hidden_state
+            pooled = states[:, 0] if row_lengths is None else states[0]
         else:
-            states = self.model(input_ids, attention_mask, token_type_ids).last_hidden_state
-            pooled = last_position(states, attention_mask)
+            states = self.model(input_ids, attention_mask, token_type_ids, None, row_lengths).last_hidden_state
+            packed = row_lengths is not None
+            pooled = last_of_packed(states, row_lengths) if packed else last_position(states, attention_mask)
         logits = self.classifier(pooled).float()
         loss = None if labels is None else functional.cross_entropy(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+def last_of_packed(states: Tensor, row_lengths: Tensor) -> Tensor:
+    """Returns the states ``(rows, hidden)`` at the last token of each row of packed states ``(1, tokens, hidden)``."""
+    return states[0, (row_lengths.cumsum(0) - 1).clamp(min=0)]
 
 
 def last_position(states: Tensor, attention_mask: Tensor | None) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -11,22 +9,8 @@ from recurra.models.attention import SelfAttention
 from recurra.models.configuration import RecurraConfig
 from recurra.models.dropout import Dropout
 from recurra.models.feed_forward import SwiGLU
+from recurra.models.layout import Layout
 from recurra.models.normalisation import RMSNorm
-
-
-@dataclass(frozen=True)
-class Context:
-    """What every layer needs besides the states.
-
-    Attributes:
-        rotary: ``(tokens, head_dim / 2, 2)``.
-        mask: Boolean mask of keys or none, see `recurra.models.attention.attention_mask`.
-        causal: Whether the attention kernel hides later keys itself.
-    """
-
-    rotary: Tensor
-    mask: Tensor | None
-    causal: bool
 
 
 class Layer(nn.Module):
@@ -40,10 +24,10 @@ class Layer(nn.Module):
         self.feed_forward = SwiGLU(config)
         self.dropout = Dropout(config.hidden_dropout)
 
-    def forward(self, states: Tensor, context: Context, queries: int | None = None) -> Tensor:
+    def forward(self, states: Tensor, layout: Layout, queries: int | None = None) -> Tensor:
         """Maps ``(batch, tokens, hidden)`` to the same, or to its first ``queries`` positions if given."""
-        attended = self.attention(self.attention_norm(states), context.rotary, context.mask, context.causal, queries)
-        states = (states if queries is None else states[:, :queries]) + self.dropout(attended)
+        attended = self.attention(self.attention_norm(states), layout, queries)
+        states = (states if queries is None else layout.leading(states, queries)) + self.dropout(attended)
         return states + self.dropout(self.feed_forward(self.feed_forward_norm(states)))
 
 
@@ -54,12 +38,12 @@ class LayerStack(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(Layer(config) for _ in range(num_layers))
 
-    def forward(self, states: Tensor, context: Context, queries: int | None = None) -> Tensor:
+    def forward(self, states: Tensor, layout: Layout, queries: int | None = None) -> Tensor:
         """Maps ``(batch, tokens, hidden)`` to the same; only the last layer is narrowed to ``queries`` positions."""
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
-            states = layer(states, context, queries if index == last else None)
-        return states if queries is None or self.layers else states[:, :queries]
+            states = layer(states, layout, queries if index == last else None)
+        return states if queries is None or self.layers else layout.leading(states, queries)
 
 
 class RecurrentCore(nn.Module):
@@ -85,13 +69,13 @@ class RecurrentCore(nn.Module):
         )
         self.adds_input = config.input_injection == "add"
 
-    def forward(self, states: Tensor, context: Context, queries: int | None = None) -> Tensor:
+    def forward(self, states: Tensor, layout: Layout, queries: int | None = None) -> Tensor:
         """Maps ``(batch, tokens, hidden)`` to the same; the last recurrence is narrowed to ``queries`` positions."""
         first = states
         for recurrence in range(self.num_recurrences):
             narrowed = queries if recurrence == self.num_recurrences - 1 else None
-            updated = self.block(self._core_input(states, first, recurrence), context, narrowed)
-            carried = states if narrowed is None else states[:, :narrowed]
+            updated = self.block(self._core_input(states, first, recurrence), layout, narrowed)
+            carried = states if narrowed is None else layout.leading(states, narrowed)
             states = self._add_residual(updated, carried)
         return states
 

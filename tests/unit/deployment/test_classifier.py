@@ -14,7 +14,7 @@ from recurra.core.errors import CheckpointError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.classifier import load_engine, softmax
-from recurra.deployment.engines import TransformerEngine, pad_rows
+from recurra.deployment.engines import TransformerEngine
 from reviews import review_rows
 from tiny import stir, tiny_model
 
@@ -108,20 +108,6 @@ def test_a_text_is_cut_at_the_shorter_of_both_limits(folder: Path) -> None:
 def test_a_folder_that_is_no_run_says_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is not a run folder; give a folder made by 'recurra train'"):
         Classifier.from_run(tmp_path)
-
-
-@pytest.mark.parametrize("lengths", [[3], [2, 2], [1, 4, 2]])
-def test_rows_are_cut_out_and_padded(lengths: list[int]) -> None:
-    ids = np.arange(1, sum(lengths) + 1, dtype=np.int32)
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    order = np.argsort(lengths)
-    inputs = pad_rows(ids, starts[order], np.array(lengths)[order], 0)
-    for row, index in enumerate(order):
-        wanted = [*range(starts[index] + 1, starts[index] + 1 + lengths[index])]
-        assert inputs["input_ids"][row].tolist() == wanted + [0] * (max(lengths) - lengths[index])
-    assert ("attention_mask" in inputs) == (len(set(lengths)) > 1)
-    if "attention_mask" in inputs:
-        assert inputs["attention_mask"].sum(dim=1).tolist() == sorted(lengths)
 
 
 class CountingEngine:

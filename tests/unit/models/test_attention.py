@@ -52,6 +52,17 @@ def test_consecutive_pairs_turn_by_the_formula_and_keep_their_length() -> None:
     torch.testing.assert_close(turned.norm(), vector[0, position].norm())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_turning_without_gradients_gives_the_same_and_leaves_its_input_alone(dtype: torch.dtype) -> None:
+    states = torch.randn(2, 7, 3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+    before, table = states.clone(), rotary_table(7, 8, 10_000.0, CPU)
+    wanted = apply_rotary(states, table)
+    with torch.no_grad():
+        assert torch.equal(apply_rotary(states, table), wanted)
+    assert torch.equal(states, before)
+    assert not torch.equal(wanted, before)
+
+
 @pytest.mark.parametrize("move", ["to", "half", "copy", "saved", "saved in bf16"])
 def test_the_rotary_table_survives(move: str, tmp_path: Path) -> None:
     """A buffer outside the checkpoint: loading leaves it at zero, half precision would round its angles."""
@@ -90,7 +101,10 @@ def test_norms_do_not_underflow_in_half_precision() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("queries", [9, 1])
-def test_half_precision_attention_equals_the_fused_kernel_in_fp32(causal: bool, masked: bool, queries: int) -> None:
+@pytest.mark.parametrize("gradients", [True, False])
+def test_half_precision_attention_equals_the_fused_kernel_in_fp32(
+    causal: bool, masked: bool, queries: int, gradients: bool
+) -> None:
     dice = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(3, 2, 9, 8, generator=dice).bfloat16() for _ in range(3))
     query = query[:, :, :queries]
@@ -99,7 +113,8 @@ def test_half_precision_attention_equals_the_fused_kernel_in_fp32(causal: bool, 
     if mask is not None and mask.shape[-2] > 1:
         mask = mask[:, :, :queries]
     assert (mask is None) == (not masked)
-    ours = attend(query, key, value, mask, kernel_causal)
+    with torch.set_grad_enabled(gradients):
+        ours = attend(query, key, value, mask, kernel_causal)
     wanted = functional.scaled_dot_product_attention(
         query.float(), key.float(), value.float(), attn_mask=mask, is_causal=kernel_causal
     )
