@@ -135,7 +135,9 @@ def _occupation(folder: Path, setting: Setting) -> list[Measure]:
     """Runs 8 small runs as a user would and counts what the cores did meanwhile."""
     values = {
         "name": "eight",
-        "data": [{"name": "demo", "tokenizer": "trained", "max_length": 64, "trained_vocab_size": 2000}],
+        "data": [
+            {"name": "demo", "tokenizer": "trained", "max_length": 64, "trained_vocab_size": 2000, "fraction": 0.1}
+        ],
         "models": ["baseline-tiny", "recurrent-tiny"],
         "protocols": ["demo"],
         "protocol_overrides": [f"max_epochs={setting.sized(2, 1)}"],
@@ -144,26 +146,24 @@ def _occupation(folder: Path, setting: Setting) -> list[Measure]:
     study = folder / "eight.yaml"
     study.write_text(write_yaml(values), encoding="utf-8")
     cores = min(2, available_cores())
-    measures = []
-    for title, options in (("8 small runs and their report", ["--no-latency"]), ("the same, timed as well", [])):
-        command = [sys.executable, "-m", "recurra", "study", "run", str(study), "--output", str(folder / "eight")]
-        wall_s, ran_s, wanted_s = _follow([*command, *options, "--workers", str(cores), "--quiet", "--json"], cores)
-        measures.append(
-            Measure(
-                part="study",
-                title=f"share of {cores} cores that a study wanted: {title}",
-                preset="",
-                ours_name="wanted",
-                ours=100 * wanted_s / (wall_s * cores),
-                other_name="had",
-                other=100 * ran_s / (wall_s * cores),
-                unit="%",
-                result=100 * wanted_s / (wall_s * cores),
-                result_unit="%",
-                target=85.0 if options else None,
-            )
+    command = [sys.executable, "-m", "recurra", "study", "run", str(study), "--output", str(folder / "eight")]
+    # Timing is one process on purpose: models side by side, and nothing else. Without it the figure is about the runs.
+    wall_s, ran_s, wanted_s = _follow([*command, "--no-latency", "--workers", str(cores), "--quiet", "--json"], cores)
+    return [
+        Measure(
+            part="study",
+            title=f"share of {cores} cores that 8 small runs and their report wanted",
+            preset="",
+            ours_name="wanted",
+            ours=100 * wanted_s / (wall_s * cores),
+            other_name="had",
+            other=100 * ran_s / (wall_s * cores),
+            unit="%",
+            result=100 * wanted_s / (wall_s * cores),
+            result_unit="%",
+            target=85.0,
         )
-    return measures
+    ]
 
 
 def _follow(command: list[str], cores: int) -> tuple[float, float, float]:

@@ -1,4 +1,5 @@
-"""A Ray cluster on this machine: ``python ray_cluster.py``. Prints its address; kills a node for each line it reads.
+"""A Ray cluster on this machine: ``python ray_cluster.py``. Prints its address; each line it reads is the number of a
+process, and the node that this process belongs to is killed.
 
 The head has no cores, so that every run is on one of two nodes that can be killed. A process of its own keeps Ray's
 threads and warnings out of the tests.
@@ -8,10 +9,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 from ray.cluster_utils import Cluster
 
 STORE_BYTES = 80 * 2**20
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """The process and all that it descends from."""
+    while pid > 1:
+        yield pid
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        pid = int(stat.rpartition(")")[2].split()[1])
 
 
 def main() -> None:
@@ -27,8 +38,10 @@ def main() -> None:
         cluster.wait_for_nodes()
         sys.stdout.write(f"{cluster.address}\n")
         sys.stdout.flush()
-        for _ in sys.stdin:
-            cluster.remove_node(nodes.pop(), allow_graceful=False)
+        for line in sys.stdin:
+            family = set(ancestors(int(line)))
+            (node,) = (node for node in nodes if node.all_processes["raylet"][0].process.pid in family)
+            cluster.remove_node(node, allow_graceful=False)
             sys.stdout.write("killed\n")
             sys.stdout.flush()
     finally:

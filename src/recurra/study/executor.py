@@ -12,11 +12,12 @@ from typing import Protocol
 from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError
 from recurra.core.progress import Reporter, Task
+from recurra.models.names import PRESETS
 from recurra.study.claim import claim_folder
 from recurra.study.machine import Machine
 from recurra.study.plan import run_folder
 from recurra.study.process import Outcome, outcome_of, threads_of, work
-from recurra.study.spec import RunConfig
+from recurra.study.spec import LINEAR, RunConfig
 
 
 class Executor(Protocol):
@@ -60,7 +61,7 @@ class LocalExecutor:
                     with lock:
                         if not queue:
                             return
-                        config = queue.pop(0)
+                        config = queue.pop(choose_next(queue, workers))
                     outcome = self._execute_one(config, machine, task)
                     with lock:
                         outcomes.append(outcome)
@@ -107,6 +108,28 @@ class LocalExecutor:
                 process.wait(timeout=10)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def choose_next(queue: Sequence[RunConfig], workers: int) -> int:
+    """Which of the waiting runs begins next: the first, and among the last few the longest.
+
+    In the plan's order results cover every model early; but a long run that begins last leaves cores idle at the end.
+    """
+    if workers == 1 or len(queue) > 2 * workers:
+        return 0
+    return max(range(len(queue)), key=lambda index: rough_weight(queue[index]))
+
+
+def rough_weight(config: RunConfig) -> float:
+    """How long a run takes compared with others on like data: from shape, epochs and share of the rows."""
+    if config.model == LINEAR:
+        return 0.0
+    base = config.model_overrides.get("preset", config.model)
+    shape = {**PRESETS.get(base, PRESETS["recurrent"])[1], **config.model_overrides}
+    outside = shape.get("num_prelude_layers", 0) + shape.get("num_coda_layers", 0)
+    layers = shape["num_core_layers"] * shape["num_recurrences"] + outside
+    share = config.data.fraction * (config.data.tail_fraction if config.data.length_tail else 1.0)
+    return float(shape["hidden_size"] ** 2 * layers * config.protocol.max_epochs * share)
 
 
 def workers_for(runs: int, machine: Machine) -> int:

@@ -130,9 +130,11 @@ class ProgressReporter(Reporter):
         super().stage(subject, stage)
 
     def note(self, **changes: Any) -> None:
-        """Remembers progress; it is written with the next renewal."""
+        """Remembers progress; it is written with the next renewal, or now if another epoch has begun."""
         with self._guard:
-            self._now = replace(self._now, **changes)
+            before, self._now = self._now, replace(self._now, **changes)
+        if self._now.epoch != before.epoch:
+            self._write()
 
     @contextlib.contextmanager
     def task(self, description: str, total: int | None) -> Iterator[Task]:

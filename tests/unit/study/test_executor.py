@@ -15,7 +15,8 @@ from factories import RunFactory
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record, write_record
 from recurra.data.configuration import DataConfig
-from recurra.study.executor import LocalExecutor
+from recurra.models.names import PRESET_NAMES
+from recurra.study.executor import LocalExecutor, choose_next, rough_weight
 from recurra.study.machine import Machine
 from recurra.study.plan import look_at, run_folder
 from recurra.study.process import Outcome
@@ -145,3 +146,37 @@ def test_an_interruption_stops_the_workers(tmp_path: Path, monkeypatch: pytest.M
     # Ended by us: that is no failure.
     assert look_at(tmp_path / "study", config(SLOW)).state == "interrupted"
     assert not run_folder(tmp_path / "study", config(9)).exists()
+
+
+def test_runs_begin_in_the_plan_s_order_and_the_last_few_by_length() -> None:
+    def run(model: str, seed: int) -> RunConfig:
+        return make_run(model, DataConfig(name="demo"), PROTOCOLS["paper"], seed=seed, precision="fp32")
+
+    def ends(queue: list[RunConfig], workers: int) -> list[float]:
+        """When each worker ends, if a run takes as long as its weight."""
+        free = [0.0] * workers
+        while queue:
+            worker = free.index(min(free))
+            free[worker] += rough_weight(queue.pop(choose_next(queue, workers)))
+        return free
+
+    plan = [run(model, seed) for seed in range(4) for model in ("recurrent", "baseline")]
+    assert [choose_next(plan, workers) for workers in (1, 2, 3)] == [0, 0, 0]
+    assert choose_next(plan[:4], 2) == 1
+    assert choose_next([run("linear", 0), *plan[:1]], 2) == 1
+    total = sum(map(rough_weight, plan))
+    longest = max(ends(list(plan), 2))
+    assert total / (2 * longest) > 0.9
+    assert (
+        rough_weight(run("baseline", 0))
+        == 2.25 * rough_weight(run("recurrent", 0))
+        > 0
+        == rough_weight(run("linear", 0))
+    )
+
+
+@pytest.mark.parametrize("model", PRESET_NAMES)
+def test_every_preset_has_a_weight(model: str) -> None:
+    config = make_run(model, DataConfig(name="demo"), PROTOCOLS["paper"], seed=0, precision="fp32")
+    half = config.model_copy(update={"data": config.data.model_copy(update={"fraction": 0.5})})
+    assert rough_weight(config) == 2 * rough_weight(half) > 0

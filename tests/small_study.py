@@ -1,0 +1,50 @@
+"""A study of a linear and of two tiny runs, and waiting for the moment to kill something."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+from recurra.study.plan import PlannedRun
+from recurra.study.status import find_study, look_at_study
+from reviews import write_reviews, write_tiny_model
+
+# Far beyond what it takes: a busy machine is no failure.
+PATIENCE_S = 600
+
+# Many short epochs: long enough to be met in the middle.
+STUDY = """
+name: small
+data: [{name: reviews.csv, tokenizer: trained, trained_vocab_size: 200, max_length: 24}]
+models: [linear, tiny.yaml]
+protocols: [paper]
+protocol_overrides: [max_epochs=30, early_stopping_patience=0, batch_size=16, learning_rate=1e-2]
+seeds: [0, 1]
+"""
+
+
+def write_small_study(folder: Path) -> None:
+    """Writes ``study.yaml`` and what it names, relative to the folder."""
+    write_reviews(folder / "reviews.csv")
+    write_tiny_model(folder / "tiny.yaml")
+    (folder / "study.yaml").write_text(STUDY, encoding="utf-8")
+
+
+def wait_for_victim(output: Path, driver: subprocess.Popen[str]) -> tuple[list[PlannedRun], PlannedRun]:
+    """Waits until some run is finished and another is in the first half of its training; returns both."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        runs = look_at_study(*find_study(output, None)).runs if (output / "study.yaml").exists() else []
+        done = [run for run in runs if run.state == "done"]
+        for run in runs:
+            if done and run.state == "running" and run.progress and 0 < run.progress.step < run.progress.steps / 2:
+                return done, run
+        assert driver.poll() is None, driver.stderr.read() if driver.stderr else ""
+        time.sleep(0.05)
+    raise TimeoutError("no run was ever seen at work")
+
+
+def begun(run: Path) -> int:
+    """How often a run was begun."""
+    return (run / "log.txt").read_text(encoding="utf-8").count(f"{run.name}: loading data")
