@@ -17,7 +17,8 @@ from recurra.study.claim import claim_folder
 from recurra.study.machine import Machine
 from recurra.study.plan import run_folder
 from recurra.study.process import Outcome, outcome_of, threads_of, work
-from recurra.study.spec import LINEAR, RunConfig
+from recurra.study.spec import RunConfig
+from recurra.study.variants import LINEAR
 
 
 class Executor(Protocol):
