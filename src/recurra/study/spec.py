@@ -16,6 +16,7 @@ from recurra.data.configuration import DataConfig
 from recurra.training.protocols import ProtocolConfig, load_protocol
 
 LINEAR = "linear"
+MODEL_SUFFIXES = frozenset({".yaml", ".yml"})
 Precision = Literal["fp32", "bf16", "fp16"]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -98,6 +99,25 @@ class StudySpec(Settings):
             raise ValueError(f"{', '.join(doubles)} stands there twice; name each once")
         return values
 
+    @field_validator("models")
+    @classmethod
+    def _no_namesakes(cls, values: list[str]) -> list[str]:
+        names: dict[str, str] = {}
+        for value in values:
+            name = Path(value).stem if Path(value).suffix in MODEL_SUFFIXES else value
+            if name in names:
+                raise ValueError(f"'{names[name]}' and '{value}' are both called '{name}' in tables; rename one")
+            names[name] = value
+        return values
+
+    @field_validator("data")
+    @classmethod
+    def _no_data_twice(cls, values: list[DataConfig]) -> list[DataConfig]:
+        for index, value in enumerate(values):
+            if value in values[:index]:
+                raise ValueError(f"'{value.name}' stands there twice with the same settings; name each once")
+        return values
+
 
 def resolve_model(name: str) -> tuple[str, dict[str, Any]]:
     """Returns the name and the overrides of a model given as preset, ``linear`` or YAML file.
@@ -109,7 +129,7 @@ def resolve_model(name: str) -> tuple[str, dict[str, Any]]:
 
     if name == LINEAR or name in PRESET_NAMES:
         return name, {}
-    if Path(name).suffix in {".yaml", ".yml"}:
+    if Path(name).suffix in MODEL_SUFFIXES:
         return Path(name).stem, read_yaml(name)
     raise ConfigurationError(unknown("model", name, [LINEAR, *PRESET_NAMES, "a .yaml file"]))
 
