@@ -73,6 +73,19 @@ def _fields_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> list[st
     return list(current.model_fields)
 
 
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping; YAML itself would take the last one and say nothing."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Builds a mapping."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                mark = node.value[index][0].start_mark
+                raise yaml.MarkedYAMLError(problem=f"the key '{key}' stands there twice", problem_mark=mark)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path | str) -> dict[str, Any]:
     """Reads a YAML mapping.
 
@@ -85,7 +98,7 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigurationError(f"cannot read '{path}': {reason}; give the path of a YAML file") from error
     try:
-        values = yaml.safe_load(text)
+        values = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
         detail = " ".join(str(error).split())
         raise ConfigurationError(f"'{path}' is not valid YAML: {detail}") from error

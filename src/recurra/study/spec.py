@@ -116,6 +116,14 @@ class StudySpec(Settings):
             raise ValueError(f"{', '.join(doubles)} stands there twice; name each once")
         return values
 
+    @field_validator("data")
+    @classmethod
+    def _no_data_twice(cls, values: list[DataConfig]) -> list[DataConfig]:
+        for index, value in enumerate(values):
+            if value in values[:index]:
+                raise ValueError(f"'{value.name}' stands there twice with the same settings; name each once")
+        return values
+
     @model_validator(mode="after")
     def _contrasts_are_in_the_study(self) -> Self:
         for contrast in self.contrasts:

@@ -178,3 +178,14 @@ def test_a_hash_depends_on_the_order_of_a_list_and_refuses_non_finite_numbers() 
     assert len(content_hash({}, 8)) == 8
     with pytest.raises(ValueError, match="not JSON compliant"):
         content_hash(float("nan"))
+
+
+@pytest.mark.parametrize("text", ["a: 1\nb: 2\na: 3\n", "a: {b: 1, b: 1}\n", "- 1\n- {a: 1, a: 2}\n"])
+def test_a_key_that_stands_twice_is_one_clear_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(
+        ConfigurationError, match=r"is not valid YAML: the key '[ab]' stands there twice .*line \d"
+    ) as caught:
+        read_yaml(path)
+    assert "\n" not in str(caught.value)

@@ -9,7 +9,6 @@ import pytest
 
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
-from recurra.models.names import PRESET_NAMES
 from recurra.study.published import PUBLISHED
 from recurra.study.questions import Contrast, PublishedReference
 from recurra.study.spec import LINEAR, StudySpec, expand, file_hash, load_study, make_run
@@ -56,9 +55,10 @@ def test_the_linear_control_runs_once_for_all_seeds_and_protocols() -> None:
 
 
 def test_no_run_comes_twice() -> None:
-    runs = expand(spec(data=[{"name": "demo"}, {"name": "demo"}], models=list(PRESET_NAMES), seeds=[0, 1]))
-    assert len({run.config_hash for run in runs}) == len(runs) == 2 * len(PRESET_NAMES)
-    assert len({run.run_id for run in runs}) == len(runs)
+    # The control knows neither seed nor training protocol.
+    runs = expand(spec(models=["linear", "baseline"], protocols=["paper", "tuned"], seeds=[0, 1]))
+    hashes = [run.config_hash for run in runs]
+    assert len(hashes) == len(set(hashes)) == 1 + 4
 
 
 @pytest.mark.parametrize("key", ["models", "protocols", "seeds"])
@@ -75,6 +75,9 @@ def test_a_name_that_stands_twice_is_refused(key: str) -> None:
         ({"models": []}, r"'models' is \[\]"),
         ({"seeds": []}, r"'seeds' is \[\]"),
         ({"seeds": [0, -1]}, "'seeds.1' is -1: input should be greater than or equal to 0"),
+        ({"models": ["a/tiny.yaml", "b/tiny.yml"]}, "'a/tiny.yaml' and 'b/tiny.yml' are both called 'tiny' in tables"),
+        ({"models": ["a/tiny.yaml", "b/tiny.yml"]}, "tiny stands there twice; name each once"),
+        ({"models": ["recurrent", "mine/recurrent.yaml"]}, "recurrent stands there twice"),
         ({"name": "a/b"}, r"'name' is \"a/b\""),
         ({"name": ".hidden"}, r"'name'"),
         ({"precision": "fp8"}, r"'precision' is \"fp8\""),
