@@ -61,6 +61,7 @@ def test_a_finished_run_has_everything_that_the_interface_names(trained: Trained
         predictions = read_predictions(trained.folder, split)
         assert evaluate_logits(predictions.logits, predictions.labels) == record.metrics[split]
         assert record.metrics[split].rows == record.data.splits[split].rows
+        assert {audit.name for audit in record.audits} >= {f"seen.{split}", f"leakage.contained.{split}"}
 
 
 def test_nothing_in_a_run_folder_is_a_pickle(trained: TrainedRun) -> None:

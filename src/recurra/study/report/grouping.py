@@ -90,6 +90,8 @@ def _variant(run: LoadedRun) -> str:
         parts.append(f"{fraction:.3g} of train")
     if data.get("length_tail"):
         parts.append(f"{data['length_tail']} {data.get('tail_fraction', '')} by words".replace("  ", " "))
+    if data.get("split_seed"):
+        parts.append(f"split seed {data['split_seed']}")
     return ", ".join(parts)
 
 

@@ -388,3 +388,18 @@ def test_a_figure_that_is_only_measured_is_a_line_a_model_with_its_mean_over_see
     assert "accuracy 0.800 on the 40 rows" in lines["recurrent"]["summary"]
     assert all(line["meaning"] == "" for line in table["audits"])
     assert not table["models"][0]["failed_audits"]
+
+
+def test_tables_of_different_parts_have_headings_that_tell_them_apart(tmp_path: Path) -> None:
+    parts: list[dict] = [
+        {}, {"fraction": 0.1}, {"length_tail": "longest", "tail_fraction": 0.3},
+        {"length_tail": "longest", "tail_fraction": 0.1}, {"split_seed": 2},
+    ]  # fmt: skip
+    folders = [
+        RunFactory(tmp_path / str(number), rows={**SMALL, "train": 900 + number}, data_config=part, seed=number).run(
+            "linear"
+        )
+        for number, part in enumerate(parts)
+    ]
+    titles = [table["title"] for table in summarise_runs(folders)["tables"]]
+    assert len(set(titles)) == len(parts) and not any("· data " in title for title in titles)
