@@ -103,6 +103,9 @@ def test_a_run_folder_holds_what_is_promised_and_no_more(study: Study) -> None:
         "summary.json",
         "latency.json",
         "report.html",
+        "figures",
+        "tables",
+        "exports.json",
         "runs",
     }
 
