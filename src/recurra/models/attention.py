@@ -35,10 +35,8 @@ def apply_rotary(states: Tensor, table: Tensor) -> Tensor:
     tokens, pairs, _ = table.shape
     middle = (1,) * (states.dim() - 3)
     turn = torch.view_as_complex(table).view(1, tokens, *middle, pairs)
-    wide = states.float()
-    paired = torch.view_as_complex(wide.unflatten(-1, (pairs, 2)))
-    own_copy = wide is not states and not torch.is_grad_enabled()
-    turned = torch.view_as_real(paired.mul_(turn) if own_copy else paired * turn).flatten(-2)
+    paired = torch.view_as_complex(states.float().unflatten(-1, (pairs, 2)))
+    turned = torch.view_as_real(paired * turn).flatten(-2)
     return turned if states.device.type == "cpu" else turned.to(states.dtype)
 
 
