@@ -20,9 +20,11 @@ app.command("audit", help="The same as 'recurra audit data'. Example: recurra da
 
 @app.command("list")
 def list_corpora(as_json: options.Json = False) -> None:
-    """List the corpora that have a name, their protocols, and where they come from. Example: recurra data list.
+    """List the corpora that have a name, their protocols, and where they come from.
 
     DIR is the data root (--data-root or RECURRA_DATA_ROOT). What has a public name is fetched if it is not there.
+
+    Example: recurra data list
     """
     from recurra.data.corpora import CORPORA
 

@@ -86,7 +86,7 @@ def test_the_scan_for_pickles_finds_them(tmp_path: Path) -> None:
 # With these, the first epoch of four is the best, the rate is halved twice, and early stopping never comes.
 FIRST_IS_BEST = {"schedule": "plateau", "plateau_patience": 0, "early_stopping_patience": 9, "max_epochs": 4}
 # Here the third is the best.
-THIRD_IS_BEST = {**FIRST_IS_BEST, "learning_rate": 0.03}
+THIRD_IS_BEST = {**FIRST_IS_BEST, "learning_rate": 0.05}
 COSINE = {"schedule": "cosine", "warmup_ratio": 0.1, "gradient_accumulation": 2, "label_smoothing": 0.1}
 # Nothing counts as an improvement: training ends after epoch 3 of 9.
 STOPS_EARLY = {
