@@ -1,4 +1,4 @@
-"""Makes the documentation's Markdown table from a bench's JSON: ``python -m benchmarks.render results/bench.json``."""
+"""Makes the documentation's Markdown table from a bench's JSON: ``python -m benchmarks.render FILE``."""
 
 from __future__ import annotations
 
