@@ -20,7 +20,7 @@ from recurra.core.seeds import derive_seed
 from recurra.data.batching import Collator
 from recurra.data.encoding import EncodedSplit
 from recurra.training.checkpoint import latest_checkpoint
-from recurra.training.memory import keep_freed_memory, peak_memory_mib
+from recurra.training.memory import keep_freed_memory, peak_memory_mib, use_huge_pages
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.trainer import HistoryCallback, RecurraTrainer, history_of
 from recurra.training.vocabulary import reachable_vocabulary
@@ -62,6 +62,7 @@ def train_transformer(
         RunError: If the loss is not finite.
     """
     keep_freed_memory()
+    use_huge_pages()
     arguments = training_arguments(protocol, folder / CHECKPOINTS_NAME, seed=seed, precision=precision)
     steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
     with (
