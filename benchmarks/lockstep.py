@@ -30,7 +30,7 @@ class Job:
         corpus: Folder of the prepared corpus.
         threads: Threads of the numeric library.
         steps: How many different calls there will be.
-        keep_memory: Whether the process keeps freed memory, as our training does.
+        keep_memory: Whether the process keeps freed memory, as our commands do.
     """
 
     workload: str

@@ -16,8 +16,8 @@ from benchmarks import models
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
 from benchmarks.trainer import our_trainer, trainer_arguments
+from recurra.core.memory import peak_memory_mib
 from recurra.data.batching import Collator
-from recurra.training.memory import peak_memory_mib
 from recurra.training.vocabulary import reachable_vocabulary
 
 OURS, OURS_FP32, BERT = "recurra bf16", "recurra fp32", "BERT"

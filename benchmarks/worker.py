@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from benchmarks.lockstep import Job
-from recurra.training.memory import keep_freed_memory, use_huge_pages
+from recurra.core.memory import keep_freed_memory, use_huge_pages
 
 # Modules, imported by name: the Trainer takes seconds to import and most competitors do without it.
 WORKLOADS = {

@@ -39,6 +39,7 @@ def predict(
 
     Example: recurra predict runs/reviews --input reviews.csv --output predictions.csv
     """
+    from recurra.core.memory import keep_freed_memory, use_huge_pages
     from recurra.core.progress import Reporter
     from recurra.deployment.classifier import Classifier
     from recurra.deployment.prediction import source_chunks
@@ -51,6 +52,8 @@ def predict(
     # A file that cannot be read is told before the model is loaded.
     first = next(chunks, None)
     quieten_libraries()
+    keep_freed_memory()
+    use_huge_pages()
     classifier = Classifier.from_run(run, precision=precision, batch_size=batch_size)
     reporter = Reporter(quiet=quiet)
     rest = chunks if first is None else itertools.chain([first], chunks)

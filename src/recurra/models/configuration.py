@@ -52,7 +52,8 @@ class RecurraConfig(PreTrainedConfig):
             (a linear map of both, as in Geiping et al. 2025).
         final_norm: Whether an RMSNorm stands after the last layer.
         causal: Whether a position sees only itself and earlier ones.
-        pooling: The position that a classifier reads: ``first`` ([CLS]) or ``last`` (of the real tokens).
+        pooling: The position that a classifier reads: ``first`` (position 0, so rows are padded on the right, as our
+            tokenizers do) or ``last`` (of the real tokens, with padding on either side).
         type_vocab_size: Token types; 0 leaves the table out.
         max_position_embeddings: Longest input in tokens.
         rope_theta: Base of the rotary frequencies.
@@ -104,7 +105,13 @@ class RecurraConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Builds the configuration of a file; values given in the call take the file's place and are checked too."""
         own = {key: kwargs.pop(key) for key in cls.own_keys() if key in kwargs}
-        return super().from_dict({**config_dict, **own}, **kwargs)
+        wants_unused = kwargs.pop("return_unused_kwargs", False)
+        config, unused = super().from_dict({**config_dict, **own}, return_unused_kwargs=True, **kwargs)
+        if wants_unused:
+            # For a model's own arguments, of which transformers refuses the unknown.
+            return config, unused
+        cls._check_keys(unused)
+        return config
 
     @classmethod
     def own_keys(cls) -> list[str]:

@@ -14,6 +14,7 @@ import transformers
 
 from recurra.core.environment import available_cores, code_record, environment_record
 from recurra.core.files import FolderLock, read_json, storage_errors, write_json
+from recurra.core.memory import peak_memory_mib
 from recurra.core.progress import Reporter
 from recurra.core.record import (
     RECORD_NAME,
@@ -50,7 +51,6 @@ from recurra.study.preflight import model_configuration
 from recurra.study.spec import RunConfig
 from recurra.study.variants import LINEAR
 from recurra.training.fit import remove_checkpoints, started_by_torchrun, train_transformer
-from recurra.training.memory import peak_memory_mib
 
 MODEL_NAME = "model"
 TRAINING_NAME = "training.json"

@@ -14,13 +14,13 @@ from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedModel,
 from transformers.trainer_callback import PrinterCallback
 
 from recurra.core.files import read_json
+from recurra.core.memory import keep_freed_memory, peak_memory_mib, use_huge_pages
 from recurra.core.progress import Reporter
 from recurra.core.record import EpochRecord, TrainingRecord
 from recurra.core.seeds import derive_seed
 from recurra.data.batching import Collator
 from recurra.data.encoding import EncodedSplit
 from recurra.training.checkpoint import latest_checkpoint
-from recurra.training.memory import keep_freed_memory, peak_memory_mib, use_huge_pages
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.trainer import HistoryCallback, RecurraTrainer, history_of
 from recurra.training.vocabulary import reachable_vocabulary

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from recurra import RecurraConfig, RecurraForSequenceClassification
 from recurra.core.errors import ConfigurationError
@@ -49,6 +49,15 @@ def test_an_impossible_value_names_key_value_and_what_is_allowed(key: str, value
 def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(ConfigurationError, match=r"unknown .* 'num_recurences' \(did you mean 'num_recurrences'\?\)"):
         tiny_config(num_recurences=3)
+
+
+def test_an_unknown_key_of_a_call_is_refused_where_transformers_would_pass_over_it(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path, num_labels=5, num_recurrences=4).num_labels == 5
+    with pytest.raises(ConfigurationError, match="did you mean 'num_recurrences'"):
+        AutoConfig.from_pretrained(tmp_path, num_recurences=4)
+    with pytest.raises(TypeError, match="num_recurences"):
+        AutoModelForSequenceClassification.from_pretrained(tmp_path, num_recurences=4)
 
 
 def test_an_unknown_key_in_a_file_is_refused_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Memory of the training process: keeping freed blocks, large pages, and the peak."""
+"""Memory of a process of ours: keeping freed blocks, large pages, and the peak."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def keep_freed_memory() -> bool:
     """Tells glibc's allocator to keep freed blocks instead of returning them to the system.
 
     Every step allocates gradients as large as the embedding table. Returned to the system, their pages are faulted in
-    and zeroed again at each step, which took 40 % of a training step on a CPU. Elsewhere than on glibc nothing happens.
+    and zeroed again at each step, which took 40 % of a training step on a CPU. In prediction the gates of a batch are
+    as large. Elsewhere than on glibc nothing happens. It holds for the whole process, so only training and our commands
+    ask for it.
 
     Returns:
         Whether the setting was accepted.

@@ -14,7 +14,7 @@ PROLOGUE = """
 import re, resource
 import numpy as np
 from pathlib import Path
-from recurra.training.memory import keep_freed_memory, peak_memory_mib, use_huge_pages
+from recurra.core.memory import keep_freed_memory, peak_memory_mib, use_huge_pages
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
