@@ -2,7 +2,8 @@
 
 A document holds ``<!-- results:NAME begin -->`` and ``<!-- results:NAME end -->``; what stands between them is written
 from the records of ``results/NAME/``. ``NAME.PART`` writes one part only (see `recurra.study.report.tables.PARTS`), and
-``NAME.figures`` draws the figures into ``figures/NAME/`` beside the document.
+``NAME.figures`` draws the figures into ``figures/NAME/`` beside the document. ``results:overview`` is a line for each
+table of all studies.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from recurra.core.record import RECORD_NAME
 from recurra.study.report.aggregate import NO_QUESTIONS, Questions, summarise
 from recurra.study.report.charts import draw
 from recurra.study.report.exports import shown_figures
+from recurra.study.report.overview import overview
 from recurra.study.report.runs import LoadedRun, load_runs
 from recurra.study.report.summary import Summary
 from recurra.study.report.tables import PARTS, Plain, markdown_table, text
@@ -33,6 +35,7 @@ SPEC_NAME = "study.yaml"
 STUDY_FILES = "configs/studies"
 PAGES = "docs/results"
 FIGURES_PART = "figures"
+OVERVIEW = "overview"
 NOTICE = "<!-- Written by `make results` from the records; changes here are lost. -->"
 
 _MARKER = re.compile(r"^[ \t]*<!-- results:(?P<name>\S+) (?P<edge>begin|end) -->[ \t]*$", re.MULTILINE)
@@ -88,6 +91,7 @@ class _Studies:
     """The studies under ``results/``, each read once and only if a document asks for it."""
 
     results: Path
+    pages: dict[str, Path] = field(default_factory=dict)
     summaries: dict[str, tuple[Summary, list[LoadedRun]]] = field(default_factory=dict)
 
     def names(self) -> list[str]:
@@ -133,6 +137,10 @@ def render_results_markdown(
     contents = {path: path.read_text(encoding="utf-8") for path in paths if path.is_file()}
     if documents is None and (root / PAGES).is_dir():
         contents |= _missing_pages(root, contents, studies)
+    on_disk = {path: path.read_text(encoding="utf-8") for path in (root / PAGES).glob("*.md")}
+    studies.pages = _pages(
+        on_disk | {path: content for path, content in contents.items() if path.parent == root / PAGES}
+    )
     wanted: dict[Path, str] = {}
     for path, content in contents.items():
         wanted[path] = _render(content, path, studies, wanted)
@@ -154,18 +162,22 @@ def _holds(path: Path, content: str) -> bool:
 def _missing_pages(root: Path, contents: Mapping[Path, str], studies: _Studies) -> dict[Path, str]:
     """A page for each study with records that no page in ``docs/results`` has a block of."""
     folder = root / PAGES
-    shown = {
-        _study_and_part(marker["name"])[0]
-        for path, content in contents.items()
-        if path.parent == folder
-        for marker in _MARKER.finditer(content)
-    }
+    shown = _pages({path: content for path, content in contents.items() if path.parent == folder})
     pages = {}
     for name in studies.names():
         path = folder / f"{name}.md"
         if name not in shown and path not in contents:
             pages[path] = _new_page(name, root)
     return pages
+
+
+def _pages(contents: Mapping[Path, str]) -> dict[str, Path]:
+    """The first page that shows a study, by the study's name."""
+    found: dict[str, Path] = {}
+    for path, content in sorted(contents.items()):
+        for marker in _MARKER.finditer(content):
+            found.setdefault(_study_and_part(marker["name"])[0], path)
+    return found
 
 
 def _new_page(name: str, root: Path) -> str:
@@ -207,6 +219,8 @@ def _render(content: str, path: Path, studies: _Studies, wanted: dict[Path, str]
 
 
 def _block(name: str, path: Path, studies: _Studies, wanted: dict[Path, str]) -> str:
+    if name == OVERVIEW:
+        return _overview(path, studies)
     study, part = _study_and_part(name)
     present = sorted(item.parent.name for item in studies.results.glob(f"*/{RUNS_FOLDER}"))
     if study not in present:
@@ -218,6 +232,12 @@ def _block(name: str, path: Path, studies: _Studies, wanted: dict[Path, str]) ->
     wanted.update({path.parent / "figures" / study / file: content for file, (_, content) in figures.items()})
     lines = [f"![{text(chart.heading)}](figures/{study}/{file})" for file, (chart, _) in figures.items()]
     return "\n\n".join(lines) + "\n" if lines else "No finished run.\n"
+
+
+def _overview(path: Path, studies: _Studies) -> str:
+    start = path.resolve().parent
+    addresses = {name: Path(os.path.relpath(page.resolve(), start)).as_posix() for name, page in studies.pages.items()}
+    return overview({name: studies.read(name)[0].plain() for name in studies.names()}, addresses)
 
 
 def _study_and_part(name: str) -> tuple[str, str]:

@@ -127,7 +127,7 @@ def text(value: str) -> str:
     return plain
 
 
-def _grid(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+def grid(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """A Markdown table; the first ``left`` columns are aligned left, the others right."""
     rule = ["---" if index < left else "---:" for index in range(len(headings))]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows))
@@ -153,7 +153,7 @@ def _costs(table: Plain, _link: Link | None) -> str:
         "Ratios favour the small: guessing already earns much of any accuracy. On a Pareto front no other model is "
         "both cheaper and more accurate; fronts are of mean accuracies, whether or not a gap is supported."
     )
-    return f"{_grid(headings, rows)}\n\n{caption}"
+    return f"{grid(headings, rows)}\n\n{caption}"
 
 
 def _contrasts(table: Plain, _link: Link | None) -> str:
@@ -176,7 +176,7 @@ def _contrasts(table: Plain, _link: Link | None) -> str:
         )
     headings = ["Contrast", "Models", "Verdict", "Gap in points ± 95 % over seeds", "Pairs of seeds"]
     headings += ["95 % over rows", "p (Holm)", "Odds ratio"]
-    return _grid(headings, rows, left=3)
+    return grid(headings, rows, left=3)
 
 
 def _results(table: Plain, link: Link | None) -> str:
@@ -193,7 +193,7 @@ def _results(table: Plain, link: Link | None) -> str:
         "95 % interval over seeds (Student's t) or, with one seed or a model that the seed does not change, over "
         "examples (Wilson). Milliseconds a text: median / 90th percentile."
     )
-    return f"{_grid(headings, rows)}\n\n{caption}"
+    return f"{grid(headings, rows)}\n\n{caption}"
 
 
 def _splits(table: Plain, _link: Link | None) -> str:
@@ -205,7 +205,7 @@ def _splits(table: Plain, _link: Link | None) -> str:
         scores = [model["scores"].get(split) for split in splits]
         cells = [_accuracy(score["accuracy"]) if score else form.NONE for score in scores]
         rows.append([text(model["label"]), *cells])
-    return _grid(["Accuracy (95 % interval)", *(text(split) for split in splits)], rows)
+    return grid(["Accuracy (95 % interval)", *(text(split) for split in splits)], rows)
 
 
 def _tests(table: Plain, _link: Link | None) -> str:
@@ -238,7 +238,7 @@ def _tests(table: Plain, _link: Link | None) -> str:
         "Odds ratio",
         "McNemar a seed: only first : only second",
     ]
-    return _grid(headings, rows, left=2)
+    return grid(headings, rows, left=2)
 
 
 def _published(table: Plain, _link: Link | None) -> str:
@@ -267,7 +267,7 @@ def _published(table: Plain, _link: Link | None) -> str:
             for line in lines
         ]
     headings = ["Model", "Figures", "Split protocol", "Accuracy", "Ours − published", "In our 95 % interval"]
-    return _grid([*headings, "What differs", "F1", "Precision", "Recall"], rows, left=3)
+    return grid([*headings, "What differs", "F1", "Precision", "Recall"], rows, left=3)
 
 
 def _audits(table: Plain, _link: Link | None) -> str:
@@ -280,7 +280,7 @@ def _audits(table: Plain, _link: Link | None) -> str:
         ]
         for line in table["audits"]
     ]
-    return _grid(["Audit", "Name", "Finding", "Concerns"], rows, left=4) if rows else "No audit was run."
+    return grid(["Audit", "Name", "Finding", "Concerns"], rows, left=4) if rows else "No audit was run."
 
 
 _MAKERS: dict[str, Callable[[Plain, Link | None], str]] = {

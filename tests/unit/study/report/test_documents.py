@@ -100,3 +100,18 @@ def test_a_record_that_cannot_be_read_is_refused_and_an_unfinished_run_is_not(pr
     next((project / "results" / "first").rglob("record.json")).write_text("{", encoding="utf-8")
     with pytest.raises(CheckpointError, match="cannot be read as a record"):
         render_results_markdown(project / "results")
+
+
+def test_the_overview_has_a_line_for_each_table_and_links_to_the_pages_made_with_it(project: Path) -> None:
+    readme = project / "README.md"
+    readme.write_text("<!-- results:overview begin -->\n<!-- results:overview end -->\n", encoding="utf-8")
+    render_results_markdown(project / "results")
+    lines = [line for line in readme.read_text(encoding="utf-8").splitlines() if line.startswith("| [")]
+    assert len(lines) == 2
+    # The first is shown by a page of its own making, the second gets its page in the same call.
+    assert lines[0].startswith("| [first](docs/results/mine.md) |")
+    assert lines[1].startswith("| [second](docs/results/second.md) |")
+    page = (project / "docs" / "results" / "second.md").read_text(encoding="utf-8")
+    gap = next(line for line in page.splitlines() if line.startswith("| asked of second")).split("|")[4].strip()
+    assert f"| {gap} " in lines[1] and "distinguishable" in lines[1]
+    assert render_results_markdown(project / "results", check=True) == []
