@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save
 from scipy.special import log_softmax
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
 
 from recurra.core.errors import CheckpointError, DataError
 from recurra.core.files import atomic_path, read_json, storage_errors, write_json
@@ -121,7 +122,9 @@ class LinearClassifier:
         best_loss = float("inf")
         for c in [DEFAULT_C] if selection is None else c_grid:
             regression = LogisticRegression(C=c, tol=_SOLVER_TOLERANCE, max_iter=_MAX_ITERATIONS, random_state=seed)
-            regression.fit(features, truth)
+            # The products are sparse and on one thread anyhow; others would spin, and change the order of sums.
+            with threadpool_limits(1, user_api="blas"):
+                regression.fit(features, truth)
             weight, bias = _spread_over_labels(regression, num_labels)
             candidate = cls(terms, vectorizer.idf_, weight, bias, c)
             loss = 0.0 if selection is None else candidate.loss(*selection)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 from sklearn.ensemble import HistGradientBoostingClassifier
+from threadpoolctl import threadpool_limits
 
 from recurra.core.seeds import derive_seed
 from recurra.data.dataset import TextSplit
@@ -47,7 +48,8 @@ class FormatProbe:
     def predict(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Predicted labels from all of the format, and from length alone, each of shape ``(texts,)``."""
         features = format_features(texts)
-        return self.whole.predict(features), self.length.predict(features[:, _LENGTH_COLUMNS])
+        with _one_thread():
+            return self.whole.predict(features), self.length.predict(features[:, _LENGTH_COLUMNS])
 
 
 _LENGTH_COLUMNS = [FEATURE_NAMES.index(name) for name in LENGTH_FEATURES]
@@ -73,11 +75,16 @@ def fit_probe(train: TextSplit, seed: int) -> tuple[FormatProbe | None, str]:
     rng = np.random.default_rng(derive_seed(seed, "shortcuts"))
     rows = np.sort(rng.permutation(len(train))[:TRAIN_ROWS_CAP])
     features, labels = format_features([train.texts[row] for row in rows.tolist()]), train.labels[rows]
-    return FormatProbe(
-        _classifier(seed).fit(features, labels),
+    with _one_thread():
+        whole = _classifier(seed).fit(features, labels)
         # Two features are learned in a few steps.
-        _classifier(seed, steps=20, learning_rate=0.3).fit(features[:, _LENGTH_COLUMNS], labels),
-    ), ""
+        length = _classifier(seed, steps=20, learning_rate=0.3).fit(features[:, _LENGTH_COLUMNS], labels)
+    return FormatProbe(whole, length), ""
+
+
+def _one_thread() -> threadpool_limits:
+    """On so few features several threads gain little, and where other work has the cores they wait by spinning."""
+    return threadpool_limits(1, user_api="openmp")
 
 
 def _classifier(seed: int, *, steps: int = 100, learning_rate: float = 0.1) -> HistGradientBoostingClassifier:
