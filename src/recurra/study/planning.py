@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.environment import available_cores
-from recurra.core.errors import RecurraError
+from recurra.core.errors import ConfigurationError, RecurraError
 from recurra.core.progress import Reporter
 from recurra.study.cost import CostBook
 from recurra.study.estimate import Calibrate, PlanCost, cost_plan, model_key, plain_cost
@@ -95,6 +95,9 @@ def plan_with_cost(
         cost: Whether to count and estimate.
         calibrated: Whether to time training steps of models without a record.
         reporter: For progress.
+
+    Raises:
+        ConfigurationError: If a model of the study has an impossible shape.
     """
     runs = plan_study(spec, output)
     waiting = sum(run.state != "done" for run in runs)
@@ -112,5 +115,8 @@ def plan_with_cost(
     chosen: Calibrate | None = measure if calibrated else None
     try:
         return CostedPlan(spec.name, runs, workers, cost_plan(runs, CostBook(machine), chosen))
+    except ConfigurationError:
+        # No data would cure it, and `run` refuses it too.
+        raise
     except RecurraError as error:
         return CostedPlan(spec.name, runs, workers, None, f"the cost is not known: {error}")

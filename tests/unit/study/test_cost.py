@@ -169,3 +169,14 @@ def test_a_plan_without_its_data_is_shown_without_costs(
     options = ["--output", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache")]
     assert main(["study", "plan", str(file), *options]) == 0
     assert "the cost is not known: the data are elsewhere" in capsys.readouterr().out
+
+
+def test_a_plan_with_an_impossible_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "s.yaml"
+    plain = study(tmp_path).plain()
+    odd = {"name": "odd", "preset": "recurrent", "num_recurrences": 0}
+    file.write_text(write_yaml({**plain, "models": ["linear", odd]}), encoding="utf-8")
+    options = ["--output", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache")]
+    assert main(["study", "plan", str(file), *options]) == 2
+    said = capsys.readouterr()
+    assert "'num_recurrences' is 0; allowed: a whole number from 1" in said.err and said.out == ""
