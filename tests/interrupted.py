@@ -19,6 +19,8 @@ from typing import Any
 
 import transformers
 
+import recurra.core.folders as folders_module
+import recurra.deployment.export as export_module
 import recurra.study.run as run_module
 import recurra.training.trainer as trainer_module
 from recurra.core.errors import StorageError
@@ -140,3 +142,23 @@ def execute_with_little_space(config: dict[str, Any], folder: Path, most_bytes: 
         run_module.execute_run(RunConfig.parse(config), folder, machine, Reporter(quiet=True))
     except StorageError as error:
         (folder.parent / "refused.txt").write_text(str(error), encoding="utf-8")
+
+
+EXPORT_MOMENTS: dict[str, tuple[Any, str, int]] = {
+    "weights": (export_module, "write_safetensors", 1),
+    "tokenizer": (export_module, "write_tokenizer", 1),
+    "check": (export_module, "compare_logits", 1),
+    "card": (export_module, "render_card", 1),
+    "manifest": (export_module, "write_manifest", 1),
+    "flush": (folders_module, "_flush", 1),
+    "place": (folders_module, "_place", 1),
+    "exchange": (folders_module, "_exchange", 1),
+}
+
+
+def export(run: Path, output: Path, options: dict[str, Any], moment: str) -> None:
+    """Exports a run; dies at the moment, if one is named."""
+    transformers.utils.logging.disable_progress_bar()
+    if moment:
+        die_before(*EXPORT_MOMENTS[moment])
+    export_module.export_run(run, output, export_module.ExportOptions(**options))

@@ -1,4 +1,4 @@
-"""``recurra evaluate``: a finished run on a split, or on a labelled file."""
+"""``recurra evaluate``: a finished run or an export on a split, or on a labelled file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recurra.cli.output import print_json, print_lines, print_table
 
 
 def evaluate(
-    run: options.Run,
+    run: options.RunOrExport,
     split: Annotated[str | None, typer.Option("--split", help="A split of the run's data; default: the last.")] = None,
     data: Annotated[Path | None, typer.Option("--data", "-d", help="A labelled file instead.")] = None,
     text_column: Annotated[str | None, typer.Option("--text-column", help="Default: the run's.")] = None,
@@ -25,7 +25,7 @@ def evaluate(
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
-    """Evaluate a run on a split of its data, or on a labelled file of yours.
+    """Evaluate a run or an export on a split of its data, or on a labelled file of yours.
 
     Example: recurra evaluate runs/reviews --data more.csv --output predictions.csv
     """
@@ -66,7 +66,7 @@ def evaluate(
     names = result.label_names
     rows = [[f"true {name}", *map(str, counts)] for name, counts in zip(names, metrics.confusion_matrix, strict=True)]
     print_table("", ["", *(f"predicted {name}" for name in names)], rows)
-    lines = [] if output is None else [f"predictions: {output}"]
+    lines = [result.computation.describe(), *([] if output is None else [f"predictions: {output}"])]
     if result.recorded is not None:
         lines.append(f"accuracy in the record: {result.recorded.accuracy:.4f}")
     print_lines(lines)

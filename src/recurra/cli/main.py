@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from recurra.cli import audit, bench, compare, data, demo, evaluate, models, predict, study, train
+from recurra.cli import audit, bench, compare, data, demo, evaluate, export, models, predict, study, train
 from recurra.core.errors import RecurraError
 
 EXIT_USAGE = 2
@@ -33,6 +33,7 @@ app.command("compare")(compare.compare)
 app.add_typer(study.app, name="study")
 app.add_typer(audit.app, name="audit")
 app.command("bench")(bench.bench)
+app.command("export")(export.export)
 app.command("demo")(demo.demo)
 
 

@@ -24,7 +24,11 @@ CacheDir = Annotated[
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for everything that is written.")]
 Precision = Annotated[str, typer.Option("--precision", help="Precision of matrix products: fp32 or bf16.")]
 RunPrecision = Annotated[
-    str | None, typer.Option("--precision", help="fp32 or bf16; default: what the run was trained in.")
+    str | None,
+    typer.Option(
+        "--precision",
+        help="Precision to compute in: fp32, bf16, fp16 (accelerator). Default: the run's, or that of an export.",
+    ),
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Texts of 32 tokens a batch.")]
 Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of one run; 0 shares the cores out.")]
@@ -35,6 +39,9 @@ Overrides = Annotated[
 ]
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder made by 'recurra train' or of a study.")]
+RunOrExport = Annotated[
+    Path, typer.Argument(metavar="RUN|EXPORT", help="Folder of 'recurra train', of a study's run, or of 'export'.")
+]
 Data = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, demo) or a labelled file of yours.")]
 TextColumn = Annotated[str, typer.Option("--text-column", help="Column with the text, in a file of yours.")]
 LabelColumn = Annotated[str, typer.Option("--label-column", help="Column with the label; numbers or words.")]

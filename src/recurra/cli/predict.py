@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def predict(
-    run: options.Run,
+    run: options.RunOrExport,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts.", show_default=False)] = None,
     source: Annotated[
         str | None,
@@ -54,10 +54,12 @@ def predict(
     quieten_libraries()
     keep_freed_memory()
     use_huge_pages()
-    classifier = Classifier.from_run(run, precision=precision, batch_size=batch_size)
+    classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
     reporter = Reporter(quiet=quiet)
     rest = chunks if first is None else itertools.chain([first], chunks)
     counts = _write(classifier, rest, output, reporter, as_json=as_json)
+    if classifier.computation is not None:
+        reporter.say(classifier.computation.describe())
     if counts.empty:
         reporter.say(f"{counts.empty:,} of {counts.rows:,} texts are empty; their labels say nothing of them")
 
@@ -78,13 +80,14 @@ def _write(
         with standard_output():
             if not as_json:
                 return write_stream(classifier, chunks, LineWriter(sys.stdout, names))
-            with JsonDocumentWriter(sys.stdout, names) as document:
+            with JsonDocumentWriter(sys.stdout, names, classifier.computation) as document:
                 return write_stream(classifier, chunks, document)
         raise typer.Exit  # the reader has left
     with reporter.task("predicting", None) as task, open_writer(output, names) as writer:
         counts = write_stream(classifier, chunks, writer, advance=task.advance)
     if as_json:
-        print_json({"output": str(output), **counts.plain()})
+        how = None if classifier.computation is None else classifier.computation.plain()
+        print_json({"output": str(output), **counts.plain(), "computation": how})
     else:
         reporter.say(f"{counts.rows:,} rows: {output}")
     return counts

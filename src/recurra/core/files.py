@@ -18,6 +18,12 @@ from safetensors import SafetensorError
 from recurra.core.errors import StorageError
 
 LOCK_NAME = ".lock"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.joblib")
+
+
+def pickles_in(folder: Path | str) -> list[str]:
+    """Names of the files of a folder that, by their endings, hold pickles: reading one can run code."""
+    return sorted({path.name for pattern in _PICKLES for path in Path(folder).glob(pattern)})
 
 
 @contextlib.contextmanager

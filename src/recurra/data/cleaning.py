@@ -10,6 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+# What a file that leaves the house says of these steps; a change to one of them gives the whole a new name.
+CLEANING_NAME = "recurra-1"
+CLEANING_STEPS = (
+    "collapse white space",
+    "lower-case",
+    "replace HTML tags by a space",
+    "replace URLs by a space",
+    "collapse repeated '!', '?' and '.' to one",
+    "collapse white space",
+)
+
 # A tag starts with a letter, a slash or an exclamation mark: "3 < 5 and 6 > 2" is not markup. Neither pattern can
 # backtrack over more than one token, so a text of any size is cleaned in linear time.
 _TAG = re.compile(r"<[a-z/!][^<>]*>")

@@ -12,6 +12,8 @@ import numpy.typing as npt
 from recurra.core.errors import CheckpointError
 from recurra.core.record import RECORD_NAME, read_record
 from recurra.data.cleaning import clean_texts
+from recurra.deployment.computation import Computation
+from recurra.deployment.manifest import ExportManifest, is_export, read_export
 
 DEFAULT_BATCH_SIZE = 64
 
@@ -34,12 +36,48 @@ class Classifier:
         engine: Computes logits.
         label_names: Name of each class.
         batch_size: Texts of 32 tokens a batch: more of shorter texts, fewer of longer ones.
+        computation: Precision of the stored weights and of the computation, engine and device, where they are known.
     """
 
-    def __init__(self, engine: Engine, label_names: Sequence[str], *, batch_size: int = DEFAULT_BATCH_SIZE) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        label_names: Sequence[str],
+        *,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        computation: Computation | None = None,
+    ) -> None:
         self.engine = engine
+        self.computation = computation
         self.classes_: npt.NDArray[np.str_] = np.array(list(label_names), dtype=str)
         self.batch_size = batch_size
+
+    @classmethod
+    def open(
+        cls, folder: Path | str, *, precision: str | None = None, batch_size: int = DEFAULT_BATCH_SIZE
+    ) -> Classifier:
+        """Reads a finished run folder or an export, whichever it is; see `from_run` and `from_export`."""
+        read = cls.from_export if is_export(folder) else cls.from_run
+        return read(folder, precision=precision, batch_size=batch_size)
+
+    @classmethod
+    def from_export(
+        cls, folder: Path | str, *, precision: str | None = None, batch_size: int = DEFAULT_BATCH_SIZE
+    ) -> Classifier:
+        """Reads a folder made by ``recurra export``; every file is held against its hash first.
+
+        Args:
+            folder: Folder with ``export.json``.
+            precision: Precision to compute in: ``fp32`` or ``bf16``, ``fp16`` on an accelerator; none takes that of the
+                stored weights, and FP32 for FP16 on a CPU.
+            batch_size: Texts of 32 tokens a batch: more of shorter texts, fewer of longer ones.
+
+        Raises:
+            CheckpointError: If it is not an export, not whole, or was changed.
+        """
+        manifest = read_export(folder)
+        engine = load_export_engine(Path(folder), manifest, precision=precision)
+        return cls(engine, manifest.label_names, batch_size=batch_size, computation=engine.computation)
 
     @classmethod
     def from_run(
@@ -49,23 +87,27 @@ class Classifier:
 
         Args:
             run: Folder with ``record.json`` and ``model/``.
-            precision: ``fp32`` or ``bf16``; none takes the run's own.
+            precision: ``fp32`` or ``bf16``, ``fp16`` on an accelerator; none takes the run's own, and FP32 for FP16 on
+                a CPU.
             batch_size: Texts of 32 tokens a batch: more of shorter texts, fewer of longer ones.
 
         Raises:
             CheckpointError: If the folder is not a finished run of ours, or its model is damaged.
         """
         folder = Path(run)
+        if is_export(folder):
+            raise CheckpointError(f"'{folder}' is an export, not a run; read it with Classifier.from_export")
         if not (folder / RECORD_NAME).exists() and not (folder / "model").is_dir():
             raise CheckpointError(f"'{folder}' is not a run folder; give a folder made by 'recurra train'")
         record = read_record(folder)
         engine = load_engine(
             folder / "model",
             kind=record.model.kind,
-            precision=precision or record.environment.precision,
+            precision=precision,
+            preferred=record.environment.precision,
             max_length=int(record.config["data"]["max_length"]),
         )
-        return cls(engine, record.data.label_names, batch_size=batch_size)
+        return cls(engine, record.data.label_names, batch_size=batch_size, computation=engine.computation)
 
     def logits(self, texts: Sequence[str], *, clean: bool = True) -> npt.NDArray[np.float32]:
         """Returns scores ``(texts, labels)`` whose softmax is the probability.
@@ -100,11 +142,31 @@ def softmax(logits: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
     return shifted / shifted.sum(axis=-1, keepdims=True)
 
 
-def load_engine(folder: Path, *, kind: str, precision: str, max_length: int) -> Engine:
-    """Reads the model folder of a run.
+class LoadedEngine(Engine, Protocol):
+    """An engine that was read from disk and says how it computes.
+
+    Attributes:
+        computation: Precision of the stored weights and of the computation, engine and device.
+    """
+
+    computation: Computation
+
+
+def load_engine(
+    folder: Path, *, kind: str, max_length: int, precision: str | None = None, preferred: str | None = None
+) -> LoadedEngine:
+    """Reads the model folder of a run or of an export in safetensors.
+
+    Args:
+        folder: The model folder.
+        kind: ``transformer`` or ``linear``.
+        max_length: Tokens after which a text is cut.
+        precision: Precision to compute in, if the user asks for one.
+        preferred: Precision to compute in otherwise, where the device is good at it; none takes that of the weights.
 
     Raises:
         CheckpointError: If it is not whole, or not ours.
+        ConfigurationError: If ``precision`` is unknown, or FP16 on a CPU.
     """
     if kind == "linear":
         from recurra.deployment.engines import LinearEngine
@@ -112,4 +174,9 @@ def load_engine(folder: Path, *, kind: str, precision: str, max_length: int) -> 
         return LinearEngine.load(folder)
     from recurra.deployment.engines import TransformerEngine
 
-    return TransformerEngine.load(folder, precision=precision, max_length=max_length)
+    return TransformerEngine.load(folder, precision=precision, preferred=preferred, max_length=max_length)
+
+
+def load_export_engine(folder: Path, manifest: ExportManifest, *, precision: str | None) -> LoadedEngine:
+    """Reads the model of an export whose files are those of its manifest."""
+    return load_engine(folder, kind="transformer", precision=precision, max_length=manifest.max_length)

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from recurra.data.encoding import encode_texts
 from recurra.data.tokenization import read_tokenizer
 from recurra.deployment.batches import FlatRows
+from recurra.deployment.computation import Computation, compute_precision
 from recurra.models.inference import PRECISIONS, check_precision, default_device, predict_logits
 from recurra.models.linear import LinearClassifier
 from recurra.models.loading import load_classifier_model
@@ -31,20 +32,42 @@ class TransformerEngine:
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, precision: str, max_length: int
     ) -> None:
         self.precision = check_precision(precision)
-        self.model = model.to(device=default_device(), dtype=PRECISIONS[precision]).eval()
+        device = default_device()
+        self.computation = Computation(
+            engine="torch", storage_precision=_stored_in(model), compute_precision=precision, device=device.type
+        )
+        self.model = model.to(device=device, dtype=PRECISIONS[precision]).eval()
         self.tokenizer = tokenizer
         self.max_length = min(max_length, int(model.config.max_position_embeddings))
 
     @classmethod
-    def load(cls, folder: Path, *, precision: str, max_length: int) -> TransformerEngine:
-        """Reads model and tokenizer from a model folder."""
+    def load(
+        cls, folder: Path, *, max_length: int, precision: str | None = None, preferred: str | None = None
+    ) -> TransformerEngine:
+        """Reads model and tokenizer from a model folder.
+
+        Args:
+            folder: The model folder.
+            max_length: Tokens after which a text is cut.
+            precision: Precision to compute in, if the user asks for one.
+            preferred: Precision to compute in otherwise, where the device is good at it; none takes that of the
+                weights.
+        """
+        if precision is not None:
+            check_precision(precision)
         model = load_classifier_model(folder)
-        return cls(model, read_tokenizer(folder), precision=precision, max_length=max_length)
+        chosen = compute_precision(preferred or _stored_in(model), precision, default_device().type)
+        return cls(model, read_tokenizer(folder), precision=chosen, max_length=max_length)
+
+    @property
+    def pad_token_id(self) -> int:
+        """Token that fills."""
+        return int(self.model.config.pad_token_id or 0)
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
         """Returns ``(texts, labels)`` for cleaned texts."""
         input_ids, offsets = encode_texts(texts, self.tokenizer, self.max_length)
-        rows = FlatRows(input_ids, offsets, self.model.config.pad_token_id or 0)
+        rows = FlatRows(input_ids, offsets, self.pad_token_id)
         if self.model.device.type == "cpu":
             batches = rows.packed(batch_size, few_sizes=self.precision != "fp32")
         else:
@@ -52,11 +75,18 @@ class TransformerEngine:
         return predict_logits(self.model, batches, len(texts))
 
 
+def _stored_in(model: PreTrainedModel) -> str:
+    """Precision of the weights of a model as it was read."""
+    stored = next(model.parameters()).dtype
+    return next((name for name, dtype in PRECISIONS.items() if dtype == stored), str(stored))
+
+
 class LinearEngine:
     """Runs the linear control."""
 
     def __init__(self, model: LinearClassifier) -> None:
         self.model = model
+        self.computation = Computation(engine="numpy", storage_precision="fp32", compute_precision="fp64", device="cpu")
 
     @classmethod
     def load(cls, folder: Path) -> LinearEngine:

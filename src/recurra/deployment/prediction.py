@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import numpy as np
 from recurra.core.errors import ConfigurationError
 from recurra.data.files import stream_texts
 from recurra.deployment.classifier import Classifier
+from recurra.deployment.computation import Computation
 from recurra.deployment.writers import JsonLinesWriter, Layout, PredictedRows, PredictionWriter
 
 # Large enough for batches of like length, small enough that a chunk of long texts takes a few MiB.
@@ -90,14 +92,22 @@ class LineWriter:
 
 
 class JsonDocumentWriter:
-    """Writes one JSON document with a list of predictions, row by row; a context manager."""
+    """Writes one JSON document with a list of predictions, row by row; a context manager.
 
-    def __init__(self, stream: TextIO, label_names: Sequence[str]) -> None:
+    Args:
+        stream: Where to write.
+        label_names: Names of the classes, in order.
+        computation: How the predictions were computed, to be said in the document too.
+    """
+
+    def __init__(self, stream: TextIO, label_names: Sequence[str], computation: Computation | None = None) -> None:
         self._stream = stream
+        self._computation = computation
         self._rows = JsonLinesWriter(stream, Layout(label_names), between=",")
 
     def __enter__(self) -> JsonDocumentWriter:
-        self._stream.write('{"predictions": [\n')
+        how = f'"computation": {json.dumps(self._computation.plain())}, ' if self._computation else ""
+        self._stream.write(f'{{{how}"predictions": [\n')
         return self
 
     def write(self, rows: PredictedRows) -> None:

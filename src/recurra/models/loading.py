@@ -10,12 +10,11 @@ from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
 from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.core.files import read_json
+from recurra.core.files import pickles_in, read_json
 from recurra.models.configuration import RecurraConfig
 from recurra.models.modeling import RecurraForSequenceClassification
 
 WEIGHTS_NAME = "model.safetensors"
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.joblib")
 
 
 def load_classifier_model(folder: Path | str) -> RecurraForSequenceClassification:
@@ -28,7 +27,7 @@ def load_classifier_model(folder: Path | str) -> RecurraForSequenceClassificatio
     _check_configuration(folder)
     weights = folder / WEIGHTS_NAME
     if not weights.exists():
-        pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+        pickles = pickles_in(folder)
         if pickles:
             raise CheckpointError(
                 f"'{folder}' holds '{pickles[0]}', a pickle, which can run code when it is read and is refused; "

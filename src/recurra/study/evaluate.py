@@ -1,4 +1,4 @@
-"""Evaluating a finished run again: on a split of its own data, or on a labelled file of the user."""
+"""Evaluating a finished run or an export: on a split of the run's own data, or on a labelled file of the user."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import ConfigurationError, DataError, unknown
-from recurra.core.record import MetricsRecord, RunRecord, read_record
+from recurra.core.record import MetricsRecord, RunRecord
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextSplit
 from recurra.data.splits import load_split
 from recurra.deployment.classifier import DEFAULT_BATCH_SIZE, Classifier, softmax
+from recurra.deployment.computation import Computation
+from recurra.deployment.manifest import read_source_record
 from recurra.deployment.writers import PredictedRows, check_output, open_writer
 from recurra.evaluation.metrics import evaluate_logits
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Quality of a run on some rows.
+    """Quality of a run, or of an export of it, on some rows.
 
     Attributes:
         run_id: The run.
@@ -28,6 +30,7 @@ class Evaluation:
         label_names: Names of the classes, in order.
         metrics: What was measured now.
         recorded: What the run's record says of the same split, if it has it.
+        computation: Precision of the stored weights and of the computation, engine and device.
         output: The file of predictions, if one was asked for.
     """
 
@@ -37,6 +40,7 @@ class Evaluation:
     label_names: list[str]
     metrics: MetricsRecord
     recorded: MetricsRecord | None
+    computation: Computation
     output: Path | None
 
     def plain(self) -> dict[str, Any]:
@@ -48,6 +52,7 @@ class Evaluation:
             "label_names": self.label_names,
             "metrics": self.metrics.model_dump(mode="json"),
             "recorded": None if self.recorded is None else self.recorded.model_dump(mode="json"),
+            "computation": self.computation.plain(),
             "output": None if self.output is None else str(self.output),
         }
 
@@ -64,17 +69,17 @@ def evaluate_run(
     precision: str | None = None,
     batch_size: int = DEFAULT_BATCH_SIZE,
 ) -> Evaluation:
-    """Evaluates a run.
+    """Evaluates a run or an export.
 
     Args:
-        run: The run folder.
+        run: The run folder, or a folder of ``recurra export``.
         split: A split of the run's own data; none takes the last that the run reports, usually ``test``.
         data: A labelled file instead.
         text_column: Column of the file with the text; none takes that of the run's data.
         label_column: Column of the file with the label; likewise.
         data_root: Local copies of public data.
         output: Where to write a prediction for each row (CSV, TSV, JSONL or Parquet); none writes nothing.
-        precision: ``fp32`` or ``bf16``; none takes the run's own.
+        precision: Precision to compute in; none takes the run's own, of an export that of its weights.
         batch_size: Texts a batch.
 
     Raises:
@@ -82,7 +87,7 @@ def evaluate_run(
         ConfigurationError: If there is no such split, or split and file are both named.
         DataError: If the data cannot be used, or are not those of the record any more.
     """
-    record = read_record(run)
+    record = read_source_record(run)
     if output is not None:
         check_output(output, data)
     if data is not None:
@@ -91,9 +96,10 @@ def evaluate_run(
         rows = _file_split(record, data, text_column, label_column)
     else:
         rows = _own_split(record, split or record.data.reported_splits[-1], data_root)
-    classifier = Classifier.from_run(run, precision=precision, batch_size=batch_size)
+    classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
     logits = classifier.logits(rows.texts, clean=False)
     metrics = evaluate_logits(logits, rows.labels)
+    assert classifier.computation is not None
     if output is not None:
         names = record.data.label_names
         with open_writer(output, names, ids=True, truth=True) as writer:
@@ -105,6 +111,7 @@ def evaluate_run(
         fingerprint=rows.fingerprint,
         label_names=record.data.label_names,
         metrics=metrics,
+        computation=classifier.computation,
         recorded=None if data is not None else record.metrics.get(rows.name),
         output=output,
     )

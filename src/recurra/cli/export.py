@@ -1,0 +1,62 @@
+"""``recurra export``: a run as a folder that stands alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recurra.cli import options
+from recurra.cli.output import print_json, print_table
+
+
+def export(
+    run: options.Run,
+    output: options.Output,
+    format_name: Annotated[str, typer.Option("--format", "-f", help="safetensors.")] = "safetensors",
+    precision: Annotated[
+        str, typer.Option("--precision", "-p", help="Precision of the stored weights: fp32, bf16 or fp16.")
+    ] = "fp32",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that lies there.")] = False,
+    rows: Annotated[
+        Path | None,
+        typer.Option("--rows", help="File of texts to check on; default: the run's validation split, else the demo's."),
+    ] = None,
+    text_column: options.TextColumn = "text",
+    data_root: options.DataRoot = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Export a run, checked against its model on real rows: weights, tokenizer, cleaning, labels, a model card.
+
+    Example: recurra export runs/reviews --precision fp16 --output exports/reviews-fp16
+    """
+    from recurra.core.progress import Reporter
+    from recurra.deployment.export import ExportOptions, export_run
+    from recurra.models.quiet import quieten_libraries
+
+    quieten_libraries()
+    chosen = ExportOptions(
+        format=format_name,
+        precision=precision,
+        overwrite=overwrite,
+        rows_file=rows,
+        text_column=text_column,
+        data_root=data_root,
+    )
+    manifest = export_run(run, output, chosen, reporter=Reporter(quiet=quiet))
+    if as_json:
+        print_json({"output": str(output), **manifest.plain()})
+        return
+    check = manifest.check
+    headings = ["Export", "MiB", "Same labels", "Rows", "Largest logit difference", "Accuracy", "Run's accuracy"]
+    values = [
+        f"{manifest.size_bytes / 2**20:.2f}",
+        f"{check.label_agreement:.2%}",
+        f"{check.rows:,}",
+        f"{check.largest_logit_difference:.2g}",
+        "–" if check.accuracy is None else f"{check.accuracy:.4f}",
+        "–" if check.reference_accuracy is None else f"{check.reference_accuracy:.4f}",
+    ]
+    print_table(f"checked on {check.source}; {check.computation.describe()}", headings, [[str(output), *values]])

@@ -1,0 +1,163 @@
+"""Holding an export against the run's model, on real rows, before the export takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.core.errors import AuditError, DataError, RecurraError
+from recurra.core.record import RunRecord
+from recurra.data.cleaning import clean_texts
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.data.dataset import TextSplit
+from recurra.data.files import stream_texts
+from recurra.deployment.computation import Computation
+from recurra.deployment.manifest import CheckRecord
+
+MOST_ROWS = 2000
+# Below this share of equal labels an export is broken rather than rounded. FP32 may differ in the order of sums alone.
+LEAST_AGREEMENT = {"fp32": 0.999, "bf16": 0.95, "fp16": 0.98, "int8": 0.95}
+FP32_TOLERANCE = 1e-3
+# Points of accuracy that an int8 export may lose, judged where labels are known for so many rows.
+MOST_LOST_POINTS = 0.5
+LEAST_JUDGED_ROWS = 200
+
+Logits = npt.NDArray[np.float32]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, eq=False)
+class CheckRows:
+    """Rows to check an export on.
+
+    Attributes:
+        source: Which, in words.
+        texts: Cleaned texts.
+        labels: Their true labels ``(rows,)``, if they are known and the model's own.
+        note: Why the run's own rows were not taken, if they were to be.
+    """
+
+    source: str
+    texts: Sequence[str]
+    labels: npt.NDArray[np.int64] | None = None
+    note: str = ""
+
+
+def choose_rows(
+    record: RunRecord, *, file: Path | str | None = None, text_column: str = "text", data_root: Path | None = None
+) -> CheckRows:
+    """Returns rows to check on: those of a file, else the run's own validation split, else the embedded demo corpus.
+
+    Args:
+        record: The run's.
+        file: A file of the user with texts; their labels are not looked at.
+        text_column: Column of that file.
+        data_root: Local copies of public data.
+
+    Raises:
+        DataError: If the file cannot be read or has no rows, or the data root is no folder.
+    """
+    if file is not None:
+        texts = [text for chunk in stream_texts(file, text_column, MOST_ROWS) for text in chunk]
+        if not texts:
+            raise DataError(f"'{file}' has no rows to check the export on; give a file with texts")
+        return CheckRows(f"the file {Path(file).name}", clean_texts(_spread(texts)))
+    if data_root is not None and not data_root.is_dir():
+        raise DataError(f"the data root '{data_root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
+    try:
+        split = _own_split(record, data_root)
+    except RecurraError as error:
+        demo = load_dataset(DataConfig(name="demo")).splits["test"]
+        source = "the embedded demo corpus, for the run's own data are not at hand"
+        return CheckRows(source, demo.texts[:MOST_ROWS], note=str(error))
+    chosen = split.select(_spread(range(len(split))))
+    return CheckRows(f"the {split.name} split of {record.data.name}", chosen.texts, chosen.labels)
+
+
+def _own_split(record: RunRecord, data_root: Path | None) -> TextSplit:
+    """The run's validation split, or what chose its checkpoint."""
+    data = record.data
+    name = "validation" if "validation" in data.splits else data.selection_split
+    dataset = load_dataset(DataConfig.parse(record.config["data"], source="record"), data_root)
+    split = dataset.splits.get(name)
+    if split is None or split.fingerprint != data.splits[name].fingerprint:
+        raise DataError(f"the {name} split of '{data.name}' is not what the run was recorded on; the data have changed")
+    return split
+
+
+def _spread(items: Sequence[Item]) -> list[Item]:
+    """At most `MOST_ROWS` of some items, evenly spread: a sorted file has its labels one after the other."""
+    chosen = np.linspace(0, len(items) - 1, min(len(items), MOST_ROWS)).round().astype(int)
+    return [items[index] for index in chosen.tolist()]
+
+
+def compare_logits(
+    rows: CheckRows, reference: Logits, logits: Logits, *, by: Computation, reference_by: Computation
+) -> CheckRecord:
+    """Describes how far an export's logits lie from those of the run's model.
+
+    Args:
+        rows: The rows.
+        reference: Logits of the run's model, ``(rows, labels)``.
+        logits: Logits of the export, likewise.
+        by: How the export was computed.
+        reference_by: How the run's model was computed.
+
+    Raises:
+        AuditError: If a logit of the export is not finite.
+    """
+    if not np.isfinite(logits).all():
+        bad = int((~np.isfinite(logits).all(axis=1)).sum())
+        raise AuditError(
+            f"the export gives logits that are not finite for {bad} of {len(logits)} rows; "
+            "nothing was written; export in fp32 or bf16, which have a larger range"
+        )
+    ours, theirs = logits.argmax(axis=1), reference.argmax(axis=1)
+    known = rows.labels is not None
+    return CheckRecord(
+        source=rows.source,
+        rows=len(rows.texts),
+        label_agreement=float((ours == theirs).mean()),
+        largest_logit_difference=float(np.abs(logits.astype(np.float64) - reference).max()),
+        largest_logit=float(np.abs(reference).max()),
+        reference=reference_by,
+        computation=by,
+        reference_accuracy=float((theirs == rows.labels).mean()) if known else None,
+        accuracy=float((ours == rows.labels).mean()) if known else None,
+    )
+
+
+def judge_check(check: CheckRecord, precision: str) -> None:
+    """Refuses an export that is not the run's model any more.
+
+    Args:
+        check: What was measured.
+        precision: Precision of the stored weights.
+
+    Raises:
+        AuditError: If labels differ too often, an FP32 export's logits differ, or int8 loses too much accuracy.
+    """
+    measured = (
+        f"{check.label_agreement:.2%} of {check.rows:,} labels agree, "
+        f"largest logit difference {check.largest_logit_difference:.2g}, on {check.source}"
+    )
+    least = LEAST_AGREEMENT[precision]
+    if check.label_agreement < least:
+        raise AuditError(
+            f"the {precision} export disagrees with the run's model: {measured}; at least {least:.1%} of labels must "
+            "agree; nothing was written; export in a wider precision"
+        )
+    if precision == "fp32" and check.largest_logit_difference > FP32_TOLERANCE * max(1.0, check.largest_logit):
+        raise AuditError(f"the fp32 export does not compute what the run's model computes: {measured}; nothing written")
+    lost = check.lost_points
+    if precision == "int8" and lost is not None and check.rows >= LEAST_JUDGED_ROWS and lost > MOST_LOST_POINTS:
+        raise AuditError(
+            f"the int8 export loses {lost:.2f} points of accuracy ({measured}); at most {MOST_LOST_POINTS} are "
+            "allowed; nothing was written; export in fp32"
+        )

@@ -1,0 +1,193 @@
+"""From a finished run to a folder that other tools read: weights, tokenizer, cleaning, labels, card, and a check."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from recurra.core.environment import code_record
+from recurra.core.errors import CheckpointError, ConfigurationError, StorageError, unknown
+from recurra.core.files import write_text
+from recurra.core.folders import atomic_folder
+from recurra.core.progress import Reporter
+from recurra.core.record import RECORD_NAME, RunRecord, read_record
+from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
+from recurra.deployment.card import CARD_NAME, render_card
+from recurra.deployment.check import choose_rows, compare_logits, judge_check
+from recurra.deployment.classifier import DEFAULT_BATCH_SIZE, load_engine
+from recurra.deployment.engines import TransformerEngine
+from recurra.deployment.manifest import (
+    RUN_RECORD_NAME,
+    CheckRecord,
+    ExportManifest,
+    FileEntry,
+    describe_file,
+    is_export,
+    write_manifest,
+)
+from recurra.deployment.weights import write_safetensors, write_tokenizer
+from recurra.models.loading import WEIGHTS_NAME
+
+MODEL = "model"
+FORMATS: dict[str, tuple[str, ...]] = {"safetensors": ("fp32", "bf16", "fp16")}
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What to make of a run.
+
+    Attributes:
+        format: A key of `FORMATS`.
+        precision: Precision of the stored weights; one of those that the format has.
+        overwrite: Whether an export that lies at the output already is replaced.
+        rows_file: File of texts to check on; none takes the run's validation split, or the demo corpus.
+        text_column: Column of that file.
+        data_root: Local copies of public data.
+    """
+
+    format: str = "safetensors"
+    precision: str = "fp32"
+    overwrite: bool = False
+    rows_file: Path | None = None
+    text_column: str = "text"
+    data_root: Path | None = None
+
+    def check(self) -> None:
+        """Refuses an unknown format or precision.
+
+        Raises:
+            ConfigurationError: What is wrong, and what is allowed.
+        """
+        if self.format not in FORMATS:
+            raise ConfigurationError(unknown("export format", self.format, FORMATS))
+        if self.precision not in FORMATS[self.format]:
+            others = [name for name, precisions in FORMATS.items() if self.precision in precisions]
+            hint = f"; {self.precision} is written as {' or '.join(others)}" if others else ""
+            raise ConfigurationError(
+                f"{unknown(f'precision of {self.format} exports', self.precision, FORMATS[self.format])}{hint}"
+            )
+
+
+def export_run(
+    run: Path | str, output: Path | str, options: ExportOptions | None = None, *, reporter: Reporter | None = None
+) -> ExportManifest:
+    """Exports a run, checks the export against the run's model, and puts it in its place when it is whole.
+
+    Args:
+        run: A finished run folder.
+        output: Folder to write; a sibling with a name of its own holds it until it is whole.
+        options: What to make.
+        reporter: For progress.
+
+    Raises:
+        CheckpointError: If the run is not finished, damaged, or not ours.
+        ConfigurationError: For an unknown format or precision, or a linear model.
+        StorageError: If the output is there already, lies inside the run, or cannot be written.
+        AuditError: If the export does not compute what the run's model computes; nothing is written then.
+    """
+    run, output, options = Path(run), Path(output), options or ExportOptions()
+    reporter = reporter or Reporter(quiet=True)
+    options.check()
+    record = _read_run(run)
+    check_place(run, output, overwrite=options.overwrite)
+    rows = choose_rows(record, file=options.rows_file, text_column=options.text_column, data_root=options.data_root)
+    if rows.note:
+        reporter.say(f"not checked on the run's own rows: {rows.note}")
+    reporter.say(f"{record.run_id}: the run's model on {len(rows.texts):,} rows of {rows.source}")
+    source = _Source(run, record, TransformerEngine.load(run / MODEL, precision="fp32", max_length=_max_length(record)))
+    reference = source.engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
+    with atomic_folder(output, replace=options.overwrite) as folder:
+        reporter.say(f"writing {options.format} in {options.precision}")
+        weights_name = _write_model(source, options, folder)
+        engine = load_engine(folder, kind="transformer", max_length=source.engine.max_length)
+        logits = engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
+        check = compare_logits(rows, reference, logits, by=engine.computation, reference_by=source.engine.computation)
+        judge_check(check, options.precision)
+        return _describe(source, options, check, weights_name, folder)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What is exported: the run's folder, its record, and its model in FP32."""
+
+    run: Path
+    record: RunRecord
+    engine: TransformerEngine
+
+
+def _read_run(run: Path) -> RunRecord:
+    if is_export(run):
+        raise CheckpointError(f"'{run}' is an export; give the run that it was made from")
+    if not (run / RECORD_NAME).exists() and not (run / MODEL).is_dir():
+        raise CheckpointError(f"'{run}' is not a run folder; give a folder made by 'recurra train'")
+    record = read_record(run)
+    if record.model.kind == "linear":
+        raise ConfigurationError(
+            f"'{run}' is a linear model: it has no layers to store in another precision; "
+            "use the run folder itself, or export a Transformer"
+        )
+    return record
+
+
+def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
+    """Refuses an output that would touch the run or something that is no export.
+
+    Raises:
+        StorageError: What is in the way.
+    """
+    source, target = run.resolve(), output.resolve()
+    if target == source or source in target.parents or target in source.parents:
+        where = "is the run itself" if target == source else "and the run lie one inside the other"
+        raise StorageError(f"'{output}' {where} ('{run}'); choose an --output beside it")
+    if not output.exists():
+        return
+    if not overwrite:
+        raise StorageError(f"'{output}' is there already; choose another --output, or replace it with --overwrite")
+    if not output.is_dir():
+        raise StorageError(f"'{output}' is a file, where a folder is needed; choose another --output")
+    if any(output.iterdir()) and not is_export(output):
+        raise StorageError(f"'{output}' is not an export of ours and is not replaced; choose another --output")
+
+
+def _max_length(record: RunRecord) -> int:
+    return int(record.config["data"]["max_length"])
+
+
+def _write_model(source: _Source, options: ExportOptions, folder: Path) -> str:
+    """Writes weights, configuration and tokenizer; returns the name of the file with the weights."""
+    write_safetensors(source.run / MODEL, options.precision, folder)
+    write_tokenizer(source.engine.tokenizer, source.engine.max_length, folder)
+    return WEIGHTS_NAME
+
+
+def _describe(
+    source: _Source, options: ExportOptions, check: CheckRecord, weights_name: str, folder: Path
+) -> ExportManifest:
+    """Adds the run's record, the card, and last the manifest."""
+    record_file = source.run / RECORD_NAME
+    shutil.copyfile(record_file, folder / RUN_RECORD_NAME)
+    record = source.record
+    manifest = ExportManifest(
+        run_id=record.run_id,
+        record_hash=record.content_hash or describe_file(record_file).sha256,
+        format=cast("Literal['safetensors', 'onnx']", options.format),
+        precision=cast("Literal['fp32', 'bf16', 'fp16', 'int8']", options.precision),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        code=code_record(),
+        label_names=record.data.label_names,
+        max_length=source.engine.max_length,
+        pad_token_id=source.engine.pad_token_id,
+        cleaning=CLEANING_NAME,
+        cleaning_steps=list(CLEANING_STEPS),
+        files=_files(folder),
+        check=check,
+    )
+    write_text(folder / CARD_NAME, render_card(record, manifest, weights_name))
+    return write_manifest(folder, manifest.model_copy(update={"files": _files(folder)}))
+
+
+def _files(folder: Path) -> dict[str, FileEntry]:
+    return {path.name: describe_file(path) for path in sorted(folder.iterdir())}

@@ -1,0 +1,175 @@
+"""``recurra export`` through the real command line: killed, without space, tampered with, and in use."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interrupted import EXPORT_MOMENTS, export, in_a_process
+from recurra.cli.main import main
+from recurra.core.record import read_record
+from recurra.deployment.manifest import read_export
+from reviews import review_rows, snapshot, train_tiny, write_csv
+
+pytestmark = pytest.mark.xdist_group("exported_run_cli")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_tiny(tmp_path_factory.mktemp("exported"), "max_epochs=3", "learning_rate=5e-3", "batch_size=8")
+
+
+@pytest.fixture(scope="module")
+def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exports") / "fp16"
+    assert main(["export", str(run), "--precision", "fp16", "--output", str(folder), "--quiet"]) == 0
+    return folder
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Runs a command that must be refused and returns its one line."""
+    capsys.readouterr()
+    code = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert (code, out, len(lines)) == (2, "", 1), err
+    assert "Traceback" not in err
+    return lines[0]
+
+
+def test_the_answer_names_everything(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = write_csv(tmp_path / "t.csv", [(text,) for text, _ in review_rows(30, seed=4)], ("body",))
+    output = tmp_path / "deep" / "out"
+    command = ["export", str(run), "--output", str(output), "--precision", "bf16", "--rows", str(rows)]
+    command += ["--text-column", "body"]
+    assert main([*command, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer == {"output": str(output), **read_export(output).plain()}
+    assert (answer["check"]["source"], answer["check"]["rows"]) == ("the file t.csv", 30)
+    assert main([*command, "--overwrite"]) == 0
+    out, err = capsys.readouterr()
+    assert str(output.name) in out and "writing safetensors in bf16" in err
+
+
+def test_an_export_predicts_and_evaluates_and_says_how(
+    exported: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = review_rows(40, seed=5)
+    found: dict[Path, list[dict[str, Any]]] = {}
+    for folder in (run, exported):
+        assert main(["predict", str(folder), *(text for text, _ in rows), "--json", "--quiet"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        found[folder] = answer["predictions"]
+    assert answer["computation"]["storage_precision"] == "fp16"
+    assert answer["computation"]["compute_precision"] in {"fp32", "fp16"}
+    assert [row["label"] for row in found[exported]] == [row["label"] for row in found[run]]
+    source, output = write_csv(tmp_path / "in.csv", rows), tmp_path / "p.csv"
+    assert main(["evaluate", str(exported), "--data", str(source), "--output", str(output), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["metrics"]["rows"] == 40 and answer["computation"]["storage_precision"] == "fp16"
+    assert answer["run_id"] == read_record(run).run_id
+    assert main(["evaluate", str(exported)]) == 0
+    assert "weights stored in fp16, computed in fp" in capsys.readouterr().out
+    assert main(["predict", str(exported), "--input", str(source), "--output", str(output)]) == 0
+    assert "weights stored in fp16, computed in fp" in capsys.readouterr().err
+
+
+def test_a_tampered_or_truncated_export_is_refused(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, damage, said in (
+        ("model.safetensors", lambda content: content[:-1] + bytes([content[-1] ^ 1]), "was changed after the export"),
+        ("model.safetensors", lambda content: content[:-100], "truncated or changed"),
+        ("tokenizer.json", lambda content: content.replace(b"[UNK]", b"[UNQ]"), "was changed after the export"),
+        ("export.json", lambda content: content.replace(b'"fp16"', b'"bf16"'), "was changed after it was written"),
+    ):
+        copy = tmp_path / "copy"
+        shutil.copytree(exported, copy)
+        path = copy / name
+        path.write_bytes(damage(path.read_bytes()))
+        assert said in refused(capsys, "predict", copy, "a text")
+        assert said in refused(capsys, "evaluate", copy)
+        shutil.rmtree(copy)
+    copy = shutil.copytree(exported, tmp_path / "copy")
+    (copy / "helper.pkl").write_bytes(b"\x80\x04")
+    assert "a pickle, which can run code" in refused(capsys, "predict", copy, "a text")
+
+
+@pytest.fixture
+def small_files(run: Path) -> Iterator[None]:
+    """Lets this process write files of at most 2 KiB, as a full disk or a quota would; the weights are larger."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert (run / "model" / "model.safetensors").stat().st_size > 2048
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_no_space_leaves_nothing_and_keeps_the_old(
+    run: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    old = shutil.copytree(exported, tmp_path / "old")
+    before = snapshot(tmp_path)
+    request.getfixturevalue("small_files")
+    assert "cannot write" in refused(capsys, "export", run, "--output", tmp_path / "new", "--quiet")
+    assert "cannot write" in refused(capsys, "export", run, "--output", old, "--overwrite", "--quiet")
+    assert snapshot(tmp_path) == before and [path.name for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_rows_of_the_demo_corpus_are_taken_where_the_runs_are_gone(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = run.parent / "reviews.csv"
+    hidden = data.rename(data.with_suffix(".hidden"))
+    try:
+        assert main(["export", str(run), "--output", str(tmp_path / "out")]) == 0
+    finally:
+        hidden.rename(data)
+    out, err = capsys.readouterr()
+    assert "checked on the embedded demo corpus" in out
+    assert "not checked on the run's own rows: " in err and "reviews.csv" in err
+    assert "labels are not known" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+
+
+def test_bad_arguments_are_one_line(
+    run: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    for arguments, said in (
+        (["--precision", "fp8"], "unknown precision of safetensors exports 'fp8'"),
+        (["--format", "pt"], "unknown export format 'pt'"),
+        (["--rows", "nowhere.csv"], "nowhere.csv"),
+        (["--data-root", "nowhere"], "the data root 'nowhere' is not a folder"),
+    ):
+        assert said in refused(capsys, "export", run, "--output", output, *arguments)
+    assert "inside the other" in refused(capsys, "export", run, "--output", run / "export")
+    assert "is there already" in refused(capsys, "export", run, "--output", exported)
+    assert "is not a run folder" in refused(capsys, "export", tmp_path, "--output", output)
+    assert "is an export" in refused(capsys, "export", exported, "--output", output)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("moment", EXPORT_MOMENTS)
+def test_killed_at_any_moment_there_is_the_old_export_or_none(
+    moment: str, run: Path, exported: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    replacing = moment == "exchange"
+    if replacing:
+        shutil.copytree(exported, output)
+    options = {"precision": "bf16", "overwrite": replacing}
+    assert in_a_process(export, run, output, options, moment) == -9
+    if replacing:
+        assert read_export(output).precision == "fp16"
+    else:
+        assert not output.exists()
+    # The same command again: nothing of the first is left.
+    assert in_a_process(export, run, output, options, "") == 0
+    assert read_export(output).precision == "bf16"
+    assert list(tmp_path.iterdir()) == [output]
