@@ -75,11 +75,15 @@ def present_study(result: StudyResult, *, as_json: bool) -> None:
     """Prints a study's tables and where its report lies, then exits with what the study deserves.
 
     Raises:
-        typer.Exit: 1 if a run failed, or that run's own code if all failed with the same one; 3 if an audit failed.
+        typer.Exit: 1 if a run or an export failed, or that run's own code if all failed with the same one; 3 if an
+            audit failed.
     """
     failed = result.failed_runs
     if as_json:
-        print_json({"output": str(result.output), "report": str(result.report or ""), **result.summary})
+        exports = [export.plain() for export in result.exports]
+        print_json(
+            {"output": str(result.output), "report": str(result.report or ""), **result.summary, "exports": exports}
+        )
     else:
         _print_study(result)
     for outcome in failed:
@@ -87,17 +91,25 @@ def present_study(result: StudyResult, *, as_json: bool) -> None:
     if failed:
         codes = {outcome.exit_code for outcome in failed}
         raise typer.Exit(codes.pop() if len(failed) == len(result.outcomes) and len(codes) == 1 else EXIT_FAILED)
+    for export in result.failed_exports:
+        sys.stderr.write(f"error: {export.key}: {export.reason}\n")
+    if result.failed_exports:
+        raise typer.Exit(EXIT_FAILED)
     if result.failed_audits:
         sys.stderr.write(f"AUDIT FAILED: {'; '.join(result.failed_audits)}\n")
         raise typer.Exit(EXIT_AUDIT)
 
 
 def _print_study(result: StudyResult) -> None:
+    from recurra.study.report.exported_rows import EXPORTS_CAPTION, export_rows
     from recurra.study.report.tables import result_rows
 
     for table in result.summary["tables"]:
         headings, rows = result_rows(table)
         print_table(table["title"], headings, rows)
         print_lines([table["conclusion"], *(f"- {line['statement']}" for line in table["contrasts"])])
+        if table["exports"]:
+            print_table("exports", *export_rows(table["exports"]), left=("Stored as", "Computed in"))
+            print_lines([EXPORTS_CAPTION])
     if result.report is not None:
         print_lines([f"report: {result.report}"])

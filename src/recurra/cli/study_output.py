@@ -11,6 +11,7 @@ import typer
 from recurra.cli.output import print_json, print_lines, print_table
 
 if TYPE_CHECKING:
+    from recurra.study.export_plan import PlannedExport
     from recurra.study.plan import PlannedRun
     from recurra.study.planning import CostedPlan
     from recurra.study.status import StudyStatus
@@ -65,6 +66,7 @@ def present_plan(plan: CostedPlan, *, as_json: bool) -> None:
                 *(f"time of {line}" for line in plan.cost.basis),
             ]
         )
+    _print_exports(plan.exports)
     return _refuse(plan.runs)
 
 
@@ -87,7 +89,15 @@ def present_status(status: StudyStatus, *, as_json: bool) -> None:
         print_lines([f"all done in about {duration(status.remaining_s)}, as things go"])
     elif status.remaining_s is None:
         print_lines(["nothing runs, or nothing has run for long enough to say when all will be done"])
+    _print_exports(status.exports)
     return _refuse(status.runs)
+
+
+def _print_exports(exports: Sequence[PlannedExport]) -> None:
+    from recurra.study.export_plan import describe_exports
+
+    failed = [f"failed: {export.key}: {export.reason}" for export in exports if export.state == "failed"]
+    print_lines([*filter(None, [describe_exports(exports)]), *failed])
 
 
 def _counted(runs: Sequence[PlannedRun]) -> str:

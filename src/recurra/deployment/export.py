@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from recurra.core.environment import code_record
-from recurra.core.errors import CheckpointError, ConfigurationError, StorageError, unknown
+from recurra.core.errors import CheckpointError, ConfigurationError, StorageError
 from recurra.core.files import write_text
 from recurra.core.folders import atomic_folder
 from recurra.core.progress import Reporter
@@ -19,6 +19,7 @@ from recurra.deployment.card import CARD_NAME, render_card
 from recurra.deployment.check import choose_rows, compare_logits, judge_check
 from recurra.deployment.classifier import DEFAULT_BATCH_SIZE, load_engine
 from recurra.deployment.engines import TransformerEngine
+from recurra.deployment.formats import check_format
 from recurra.deployment.manifest import (
     RUN_RECORD_NAME,
     CheckRecord,
@@ -32,7 +33,6 @@ from recurra.deployment.weights import write_safetensors, write_tokenizer
 from recurra.models.loading import WEIGHTS_NAME
 
 MODEL = "model"
-FORMATS: dict[str, tuple[str, ...]] = {"safetensors": ("fp32", "bf16", "fp16")}
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ExportOptions:
     """What to make of a run.
 
     Attributes:
-        format: A key of `FORMATS`.
+        format: A key of `recurra.deployment.formats.FORMATS`.
         precision: Precision of the stored weights; one of those that the format has.
         overwrite: Whether an export that lies at the output already is replaced.
         rows_file: File of texts to check on; none takes the run's validation split, or the demo corpus.
@@ -54,21 +54,6 @@ class ExportOptions:
     rows_file: Path | None = None
     text_column: str = "text"
     data_root: Path | None = None
-
-    def check(self) -> None:
-        """Refuses an unknown format or precision.
-
-        Raises:
-            ConfigurationError: What is wrong, and what is allowed.
-        """
-        if self.format not in FORMATS:
-            raise ConfigurationError(unknown("export format", self.format, FORMATS))
-        if self.precision not in FORMATS[self.format]:
-            others = [name for name, precisions in FORMATS.items() if self.precision in precisions]
-            hint = f"; {self.precision} is written as {' or '.join(others)}" if others else ""
-            raise ConfigurationError(
-                f"{unknown(f'precision of {self.format} exports', self.precision, FORMATS[self.format])}{hint}"
-            )
 
 
 def export_run(
@@ -90,7 +75,7 @@ def export_run(
     """
     run, output, options = Path(run), Path(output), options or ExportOptions()
     reporter = reporter or Reporter(quiet=True)
-    options.check()
+    check_format(options.format, options.precision)
     record = _read_run(run)
     check_place(run, output, overwrite=options.overwrite)
     rows = choose_rows(record, file=options.rows_file, text_column=options.text_column, data_root=options.data_root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from recurra.core.progress import Reporter
 from recurra.study.cost import CostBook
 from recurra.study.estimate import Calibrate, PlanCost, cost_plan, model_key, plain_cost
 from recurra.study.executor import workers_for
+from recurra.study.export_plan import PlannedExport, exports_of
 from recurra.study.machine import Machine
 from recurra.study.plan import PlannedRun, plan_study
 from recurra.study.process import threads_of
@@ -30,6 +32,7 @@ class CostedPlan:
         workers: Runs at once.
         cost: What they cost; none if it was not asked for or cannot be known.
         note: Why it cannot.
+        exports: What is to be exported, in the runs' order.
     """
 
     name: str
@@ -37,6 +40,7 @@ class CostedPlan:
     workers: int
     cost: PlanCost | None
     note: str = ""
+    exports: Sequence[PlannedExport] = ()
 
     @property
     def pending(self) -> list[PlannedRun]:
@@ -70,6 +74,7 @@ class CostedPlan:
             "remaining_s": self.remaining_s,
             "basis": list(self.cost.basis) if self.cost else [self.note],
             "runs": [{**plain_run(run), **known.get(run.config.run_id, {})} for run in self.runs],
+            "exports": [export.plain() for export in self.exports],
         }
 
 
@@ -100,10 +105,11 @@ def plan_with_cost(
         ConfigurationError: If a model of the study has an impossible shape.
     """
     runs = plan_study(spec, output)
+    exports = exports_of(spec, output, runs)
     waiting = sum(run.state != "done" for run in runs)
     workers = workers or workers_for(waiting, machine)
     if not cost:
-        return CostedPlan(spec.name, runs, workers, None)
+        return CostedPlan(spec.name, runs, workers, None, exports=exports)
     threads = threads_of(machine, available_cores(), workers).threads
 
     def measure(config: RunConfig, mean_tokens: float) -> float:
@@ -114,9 +120,9 @@ def plan_with_cost(
 
     chosen: Calibrate | None = measure if calibrated else None
     try:
-        return CostedPlan(spec.name, runs, workers, cost_plan(runs, CostBook(machine), chosen))
+        return CostedPlan(spec.name, runs, workers, cost_plan(runs, CostBook(machine), chosen), exports=exports)
     except ConfigurationError:
         # No data would cure it, and `run` refuses it too.
         raise
     except RecurraError as error:
-        return CostedPlan(spec.name, runs, workers, None, f"the cost is not known: {error}")
+        return CostedPlan(spec.name, runs, workers, None, f"the cost is not known: {error}", exports=exports)

@@ -95,10 +95,10 @@ def outcome_of(output: Path, config: RunConfig, ended: Ended) -> Outcome:
     return Outcome(config, run.folder, None, reason, exit_code)
 
 
-def note_failure(folder: Path, reason: str, *, kind: str, code: int) -> None:
-    """Leaves the reason of a failure in the run folder, for `plan`, `status` and the report."""
+def note_failure(folder: Path, reason: str, *, kind: str, code: int, name: str = ERROR_NAME) -> None:
+    """Leaves the reason of a failure in a folder, for `plan`, `status` and the report."""
     try:
-        write_json(folder / ERROR_NAME, {"error": reason, "kind": kind, "code": code})
+        write_json(folder / name, {"error": reason, "kind": kind, "code": code})
     except StorageError:
         # Where nothing can be written the caller's own message must do.
         return

@@ -14,6 +14,7 @@ from recurra.core.configuration import Settings, content_hash, override, read_ya
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import DataConfig
 from recurra.models.names import PRESET_NAMES
+from recurra.study.export_record import ExportRequest
 from recurra.study.questions import PRECISIONS, Contrast, PublishedReference
 from recurra.study.variants import LINEAR, ModelEntry, ModelVariant
 from recurra.training.protocols import ProtocolConfig, load_protocol
@@ -83,6 +84,7 @@ class StudySpec(Settings):
         precision: Precision of the matrix products, or several.
         contrasts: Pairs of models to hold against each other; see `recurra.study.questions.Contrast`.
         published: Published tables to stand beside ours; none given means table 6 beside the whole of SST-2.
+        exports: What every Transformer is exported as once it is trained; no part of a run's identity.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)
@@ -95,6 +97,7 @@ class StudySpec(Settings):
     precision: str | list[str] = "fp32"
     contrasts: list[Contrast] = Field(default_factory=list)
     published: list[PublishedReference] | None = None
+    exports: list[ExportRequest] = Field(default_factory=list)
 
     @field_validator("precision")
     @classmethod
@@ -107,7 +110,7 @@ class StudySpec(Settings):
                 raise ValueError(unknown("precision", item, PRECISIONS))
         return value
 
-    @field_validator("models", "protocols", "seeds", "precision", "contrasts")
+    @field_validator("models", "protocols", "seeds", "precision", "contrasts", "exports")
     @classmethod
     def _no_doubles(cls, values: Any) -> Any:
         names = [_entry_name(value) for value in values] if isinstance(values, list) else []
@@ -137,7 +140,7 @@ class StudySpec(Settings):
 
 
 def _entry_name(value: Any) -> str:
-    if isinstance(value, Contrast):
+    if isinstance(value, Contrast | ExportRequest):
         return value.name
     return model_name(value) if isinstance(value, (str, ModelVariant)) else str(value)
 

@@ -13,6 +13,7 @@ from typing import Any
 from recurra.core.errors import ConfigurationError, RecurraError, StorageError
 from recurra.core.files import LOCK_NAME
 from recurra.study.estimate import RECORDS_A_MODEL, model_key, whole_seconds
+from recurra.study.export_plan import PlannedExport, exports_of
 from recurra.study.plan import SPEC_NAME, PlannedRun, plan_study
 from recurra.study.spec import StudySpec, load_study
 
@@ -26,12 +27,14 @@ class StudyStatus:
         output: Its folder.
         runs: Its runs in the plan's order.
         remaining_s: Seconds until all are done, as things go; none while there is nothing to judge by.
+        exports: What is to be exported, in the runs' order.
     """
 
     spec: StudySpec
     output: Path
     runs: list[PlannedRun]
     remaining_s: float | None
+    exports: Sequence[PlannedExport] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -46,6 +49,7 @@ class StudyStatus:
             "counts": self.counts,
             "remaining_s": self.remaining_s,
             "runs": [plain_run(run) for run in self.runs],
+            "exports": [export.plain() for export in self.exports],
         }
 
 
@@ -99,7 +103,7 @@ def look_at_study(spec: StudySpec, output: Path) -> StudyStatus:
                 "call this in the folder that the study was started in"
             )
         runs = plan_study(spec, folder)
-        return StudyStatus(spec, output, runs, _remaining(runs))
+        return StudyStatus(spec, output, runs, _remaining(runs), exports_of(spec, folder, runs))
 
 
 def _started_in(output: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from recurra.core.files import FolderLock, read_json, write_text
 from recurra.core.progress import Reporter
 from recurra.study.cluster import Cluster
 from recurra.study.executor import Executor, LocalExecutor
+from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
+from recurra.study.export_record import load_export_records
 from recurra.study.machine import Machine
 from recurra.study.plan import RUNS_NAME, SPEC_NAME, plan_study, refuse_untrusted
 from recurra.study.preflight import preflight
@@ -34,12 +37,19 @@ class StudyResult:
         outcomes: What became of each planned run, in the plan's order.
         report: The HTML file, if there is at least one record.
         summary: Plain values behind every table, for ``--json``.
+        exports: What became of each export that the study asks for.
     """
 
     output: Path
     outcomes: list[Outcome]
     report: Path | None
     summary: dict[str, Any]
+    exports: Sequence[PlannedExport] = ()
+
+    @property
+    def failed_exports(self) -> list[PlannedExport]:
+        """Exports of finished runs that could not be made."""
+        return [export for export in self.exports if export.state == "failed"]
 
     @property
     def failed_runs(self) -> list[Outcome]:
@@ -86,6 +96,8 @@ def run_study(
     """
     planned = plan_study(spec, output)
     refuse_untrusted(planned)
+    # A record of an export that cannot be trusted is told before anything is started.
+    exports_of(spec, output, planned)
     pending = [run.config for run in planned if run.state != "done"]
     preflight(pending, machine)
     if cluster is not None and pending:
@@ -103,9 +115,16 @@ def run_study(
             executed.get(run.config.config_hash) or Outcome(run.config, run.folder, run.record) for run in planned
         ]
         done = [outcome.folder for outcome in outcomes if outcome.record is not None]
+        exports = _exports(spec, output, outcomes)
+        make_exports([item for item in exports if item.state in ("to do", "failed")], output, machine, reporter)
         if done and machine.latency:
-            time_side_by_side(output, done, machine, reporter)
+            made = [item.key for item in _exports(spec, output, outcomes) if item.state == "done"]
+            time_side_by_side(output, done, machine, reporter, exports=made)
         return _finish(spec, output, outcomes, command)
+
+
+def _exports(spec: StudySpec, output: Path, outcomes: Sequence[Outcome]) -> list[PlannedExport]:
+    return plan_exports(spec, output, [(outcome.config, outcome.record) for outcome in outcomes])
 
 
 def _executor(output: Path, machine: Machine, cluster: Cluster | None, workers: int, reporter: Reporter) -> Executor:
@@ -123,18 +142,21 @@ def read_latency_file(output: Path) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-def time_side_by_side(output: Path, runs: Sequence[Path], machine: Machine, reporter: Reporter) -> None:
-    """Times all models of a study in one process, in turns, unless that was done for exactly these runs.
+def time_side_by_side(
+    output: Path, runs: Sequence[Path], machine: Machine, reporter: Reporter, *, exports: Sequence[str] = ()
+) -> None:
+    """Times all models and exports of a study in one process, in turns, unless that was done for exactly these.
 
     Runs train side by side, so what each of them could measure of itself would depend on its neighbours.
     """
     present = read_latency_file(output)
-    if present is not None and set(present.get("runs", {})) == {run.name for run in runs}:
+    timed = (set(present.get("runs", {})), set(present.get("exports", {}))) if present is not None else None
+    if timed == ({run.name for run in runs}, set(exports)):
         return
-    reporter.say(f"timing {len(runs)} runs side by side")
+    reporter.say(f"timing {len(runs)} runs{f' and {len(exports)} exports' if exports else ''} side by side")
     done = subprocess.run(
-        [sys.executable, "-m", "recurra.study.timing", str(output), machine.to_json(), *(run.name for run in runs)],
-        stdin=subprocess.DEVNULL,
+        [sys.executable, "-m", "recurra.study.timing", str(output), machine.to_json()],
+        input=json.dumps({"runs": [run.name for run in runs], "exports": list(exports)}),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -157,7 +179,8 @@ def study_report(
     questions = Questions(spec.contrasts, spec.published)
     with uncollected():
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
-        summary = summarise(runs, read_latency_file(output), failed, base=output, questions=questions)
+        exports = load_export_records(output) if spec.exports else []
+        summary = summarise(runs, read_latency_file(output), failed, base=output, questions=questions, exports=exports)
         values = summary.plain()
     for table in values["tables"]:
         for model in table["models"]:
@@ -170,7 +193,7 @@ def study_report(
 
 def _finish(spec: StudySpec, output: Path, outcomes: list[Outcome], command: str) -> StudyResult:
     report, summary = study_report(spec, output, command=command, outcomes=outcomes)
-    return StudyResult(output, outcomes, report, summary)
+    return StudyResult(output, outcomes, report, summary, _exports(spec, output, outcomes))
 
 
 def _claim(spec: StudySpec, output: Path) -> None:

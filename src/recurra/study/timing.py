@@ -1,10 +1,12 @@
-"""Times all models of a study side by side: ``python -m recurra.study.timing OUTPUT MACHINE RUN ...``."""
+"""Times all models and exports of a study side by side: ``python -m recurra.study.timing OUTPUT MACHINE``."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,40 @@ from typing import Any
 from recurra.core.environment import available_cores, environment_record
 from recurra.core.files import write_json
 from recurra.core.record import LatencyRecord, RunRecord, read_record
+from recurra.study.export_record import EXPORTS_NAME
 from recurra.study.machine import Machine
+from recurra.study.plan import RUNS_NAME
 
 LATENCY_NAME = "latency.json"
 # Enough for a stable median and 90th percentile; a whole test set is timed where it is not larger.
 MOST_SAMPLES = 2_000
 
 
-def main(arguments: list[str]) -> int:
-    """Times the named runs over their test texts and writes ``latency.json``.
+@dataclass(frozen=True)
+class Timed:
+    """What is timed: a run, or an export of one.
+
+    Attributes:
+        name: The run's identifier, or ``RUN/EXPORT``.
+        folder: Where it lies.
+        record: The run's.
+        shape: Equal for what differs in the weights' values only: one stands for all.
+    """
+
+    name: str
+    folder: Path
+    record: RunRecord
+    shape: tuple[Any, ...]
+
+
+def main(arguments: list[str], names: dict[str, list[str]]) -> int:
+    """Times the named runs and exports over their test texts and writes ``latency.json``.
 
     One model stands for all seeds of its configuration: they differ in the weights' values only.
+
+    Args:
+        arguments: The study's folder, and the machine as JSON.
+        names: ``runs`` by identifier, and ``exports`` as ``RUN/EXPORT``.
     """
     import torch
 
@@ -32,31 +57,37 @@ def main(arguments: list[str]) -> int:
     quieten_libraries()
     threads = machine.threads or available_cores()
     torch.set_num_threads(threads)
-    records = {name: read_record(output / "runs" / name) for name in arguments[2:]}
-    by_data: dict[str, list[RunRecord]] = defaultdict(list)
-    for record in records.values():
-        by_data[record.data.fingerprint].append(record)
+    by_data: dict[str, list[Timed]] = defaultdict(list)
+    for item in _named(output, names):
+        by_data[item.record.data.fingerprint].append(item)
     timed: dict[str, dict[str, LatencyRecord]] = {}
     for members in by_data.values():
-        timed |= _time_data(output, members, machine, threads)
+        timed |= _time_data(members, machine, threads)
     environment = environment_record(threads=threads, precision="mixed")
-    values = {
-        "environment": environment.model_dump(mode="json"),
-        "runs": {
-            name: {key: latency.model_dump(mode="json") for key, latency in timed[name].items()} for name in records
-        },
-    }
+    values = {"environment": environment.model_dump(mode="json")}
+    for kind in ("runs", "exports"):
+        values[kind] = {
+            name: {key: latency.model_dump(mode="json") for key, latency in timed[name].items()} for name in names[kind]
+        }
     write_json(output / LATENCY_NAME, values)
     return 0
+
+
+def _named(output: Path, names: dict[str, list[str]]) -> Iterator[Timed]:
+    records: dict[str, RunRecord] = {}
+    for name in names["runs"]:
+        record = records[name] = read_record(output / RUNS_NAME / name)
+        yield Timed(name, output / RUNS_NAME / name, record, _shape(record))
+    for name in names["exports"]:
+        run_id, _, export = name.partition("/")
+        yield Timed(name, output / EXPORTS_NAME / name, records[run_id], (*_shape(records[run_id]), export))
 
 
 def _shape(record: RunRecord) -> tuple[Any, ...]:
     return (record.model.preset, str(record.config.get("model_overrides")), record.environment.precision)
 
 
-def _time_data(
-    output: Path, members: list[RunRecord], machine: Machine, threads: int
-) -> dict[str, dict[str, LatencyRecord]]:
+def _time_data(members: list[Timed], machine: Machine, threads: int) -> dict[str, dict[str, LatencyRecord]]:
     from recurra.data.configuration import DataConfig
     from recurra.data.corpora import load_dataset
     from recurra.deployment.classifier import Classifier
@@ -64,19 +95,23 @@ def _time_data(
     from recurra.models.inference import default_device
     from recurra.study.run import latency_batches
 
-    dataset = load_dataset(DataConfig.parse(members[0].config["data"]), machine.data_root)
+    dataset = load_dataset(DataConfig.parse(members[0].record.config["data"]), machine.data_root)
     texts = dataset.splits[dataset.reported_splits[-1]].texts
     step = max(1, len(texts) // MOST_SAMPLES)
     texts = texts[::step]
-    representatives: dict[tuple[Any, ...], RunRecord] = {}
-    for record in members:
-        representatives.setdefault(_shape(record), record)
+    representatives: dict[tuple[Any, ...], Timed] = {}
+    for item in members:
+        representatives.setdefault(item.shape, item)
     device = str(default_device())
     calls: dict[str, Callable[[Any], Any]] = {}
-    for record in representatives.values():
-        classifier = Classifier.from_run(output / "runs" / record.run_id)
-        calls[record.run_id] = partial(classifier.logits, clean=False)
-    sizes = {1, *(int(record.config["protocol"]["evaluation_batch_size"]) for record in members)}
+    precision: dict[str, str] = {}
+    for item in representatives.values():
+        classifier = Classifier.open(item.folder)
+        calls[item.name] = partial(classifier.logits, clean=False)
+        assert classifier.computation is not None
+        of_run = item.record.environment.precision
+        precision[item.name] = classifier.computation.compute_precision if "/" in item.name else of_run
+    sizes = {1, *(int(item.record.config["protocol"]["evaluation_batch_size"]) for item in members)}
     measured: dict[str, dict[str, LatencyRecord]] = defaultdict(dict)
     for size in sorted(sizes):
         result = measure_side_by_side(
@@ -84,14 +119,14 @@ def _time_data(
             latency_batches(texts, size),
             synchronise=synchroniser(device),
             threads=threads,
-            precision={record.run_id: record.environment.precision for record in representatives.values()},
+            precision=precision,
             device=device,
             scope="text",
         )
         for name, latency in result.items():
             measured[name][f"batch_{size}"] = latency
-    return {record.run_id: measured[representatives[_shape(record)].run_id] for record in members}
+    return {item.name: measured[representatives[item.shape].name] for item in members}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:], json.loads(sys.stdin.read())))

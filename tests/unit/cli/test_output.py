@@ -11,13 +11,15 @@ import pytest
 import typer
 
 from recurra.cli.output import present_study, print_json, print_table
+from recurra.study.export_plan import PlannedExport
+from recurra.study.export_record import ExportRequest
 
 
 def outcome(run_id: str, *, record: Any = None, error: str | None = None, exit_code: int = 0) -> Any:
     return SimpleNamespace(config=SimpleNamespace(run_id=run_id), record=record, error=error, exit_code=exit_code)
 
 
-def study(*outcomes: Any, audits: tuple[str, ...] = ()) -> Any:
+def study(*outcomes: Any, audits: tuple[str, ...] = (), exports: tuple[PlannedExport, ...] = ()) -> Any:
     failed = [item for item in outcomes if item.record is None]
     return SimpleNamespace(
         output=Path("out"),
@@ -26,6 +28,8 @@ def study(*outcomes: Any, audits: tuple[str, ...] = ()) -> Any:
         failed_runs=failed,
         failed_audits=list(audits),
         summary={"tables": []},
+        exports=exports,
+        failed_exports=[item for item in exports if item.state == "failed"],
     )
 
 
@@ -43,7 +47,7 @@ GOOD = outcome("good", record=object())
 def test_a_study_that_worked_is_one_json_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(study(GOOD)) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out) == {"output": "out", "report": "out/report.html", "tables": []}
+    assert json.loads(out) == {"output": "out", "report": "out/report.html", "tables": [], "exports": []}
     assert err == ""
 
 
@@ -63,6 +67,15 @@ def test_if_all_runs_fail_alike_their_code_is_the_study_s(capsys: pytest.Capture
     assert exit_code(study(*both)) == 2
     assert exit_code(study(both[0], outcome("c", error="died", exit_code=1))) == 1
     capsys.readouterr()
+
+
+def test_an_export_that_failed_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    request = ExportRequest(precision="fp16")
+    failed = PlannedExport("good", request, Path("out/exports/good/safetensors-fp16"), "failed", "too wide")
+    assert exit_code(study(GOOD, exports=(failed,), audits=("leakage",))) == 1
+    out, err = capsys.readouterr()
+    assert err == "error: good/safetensors-fp16: too wide\n"
+    assert json.loads(out)["exports"][0]["reason"] == "too wide"
 
 
 def test_tables_are_not_cut_and_markup_is_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from recurra.core.record import EnvironmentRecord
+from recurra.study.export_record import ExportRecord
 from recurra.study.questions import Contrast, PublishedReference
 from recurra.study.report.advice import advise
 from recurra.study.report.audits import audit_lines
 from recurra.study.report.comparison import compare_models
 from recurra.study.report.conclusions import conclude
 from recurra.study.report.contrasts import Judgements, answer_contrasts
+from recurra.study.report.exported import export_lines
 from recurra.study.report.grouping import TableRuns, group_tables
 from recurra.study.report.judging import KnownRows, judge
 from recurra.study.report.model_summaries import Latencies, latency_warnings, summarise_model
 from recurra.study.report.pareto import mark_fronts
 from recurra.study.report.published import published_lines
-from recurra.study.report.runs import FailedRun, LoadedRun, read_latency, uncollected
+from recurra.study.report.runs import FailedRun, LoadedRun, read_export_latency, read_latency, uncollected
 from recurra.study.report.summary import Machine, SplitLine, Summary, TableSummary
 
 
@@ -46,7 +48,9 @@ def summarise(
     latency: Mapping[str, Any] | None = None,
     failed: Sequence[FailedRun] = (),
     base: Path | None = None,
+    *,
     questions: Questions = NO_QUESTIONS,
+    exports: Sequence[ExportRecord] = (),
 ) -> Summary:
     """Summarises runs into tables of models that may be compared; see `recurra.study.report.grouping`.
 
@@ -56,8 +60,10 @@ def summarise(
         failed: Runs without a record, to be listed.
         base: Folders of runs inside this one are named relative to it.
         questions: What the study asks.
+        exports: Records of exports of these runs.
     """
     measured, warnings = read_latency(latency, runs)
+    timed, more = read_export_latency(latency)
     tables = group_tables(runs)
     known: KnownRows = {}
     judged: Judgements = {
@@ -65,10 +71,16 @@ def summarise(
         for table in tables
     }
     return Summary(
-        tables=[_table(table, judged, measured, base, questions) for table in tables],
+        tables=[
+            replace(
+                _table(table, judged, measured, base, questions),
+                exports=export_lines(table, exports, timed, questions.published),
+            )
+            for table in tables
+        ],
         machines=_machines(runs),
         failed_runs=[{"run_id": item.run_id, "reason": item.reason} for item in failed],
-        warnings=warnings,
+        warnings=[*warnings, *more],
     )
 
 

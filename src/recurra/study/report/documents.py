@@ -20,6 +20,7 @@ from recurra.core.configuration import read_yaml
 from recurra.core.errors import CheckpointError, ConfigurationError, DataError, unknown
 from recurra.core.files import read_json, write_text
 from recurra.core.record import RECORD_NAME
+from recurra.study.export_record import load_export_records
 from recurra.study.report.aggregate import NO_QUESTIONS, Questions, summarise
 from recurra.study.report.charts import draw
 from recurra.study.report.exports import shown_figures
@@ -108,7 +109,8 @@ class _Studies:
                 if (self.results / name / RUNS_FOLDER / run.run_id / RECORD_NAME).exists():
                     raise CheckpointError(run.reason)
             questions = read_questions(self.results / name)
-            self.summaries[name] = summarise(runs, latency, failed, questions=questions), runs
+            exports = load_export_records(self.results / name)
+            self.summaries[name] = summarise(runs, latency, failed, questions=questions, exports=exports), runs
         return self.summaries[name]
 
 

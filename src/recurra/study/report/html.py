@@ -11,12 +11,14 @@ import jinja2
 
 from recurra.core.configuration import write_yaml
 from recurra.core.files import write_json, write_text
+from recurra.study.export_record import ExportRecord
 from recurra.study.report import formatting
 from recurra.study.report.aggregate import NO_QUESTIONS, Questions, summarise
 from recurra.study.report.charts import Drawings, draw
+from recurra.study.report.exported_rows import EXPORTS_CAPTION, export_rows
 from recurra.study.report.exports import write_exports
 from recurra.study.report.runs import LoadedRun, load_runs
-from recurra.study.report.summary import Summary
+from recurra.study.report.summary import Summary, plain
 
 TEMPLATES = Path(__file__).parent / "templates"
 REPORT_NAME = "report.html"
@@ -47,6 +49,7 @@ def write_report(
     latency: Mapping[str, Any] | None = None,
     failures: Mapping[str, str] | None = None,
     questions: Questions = NO_QUESTIONS,
+    exports: Sequence[ExportRecord] = (),
 ) -> Path:
     """Writes ``report.html``, ``summary.json``, ``figures/`` and ``tables/`` from run folders.
 
@@ -58,6 +61,7 @@ def write_report(
         latency: Content of the study's ``latency.json``, if there is one.
         failures: Reasons of failed runs that the caller knows, by run identifier.
         questions: Contrasts and published tables that the study names.
+        exports: Records of exports of these runs.
 
     Returns:
         The path of the HTML file.
@@ -68,7 +72,8 @@ def write_report(
     path = Path(output)
     alone = path.suffix == ".html"
     finished, failed = load_runs(runs, failures)
-    summary = summarise(finished, latency, failed, base=path.parent if alone else path, questions=questions)
+    base = path.parent if alone else path
+    summary = summarise(finished, latency, failed, base=base, questions=questions, exports=exports)
     if alone:
         write_text(path, render_report(summary, finished, title=title, command=command))
         return path
@@ -148,7 +153,12 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update({name: getattr(formatting, name) for name in FILTERS})
-    environment.globals.update(point_range=formatting.point_range, none=formatting.NONE)
+    environment.globals.update(
+        point_range=formatting.point_range,
+        none=formatting.NONE,
+        export_table=lambda table: export_rows([plain(line) for line in table.exports]),
+        exports_caption=EXPORTS_CAPTION,
+    )
     return environment
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from recurra.study.report import formatting as form
-from recurra.study.report.summary import Estimate, TableSummary
+from recurra.study.report.exported_rows import EXPORTS_CAPTION, export_rows
+from recurra.study.report.summary import Estimate, TableSummary, plain
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -161,4 +162,13 @@ def published(table: TableSummary) -> str:
     return tabular(headings, rows, left=2, comment=f"{table.title}; {table.headline_split} split.") if rows else ""
 
 
-KINDS = {"results": results, "contrasts": contrasts, "tests": tests, "published": published}
+def exports(table: TableSummary) -> str:
+    """The exports of each model; empty if there are none."""
+    if not table.exports:
+        return ""
+    headings, rows = export_rows([plain(line) for line in table.exports])
+    note = f"{table.title}; {table.headline_split} split. {EXPORTS_CAPTION}"
+    return tabular(headings, rows, left=3, comment=note)
+
+
+KINDS = {"results": results, "contrasts": contrasts, "tests": tests, "published": published, "exports": exports}

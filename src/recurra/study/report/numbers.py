@@ -88,11 +88,41 @@ def published(table: TableSummary) -> Iterator[Row]:
         yield {**vars(line), **_interval("our_accuracy", score.accuracy if score else None)}
 
 
+def exports(table: TableSummary) -> Iterator[Row]:
+    """One row an export of a model."""
+    for line in table.exports:
+        yield {
+            "model": line.model,
+            "format": line.format,
+            "storage_precision": line.precision,
+            "computed": line.computed,
+            "seeds": len(line.seeds),
+            "weights_mib": line.weights_mib,
+            "folder_mib": line.folder_mib,
+            **_interval("accuracy", line.accuracy),
+            "f1": line.f1,
+            "gap_to_fp32": line.gap,
+            "gap_half": line.gap_half,
+            "largest_gap": line.largest_gap,
+            "labels_changed": line.labels_changed,
+            "only_export": line.only_export,
+            "only_reference": line.only_reference,
+            "rows": line.rows,
+            "largest_logit_difference": line.largest_logit_difference,
+            **{f"median_ms_batch_{batch}": value for batch, value in line.median_ms.items()},
+            **{f"p90_ms_batch_{batch}": value for batch, value in line.p90_ms.items()},
+            "published_accuracy": line.published[0].accuracy if line.published else None,
+            "published_size_mib": line.published[0].size_mib if line.published else None,
+            "published_ms": line.published[0].latency_ms if line.published else None,
+        }
+
+
 KINDS: dict[str, Callable[[TableSummary], Iterator[Row]]] = {
     "results": results,
     "tests": tests,
     "contrasts": contrasts,
     "published": published,
+    "exports": exports,
 }
 
 

@@ -160,3 +160,20 @@ def read_latency(
         except (ValidationError, TypeError, ValueError):
             warnings.append(f"The study's latency of run {run_id} cannot be read; the run's own measurement is shown.")
     return result, warnings
+
+
+def read_export_latency(latency: Mapping[str, Any] | None) -> tuple[dict[str, dict[str, LatencyRecord]], list[str]]:
+    """Reads the exports' part of a study's ``latency.json``.
+
+    Returns:
+        Measurements by ``RUN/EXPORT`` and batch, and one warning for each entry that cannot be read.
+    """
+    entries = (latency or {}).get("exports", {})
+    result: dict[str, dict[str, LatencyRecord]] = {}
+    warnings: list[str] = []
+    for name, batches in entries.items() if isinstance(entries, Mapping) else ():
+        try:
+            result[name] = {key: LatencyRecord.model_validate(value) for key, value in dict(batches).items()}
+        except (ValidationError, TypeError, ValueError):
+            warnings.append(f"The study's latency of export {name} cannot be read and is left out.")
+    return result, warnings

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
 from recurra.study.report.answers import ContrastLine, PublishedLine
+from recurra.study.report.export_line import ExportLine
 
 SUMMARY_VERSION = 2
 
@@ -268,6 +269,7 @@ class TableSummary:
     conclusion: str
     advice: list[Advice]
     warnings: list[str] = field(default_factory=list)
+    exports: list[ExportLine] = field(default_factory=list)
 
     @property
     def failed_audits(self) -> list[AuditLine]:
@@ -309,14 +311,14 @@ class Summary:
 
     def plain(self) -> dict[str, Any]:
         """Returns plain JSON values."""
-        values: dict[str, Any] = _plain(self)
+        values: dict[str, Any] = plain(self)
         return values
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Plain values of nested dataclasses; `dataclasses.asdict` copies every leaf as if it could change."""
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return {key: _plain(item) for key, item in vars(value).items()} if is_dataclass(value) else value
+        return {key: plain(item) for key, item in value.items()}
+    return {key: plain(item) for key, item in vars(value).items()} if is_dataclass(value) else value

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import ConfigurationError, unknown
+from recurra.study.export_record import ExportRecord
 from recurra.study.report import formatting as form
 from recurra.study.report.aggregate import NO_QUESTIONS, Questions, summarise
+from recurra.study.report.exported_rows import EXPORTS_CAPTION, export_rows
 from recurra.study.report.runs import load_runs, uncollected
 
 Plain = Mapping[str, Any]
@@ -22,6 +24,7 @@ def summarise_runs(
     *,
     failures: Mapping[str, str] | None = None,
     questions: Questions = NO_QUESTIONS,
+    exports: Sequence[ExportRecord] = (),
 ) -> dict[str, Any]:
     """Summarises run folders into plain JSON values: what ``--json`` prints and every table is made from.
 
@@ -30,13 +33,14 @@ def summarise_runs(
         latency: Content of the study's ``latency.json``, if there is one.
         failures: Reasons of failed runs that the caller knows, by run identifier.
         questions: Contrasts and published tables that the study names.
+        exports: Records of exports of these runs.
 
     Returns:
         The fields of `recurra.study.report.summary.Summary`: ``tables`` (one for each combination of data, split
         protocol, training protocol and precision), ``machines``, ``failed_runs``, ``warnings``.
     """
     finished, failed = load_runs(runs, failures)
-    return summarise(finished, latency, failed, questions=questions).plain()
+    return summarise(finished, latency, failed, questions=questions, exports=exports).plain()
 
 
 def result_rows(table: Plain) -> tuple[list[str], list[list[str]]]:
@@ -97,8 +101,8 @@ def markdown_table(summary: Plain, *, part: str = "all", link: Link | None = Non
 
     Args:
         summary: From `summarise_runs`.
-        part: ``conclusion``, ``results``, ``costs``, ``splits``, ``contrasts``, ``tests``, ``published``, ``audits``,
-            or ``all`` of them.
+        part: ``conclusion``, ``results``, ``costs``, ``splits``, ``contrasts``, ``tests``, ``published``, ``exports``,
+            ``audits``, or ``all`` of them.
         link: Gives the address of a run's record (an entry of ``runs``); the seeds then link to the records.
 
     Raises:
@@ -283,6 +287,13 @@ def _audits(table: Plain, _link: Link | None) -> str:
     return grid(["Audit", "Name", "Finding", "Concerns"], rows, left=4) if rows else "No audit was run."
 
 
+def _exports(table: Plain, _link: Link | None) -> str:
+    if not table["exports"]:
+        return ""
+    headings, rows = export_rows(table["exports"])
+    return f"{grid(headings, [[text(cell) for cell in row] for row in rows], left=3)}\n\n{EXPORTS_CAPTION}"
+
+
 _MAKERS: dict[str, Callable[[Plain, Link | None], str]] = {
     "conclusion": _conclusion,
     "results": _results,
@@ -291,6 +302,7 @@ _MAKERS: dict[str, Callable[[Plain, Link | None], str]] = {
     "contrasts": _contrasts,
     "tests": _tests,
     "published": _published,
+    "exports": _exports,
     "audits": _audits,
 }
 PARTS = ("all", *_MAKERS)

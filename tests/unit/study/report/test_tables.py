@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from exported import export_record
 from factories import RunFactory, leakage, study_latency
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.record import read_record, write_record
@@ -44,7 +45,9 @@ def project(tmp_path: Path) -> Path:
 
 def summarise_study(project: Path) -> dict:
     folder = project / "results" / "sst2"
-    return summarise_runs(*read_study(folder), questions=read_questions(folder))
+    runs, latency = read_study(folder)
+    exports = [export_record(run.name, "fp16") for run in runs if run.name.startswith("recurrent")]
+    return summarise_runs(runs, latency, questions=read_questions(folder), exports=exports)
 
 
 def test_rows_fit_the_headings_and_name_failures(project: Path) -> None:
@@ -59,7 +62,7 @@ def test_rows_fit_the_headings_and_name_failures(project: Path) -> None:
 def test_markdown_tables_are_rectangular(project: Path) -> None:
     written = markdown_table(summarise_study(project))
     blocks = re.findall(r"(?:^\|.*\|$\n?)+", written, re.MULTILINE)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     for block in blocks:
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.strip().splitlines()}
         assert len(widths) == 1

@@ -1,0 +1,173 @@
+"""Which exports a study asks for, and what has become of each."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from recurra.core.environment import available_cores
+from recurra.core.files import read_json
+from recurra.core.progress import Reporter
+from recurra.core.record import RunRecord
+from recurra.study.export_record import (
+    ExportRecord,
+    ExportRequest,
+    error_path,
+    export_folder,
+    read_export_record,
+    record_path,
+)
+from recurra.study.machine import Machine
+from recurra.study.plan import PlannedRun
+from recurra.study.process import note_failure
+from recurra.study.spec import RunConfig, StudySpec
+from recurra.study.variants import LINEAR
+
+State = Literal["done", "to do", "failed", "waits"]
+
+
+@dataclass(frozen=True)
+class PlannedExport:
+    """One export of one run.
+
+    Attributes:
+        run_id: The run.
+        request: What is asked for.
+        folder: Where it lies; its record lies beside it.
+        state: ``done`` (it has its record), ``to do``, ``failed`` (when it was last tried), ``waits`` (for its run).
+        reason: Why it failed.
+    """
+
+    run_id: str
+    request: ExportRequest
+    folder: Path
+    state: State
+    reason: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Identity within the study."""
+        return f"{self.run_id}/{self.request.name}"
+
+    def plain(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        return {
+            "run_id": self.run_id,
+            "format": self.request.format,
+            "precision": self.request.precision,
+            "state": self.state,
+            "reason": self.reason,
+            "folder": str(self.folder),
+        }
+
+
+def plan_exports(
+    spec: StudySpec, output: Path, runs: Sequence[tuple[RunConfig, RunRecord | None]]
+) -> list[PlannedExport]:
+    """Returns every export that a study asks for: each of its requests for each Transformer.
+
+    Args:
+        spec: The study.
+        output: Its folder.
+        runs: Its runs with their records, if they have one.
+
+    Raises:
+        CheckpointError: If the record of an export cannot be trusted.
+    """
+    return [
+        _look_at(output, config, record, request)
+        for config, record in runs
+        if config.model != LINEAR
+        for request in spec.exports
+    ]
+
+
+def exports_of(spec: StudySpec, output: Path, runs: Sequence[PlannedRun]) -> list[PlannedExport]:
+    """Returns every export of a planned study; reads no record if it asks for none.
+
+    Raises:
+        CheckpointError: If a record cannot be trusted.
+    """
+    if not spec.exports:
+        return []
+    # A refused record is told with the runs; here it counts as one that is not there.
+    return plan_exports(spec, output, [(run.config, run.record if run.state == "done" else None) for run in runs])
+
+
+def _look_at(output: Path, config: RunConfig, record: RunRecord | None, request: ExportRequest) -> PlannedExport:
+    folder = export_folder(output, config.run_id, request)
+    if record is None:
+        return PlannedExport(config.run_id, request, folder, "waits")
+    path = record_path(folder)
+    present = read_export_record(path) if path.exists() else None
+    if present is not None and fits(present, record):
+        return PlannedExport(config.run_id, request, folder, "done")
+    try:
+        reason = str(read_json(error_path(folder))["error"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return PlannedExport(config.run_id, request, folder, "to do")
+    return PlannedExport(config.run_id, request, folder, "failed", reason)
+
+
+def fits(export: ExportRecord, record: RunRecord) -> bool:
+    """Whether an export was made of this very run: a run that was deleted and trained anew is another."""
+    return export.run_id == record.run_id and (record.content_hash or export.record_hash) == export.record_hash
+
+
+def describe_exports(exports: Sequence[PlannedExport]) -> str:
+    """Says in one line what is asked for and how far it is; nothing if nothing is asked for."""
+    if not exports:
+        return ""
+    counts = Counter(export.state for export in exports)
+    names = dict.fromkeys(f"{export.request.format} in {export.request.precision}" for export in exports)
+    states = ", ".join(f"{number} {state}" for state, number in counts.items())
+    return f"exports: {len(exports)} ({', '.join(names)}), {states}"
+
+
+def make_exports(exports: Sequence[PlannedExport], output: Path, machine: Machine, reporter: Reporter) -> None:
+    """Makes and evaluates exports in a process of their own; one that fails leaves its reason and stops no other.
+
+    Args:
+        exports: Those without a record, of finished runs.
+        output: The study's folder.
+        machine: Where data lie; ``threads`` 0 takes all cores.
+        reporter: For progress.
+    """
+    if not exports:
+        return
+    reporter.say(f"making and evaluating {len(exports)} exports")
+    work = [{"run_id": item.run_id, **item.request.plain()} for item in exports]
+    threads = machine.threads or available_cores()
+    last = ""
+    with subprocess.Popen(
+        [sys.executable, "-m", "recurra.study.exporting", str(output), machine.to_json(), str(threads)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdin is not None and process.stderr is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(json.dumps(work))
+        for line in process.stderr:
+            last = line.strip() or last
+            reporter.say(line.rstrip("\n"))
+    code = process.returncode
+    for item in exports if code else ():
+        if not record_path(item.folder).exists() and not error_path(item.folder).exists():
+            cause = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+            note_failure_at(item.folder, f"{cause}: {last or 'no message'}", kind="RunError", code=max(code, 1))
+
+
+def note_failure_at(folder: Path, reason: str, *, kind: str, code: int) -> None:
+    """Leaves the reason of a failed export beside its place."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    note_failure(folder.parent, reason, kind=kind, code=code, name=error_path(folder).name)

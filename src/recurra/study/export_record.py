@@ -1,0 +1,163 @@
+"""What a study asks to be exported, and the record of one export: how the stored model did on the run's own splits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError, model_validator
+
+from recurra.core.configuration import Settings, content_hash
+from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.core.files import read_json, write_json
+from recurra.core.record import CodeRecord, EnvironmentRecord, MetricsRecord
+from recurra.deployment.computation import Computation
+from recurra.deployment.formats import check_format
+from recurra.deployment.manifest import CheckRecord
+
+EXPORTS_NAME = "exports"
+SCHEMA_VERSION = 1
+_ERROR_SUFFIX = ".error.json"
+
+
+class ExportRequest(Settings):
+    """One export of every Transformer of a study, once it is trained.
+
+    Attributes:
+        format: A key of `recurra.deployment.formats.FORMATS`.
+        precision: Precision of the stored weights.
+    """
+
+    format: str = "safetensors"
+    precision: str
+
+    @model_validator(mode="after")
+    def _known(self) -> ExportRequest:
+        try:
+            check_format(self.format, self.precision)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def name(self) -> str:
+        """Name of the folder and of the record."""
+        return f"{self.format}-{self.precision}"
+
+
+class ExportedSplit(Settings):
+    """The export and the run's model, computed in FP32, on the same rows.
+
+    Attributes:
+        metrics: Of the export.
+        reference: Of the run's model.
+        labels_changed: Rows that got another label.
+        only_export: Rows that only the export got right.
+        only_reference: Rows that only the run's model got right.
+    """
+
+    metrics: MetricsRecord
+    reference: MetricsRecord
+    labels_changed: int
+    only_export: int
+    only_reference: int
+
+
+class ExportRecord(Settings):
+    """What became of one export of one run.
+
+    Attributes:
+        schema_version: Of this file.
+        content_hash: Hash of everything else in it.
+        run_id: The run.
+        record_hash: Hash of its record: with another record the export is another.
+        format: As asked for.
+        precision: Precision of the stored weights.
+        created: When.
+        code: Which version made it.
+        environment: Where it was evaluated.
+        computation: How.
+        weights_bytes: Size of the file with the weights.
+        folder_bytes: Size of all files of the export.
+        splits: Each reported split.
+        check: What the export's own check found.
+    """
+
+    schema_version: Literal[1] = 1
+    content_hash: str = ""
+    run_id: str
+    record_hash: str
+    format: str
+    precision: str
+    created: str
+    code: CodeRecord
+    environment: EnvironmentRecord
+    computation: Computation
+    weights_bytes: int
+    folder_bytes: int
+    splits: dict[str, ExportedSplit]
+    check: CheckRecord
+
+    def hashed(self) -> str:
+        """The hash of everything but the hash."""
+        return content_hash({**self.plain(), "content_hash": ""}, length=64)
+
+
+def export_folder(output: Path, run_id: str, request: ExportRequest) -> Path:
+    """Where an export of a study lies; its record lies beside it."""
+    return output / EXPORTS_NAME / run_id / request.name
+
+
+def record_path(folder: Path) -> Path:
+    """The record of the export in a folder."""
+    return folder.with_name(f"{folder.name}.json")
+
+
+def error_path(folder: Path) -> Path:
+    """Why the export in a folder failed when it was last tried."""
+    return folder.with_name(f"{folder.name}{_ERROR_SUFFIX}")
+
+
+def write_export_record(folder: Path, record: ExportRecord) -> None:
+    """Writes the record beside the export, atomically and with its hash."""
+    whole = record.model_copy(update={"content_hash": record.hashed()})
+    write_json(record_path(folder), whole.plain())
+
+
+def read_export_record(path: Path) -> ExportRecord:
+    """Reads the record of an export.
+
+    Raises:
+        CheckpointError: If it cannot be read, a newer version wrote it, or it was changed.
+    """
+    try:
+        values = read_json(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"'{path}' cannot be read as a record of an export ({error}); delete it") from error
+    version = values.get("schema_version") if isinstance(values, dict) else None
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise CheckpointError(
+            f"'{path}' has schema {version}, this version reads up to {SCHEMA_VERSION}; upgrade recurra"
+        )
+    try:
+        record = ExportRecord.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CheckpointError(f"'{path}' is not a record of an export: '{where}': {first['msg']}; delete it") from error
+    if record.content_hash != record.hashed():
+        raise CheckpointError(
+            f"'{path}' was changed after it was written: its content does not fit its hash; restore it, "
+            "or delete it to export again"
+        )
+    return record
+
+
+def load_export_records(output: Path) -> list[ExportRecord]:
+    """Every export record of a study's folder, by run and name.
+
+    Raises:
+        CheckpointError: If one cannot be trusted.
+    """
+    paths = sorted((output / EXPORTS_NAME).glob("*/*.json"))
+    return [read_export_record(path) for path in paths if not path.name.endswith(_ERROR_SUFFIX)]

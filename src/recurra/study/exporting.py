@@ -1,0 +1,177 @@
+"""Exports of finished runs: made, evaluated, recorded. ``python -m recurra.study.exporting OUTPUT MACHINE THREADS``."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recurra.core.environment import code_record, environment_record
+from recurra.core.errors import DataError, RecurraError
+from recurra.core.progress import Reporter
+from recurra.core.record import RunRecord, read_record
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.data.dataset import TextSplit
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.manifest import ExportManifest
+from recurra.evaluation.metrics import evaluate_logits
+from recurra.models.quiet import quieten_libraries
+from recurra.study.export_plan import note_failure_at
+from recurra.study.export_record import (
+    ExportedSplit,
+    ExportRecord,
+    ExportRequest,
+    error_path,
+    export_folder,
+    write_export_record,
+)
+from recurra.study.machine import Machine
+from recurra.study.plan import RUNS_NAME
+from recurra.study.run import accelerator_name
+from recurra.study.worker import end_with_parent
+
+WEIGHT_SUFFIXES = (".safetensors", ".onnx")
+Logits = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """A run's model, computed in FP32 on the splits that the run reports."""
+
+    run: Path
+    record: RunRecord
+    splits: dict[str, TextSplit]
+    logits: dict[str, Logits]
+
+    @classmethod
+    def of(cls, run: Path, data_root: Path | None) -> Reference:
+        """Reads a run and computes its splits.
+
+        Raises:
+            DataError: If the data are not those of the record any more.
+        """
+        record = read_record(run)
+        dataset = load_dataset(DataConfig.parse(record.config["data"], source="record"), data_root)
+        if dataset.fingerprint != record.data.fingerprint:
+            raise DataError(
+                f"the data of '{record.run_id}' have changed (fingerprint {dataset.fingerprint}, recorded "
+                f"{record.data.fingerprint}): an export cannot be evaluated on what the run was; restore them"
+            )
+        splits = {name: dataset.splits[name] for name in record.data.reported_splits}
+        classifier = Classifier.from_run(run, precision="fp32")
+        return cls(run, record, splits, {name: logits_of(classifier, split) for name, split in splits.items()})
+
+    def compare(self, classifier: Classifier) -> dict[str, ExportedSplit]:
+        """Evaluates an export on the same rows."""
+        return {
+            name: compare_split(logits_of(classifier, split), self.logits[name], split.labels)
+            for name, split in self.splits.items()
+        }
+
+
+def logits_of(classifier: Classifier, split: TextSplit) -> Logits:
+    """Logits of a split's texts, which are clean."""
+    return classifier.logits(split.texts, clean=False)
+
+
+def compare_split(logits: Logits, reference: Logits, labels: npt.NDArray[np.int64]) -> ExportedSplit:
+    """Holds two models against each other on rows with labels ``(rows,)``."""
+    ours, theirs = logits.argmax(axis=1), reference.argmax(axis=1)
+    return ExportedSplit(
+        metrics=evaluate_logits(logits, labels),
+        reference=evaluate_logits(reference, labels),
+        labels_changed=int((ours != theirs).sum()),
+        only_export=int(((ours == labels) & (theirs != labels)).sum()),
+        only_reference=int(((ours != labels) & (theirs == labels)).sum()),
+    )
+
+
+def make_export(reference: Reference, request: ExportRequest, output: Path, machine: Machine) -> ExportRecord:
+    """Exports a run, evaluates the export and writes its record last.
+
+    Raises:
+        RecurraError: Why there is none.
+    """
+    folder = export_folder(output, reference.record.run_id, request)
+    options = ExportOptions(
+        format=request.format, precision=request.precision, overwrite=True, data_root=machine.data_root
+    )
+    manifest = export_run(reference.run, folder, options)
+    classifier = Classifier.from_export(folder)
+    assert classifier.computation is not None
+    record = ExportRecord(
+        run_id=reference.record.run_id,
+        record_hash=manifest.record_hash,
+        format=request.format,
+        precision=request.precision,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        code=code_record(),
+        environment=environment_record(
+            threads=torch.get_num_threads(),
+            precision=classifier.computation.compute_precision,
+            accelerator=accelerator_name(),
+        ),
+        computation=classifier.computation,
+        weights_bytes=weights_bytes(manifest),
+        folder_bytes=manifest.size_bytes,
+        splits=reference.compare(classifier),
+        check=manifest.check,
+    )
+    write_export_record(folder, record)
+    error_path(folder).unlink(missing_ok=True)
+    return record
+
+
+def weights_bytes(manifest: ExportManifest) -> int:
+    """Size of the file that holds the weights."""
+    return sum(entry.size_bytes for name, entry in manifest.files.items() if Path(name).suffix in WEIGHT_SUFFIXES)
+
+
+def main(arguments: list[str], work: list[dict[str, Any]]) -> int:
+    """Makes exports, run by run; what fails leaves its reason beside its place.
+
+    Args:
+        arguments: The study's folder, the machine as JSON, threads.
+        work: ``run_id``, ``format`` and ``precision`` of each.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    quieten_libraries()
+    output, machine, reporter = Path(arguments[0]), Machine.from_json(arguments[1]), Reporter()
+    torch.set_num_threads(int(arguments[2]))
+    for run_id, items in itertools.groupby(work, key=lambda item: str(item["run_id"])):
+        requests = [ExportRequest(format=item["format"], precision=item["precision"]) for item in items]
+        _export_one_run(run_id, requests, output, machine, reporter)
+    return 0
+
+
+def _export_one_run(
+    run_id: str, requests: list[ExportRequest], output: Path, machine: Machine, reporter: Reporter
+) -> None:
+    reference: Reference | None = None
+    for request in requests:
+        folder = export_folder(output, run_id, request)
+        try:
+            reference = reference or Reference.of(output / RUNS_NAME / run_id, machine.data_root)
+            record = make_export(reference, request, output, machine)
+        except RecurraError as error:
+            reporter.say(f"{run_id}/{request.name}: error: {error}")
+            note_failure_at(folder, str(error), kind=type(error).__name__, code=error.exit_code)
+            continue
+        size = record.weights_bytes / 2**20
+        reporter.say(f"{run_id}/{request.name}: {size:.2f} MiB, {record.computation.describe()}")
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    sys.exit(main(sys.argv[1:], json.loads(sys.stdin.read())))

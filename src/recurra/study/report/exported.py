@@ -1,0 +1,138 @@
+"""The exports of a table's models: size, accuracy and time of the same weights, stored in each precision."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from recurra.core.record import LatencyRecord, MetricsRecord
+from recurra.evaluation.significance import mean_interval
+from recurra.study.export_record import ExportRecord
+from recurra.study.published import PUBLISHED
+from recurra.study.questions import PublishedReference
+from recurra.study.report.estimates import accuracy_estimate
+from recurra.study.report.export_line import ExportLine, PublishedExport
+from recurra.study.report.grouping import TableRuns
+from recurra.study.report.runs import LoadedRun
+
+MIB = 2**20
+# Narrower beside wider, in the order in which a reader asks for them.
+_ORDER = ("fp32", "bf16", "fp16", "int8")
+
+
+def export_lines(
+    table: TableRuns,
+    exports: Sequence[ExportRecord],
+    measured: Mapping[str, Mapping[str, LatencyRecord]],
+    references: Sequence[PublishedReference] | None,
+) -> list[ExportLine]:
+    """Summarises the exports of each model over its seeds, models in the table's order.
+
+    Args:
+        table: The runs of the table.
+        exports: Every export record of the study; those of other runs are left out.
+        measured: Latencies by ``RUN/EXPORT`` and batch.
+        references: Published tables that the study names.
+    """
+    by_run: dict[str, list[ExportRecord]] = defaultdict(list)
+    for record in exports:
+        by_run[record.run_id].append(record)
+    lines = []
+    for label, runs in table.groups.items():
+        kinds: dict[tuple[str, str], list[tuple[LoadedRun, ExportRecord]]] = defaultdict(list)
+        for run in runs:
+            for record in by_run.get(run.record.run_id, []):
+                if table.headline in record.splits:
+                    kinds[record.format, record.precision].append((run, record))
+        for kind in sorted(kinds, key=lambda item: (item[0] != "safetensors", item[0], _ORDER.index(item[1]))):
+            lines.append(_line(label, table, kinds[kind], measured, references))
+    return lines
+
+
+def _line(
+    label: str,
+    table: TableRuns,
+    members: Sequence[tuple[LoadedRun, ExportRecord]],
+    measured: Mapping[str, Mapping[str, LatencyRecord]],
+    references: Sequence[PublishedReference] | None,
+) -> ExportLine:
+    records = [record for _, record in members]
+    first = records[0]
+    splits = [record.splits[table.headline] for record in records]
+    gaps = [split.metrics.accuracy - split.reference.accuracy for split in splits]
+    rows = sum(split.metrics.rows for split in splits)
+    return ExportLine(
+        model=label,
+        format=first.format,
+        precision=first.precision,
+        computed="; ".join(dict.fromkeys(_computed(record) for record in records)),
+        seeds=[run.record.seed for run, _ in members],
+        weights_mib=statistics.median(record.weights_bytes for record in records) / MIB,
+        folder_mib=statistics.median(record.folder_bytes for record in records) / MIB,
+        accuracy=accuracy_estimate([split.metrics for split in splits]),
+        f1=statistics.fmean(split.metrics.f1 for split in splits),
+        gap=statistics.fmean(gaps),
+        gap_half=_half(gaps),
+        largest_gap=max(gaps, key=abs),
+        labels_changed=sum(split.labels_changed for split in splits),
+        only_export=sum(split.only_export for split in splits),
+        only_reference=sum(split.only_reference for split in splits),
+        rows=rows,
+        largest_logit_difference=max(record.check.largest_logit_difference for record in records),
+        median_ms=_times(members, measured, "median_ms"),
+        p90_ms=_times(members, measured, "p90_ms"),
+        published=_published(first, members[0][0], [split.metrics for split in splits], references),
+    )
+
+
+def _computed(record: ExportRecord) -> str:
+    how = record.computation
+    return f"{how.compute_precision}, {how.engine} on {how.device}"
+
+
+def _half(values: Sequence[float]) -> float | None:
+    """Half the 95 % interval over seeds; none for a single seed. Equal values vary by nothing."""
+    if len(values) < 2:
+        return None
+    mean, _, low, _ = mean_interval(values)
+    return 0.0 if low is None else float(mean - low)
+
+
+def _times(
+    members: Sequence[tuple[LoadedRun, ExportRecord]],
+    measured: Mapping[str, Mapping[str, LatencyRecord]],
+    field: str,
+) -> dict[str, float]:
+    by_batch: dict[int, list[float]] = defaultdict(list)
+    for _, record in members:
+        for timing in measured.get(f"{record.run_id}/{record.format}-{record.precision}", {}).values():
+            by_batch[timing.batch_size].append(float(getattr(timing, field)))
+    return {str(batch): statistics.median(values) for batch, values in sorted(by_batch.items())}
+
+
+def _published(
+    record: ExportRecord,
+    run: LoadedRun,
+    metrics: Sequence[MetricsRecord],
+    references: Sequence[PublishedReference] | None,
+) -> list[PublishedExport]:
+    """Published figures of the same preset in the same precision, where the study names them."""
+    data = run.record.config.get("data")
+    settings = data if isinstance(data, dict) else {}
+    preset = run.record.model.preset
+    ours = statistics.fmean(item.accuracy for item in metrics)
+    return [
+        PublishedExport(
+            source=published.source,
+            protocol=published.protocol,
+            accuracy=published.figures[preset].accuracy,
+            size_mib=published.sizes_mib.get(preset),
+            latency_ms=published.figures[preset].latency_ms,
+            difference=ours - published.figures[preset].accuracy,
+        )
+        for reference in references or ()
+        if reference.precision is not None and reference.fits(settings, record.precision)
+        for published in [PUBLISHED[reference.table]]
+        if preset in published.figures
+    ]
