@@ -14,9 +14,10 @@ from recurra.cli.output import print_json, print_table
 def export(
     run: options.Run,
     output: options.Output,
-    format_name: Annotated[str, typer.Option("--format", "-f", help="safetensors.")] = "safetensors",
+    format_name: Annotated[str, typer.Option("--format", "-f", help="safetensors or onnx.")] = "safetensors",
     precision: Annotated[
-        str, typer.Option("--precision", "-p", help="Precision of the stored weights: fp32, bf16 or fp16.")
+        str,
+        typer.Option("--precision", "-p", help="Precision of the stored weights: fp32, bf16, fp16; onnx: fp32, int8."),
     ] = "fp32",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that lies there.")] = False,
     rows: Annotated[

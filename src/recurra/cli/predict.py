@@ -42,16 +42,19 @@ def predict(
     from recurra.core.memory import keep_freed_memory, use_huge_pages
     from recurra.core.progress import Reporter
     from recurra.deployment.classifier import Classifier
+    from recurra.deployment.manifest import needs_torch
     from recurra.deployment.prediction import source_chunks
     from recurra.deployment.writers import check_output
-    from recurra.models.quiet import quieten_libraries
 
     if output is not None:
         check_output(output, source)
     chunks = source_chunks(texts or [], source, text_column)
     # A file that cannot be read is told before the model is loaded.
     first = next(chunks, None)
-    quieten_libraries()
+    if needs_torch(run):
+        from recurra.models.quiet import quieten_libraries
+
+        quieten_libraries()
     keep_freed_memory()
     use_huge_pages()
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)

@@ -23,6 +23,7 @@ from recurra.data.dataset import TextSplit
 from recurra.data.vocabulary import tokenizer_hash
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 logger = logging.getLogger(__name__)
@@ -66,19 +67,19 @@ class EncodedSplit:
 
 
 def encode_texts(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, max_length: int
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerFast | Tokenizer, max_length: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     """Tokenises cleaned texts.
 
     Args:
         texts: Cleaned texts.
-        tokenizer: Any fast tokenizer.
+        tokenizer: Any fast tokenizer, or one of the tokenizers library itself.
         max_length: Longest row in tokens, special tokens included; what is beyond is cut.
 
     Returns:
         Flat ids ``(tokens,)`` and offsets ``(rows + 1,)``.
     """
-    backend = tokenizer.backend_tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     rows: list[npt.NDArray[np.int32]] = []
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
     backend.no_padding()

@@ -10,12 +10,10 @@ import numpy.typing as npt
 import torch
 
 from recurra.data.batching import sorted_batches
+from recurra.deployment.rows import TOKENS_A_ROW, Integers, budget_batches, padded_ids
 
-Integers = npt.NDArray[np.int64]
 Batch = tuple[Integers, Mapping[str, torch.Tensor]]
 
-# A batch of packed rows has as many tokens as `batch_size` rows of this length.
-TOKENS_A_ROW = 32
 # Packed rows are filled up to a few sizes only: whole batches, eighths of one, and powers of two from here.
 _LEAST_TOKENS = 16
 _ROWS_STEP = 32
@@ -60,18 +58,6 @@ class FlatRows:
             yield rows, pack_rows(self.input_ids, self.offsets[rows], lengths[rows], self.pad, budget=fill or None)
 
 
-def budget_batches(lengths: Integers, budget: int) -> Iterator[Integers]:
-    """Cuts rows, sorted by length, into batches of at most ``budget`` tokens, but of one row at least."""
-    order = np.argsort(-lengths, kind="stable")
-    ends = np.cumsum(lengths[order])
-    start = 0
-    while start < len(order):
-        before = ends[start] - lengths[order[start]]
-        end = max(int(np.searchsorted(ends, before + budget, side="right")), start + 1)
-        yield order[start:end]
-        start = end
-
-
 def filled_size(tokens: int, budget: int) -> int:
     """Returns the least size of at least ``tokens`` among powers of two, eighths of ``budget`` and their multiples."""
     step = max(budget // 8, _LEAST_TOKENS)
@@ -109,11 +95,7 @@ def pad_rows(
     input_ids: npt.NDArray[np.int32], starts: Integers, lengths: Integers, pad: int
 ) -> dict[str, torch.Tensor]:
     """Cuts rows out of flat ids and pads them on the right to the longest; without padding there is no mask."""
-    width = int(lengths.max())
-    columns = np.arange(width)
-    keep = columns < lengths[:, None]
-    positions = np.minimum(starts[:, None] + columns, len(input_ids) - 1)
-    padded = np.where(keep, input_ids[positions], pad).astype(np.int64)
+    padded, keep = padded_ids(input_ids, starts, lengths, pad)
     inputs = {"input_ids": torch.from_numpy(padded)}
     if not keep.all():
         inputs["attention_mask"] = torch.from_numpy(keep)

@@ -54,29 +54,42 @@ class Classifier:
 
     @classmethod
     def open(
-        cls, folder: Path | str, *, precision: str | None = None, batch_size: int = DEFAULT_BATCH_SIZE
+        cls,
+        folder: Path | str,
+        *,
+        precision: str | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        threads: int = 0,
     ) -> Classifier:
         """Reads a finished run folder or an export, whichever it is; see `from_run` and `from_export`."""
-        read = cls.from_export if is_export(folder) else cls.from_run
-        return read(folder, precision=precision, batch_size=batch_size)
+        if is_export(folder):
+            return cls.from_export(folder, precision=precision, batch_size=batch_size, threads=threads)
+        return cls.from_run(folder, precision=precision, batch_size=batch_size)
 
     @classmethod
     def from_export(
-        cls, folder: Path | str, *, precision: str | None = None, batch_size: int = DEFAULT_BATCH_SIZE
+        cls,
+        folder: Path | str,
+        *,
+        precision: str | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        threads: int = 0,
     ) -> Classifier:
         """Reads a folder made by ``recurra export``; every file is held against its hash first.
 
         Args:
             folder: Folder with ``export.json``.
             precision: Precision to compute in: ``fp32`` or ``bf16``, ``fp16`` on an accelerator; none takes that of the
-                stored weights, and FP32 for FP16 on a CPU.
+                stored weights, and FP32 for FP16 on a CPU. An ONNX export has its own and no other.
             batch_size: Texts of 32 tokens a batch: more of shorter texts, fewer of longer ones.
+            threads: Threads of ONNX Runtime; 0 takes all cores. Those of torch are set in torch.
 
         Raises:
             CheckpointError: If it is not an export, not whole, or was changed.
+            UnavailableError: If it is an ONNX export and ONNX Runtime is not installed.
         """
         manifest = read_export(folder)
-        engine = load_export_engine(Path(folder), manifest, precision=precision)
+        engine = load_export_engine(Path(folder), manifest, precision=precision, threads=threads)
         return cls(engine, manifest.label_names, batch_size=batch_size, computation=engine.computation)
 
     @classmethod
@@ -177,6 +190,19 @@ def load_engine(
     return TransformerEngine.load(folder, precision=precision, preferred=preferred, max_length=max_length)
 
 
-def load_export_engine(folder: Path, manifest: ExportManifest, *, precision: str | None) -> LoadedEngine:
+def load_export_engine(
+    folder: Path, manifest: ExportManifest, *, precision: str | None = None, threads: int = 0
+) -> LoadedEngine:
     """Reads the model of an export whose files are those of its manifest."""
+    if manifest.format == "onnx":
+        from recurra.deployment.onnx_engine import OnnxEngine
+
+        return OnnxEngine.load(
+            folder,
+            precision=manifest.precision,
+            max_length=manifest.max_length,
+            pad_token_id=manifest.pad_token_id,
+            requested=precision,
+            threads=threads,
+        )
     return load_engine(folder, kind="transformer", precision=precision, max_length=manifest.max_length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,9 @@ from recurra.core.record import RECORD_NAME, RunRecord, read_record
 from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
 from recurra.deployment.card import CARD_NAME, render_card
 from recurra.deployment.check import choose_rows, compare_logits, judge_check
-from recurra.deployment.classifier import DEFAULT_BATCH_SIZE, load_engine
+from recurra.deployment.classifier import DEFAULT_BATCH_SIZE, LoadedEngine, load_engine
 from recurra.deployment.engines import TransformerEngine
-from recurra.deployment.formats import check_format
+from recurra.deployment.formats import check_format, check_packages
 from recurra.deployment.manifest import (
     RUN_RECORD_NAME,
     CheckRecord,
@@ -29,6 +30,8 @@ from recurra.deployment.manifest import (
     is_export,
     write_manifest,
 )
+from recurra.deployment.onnx_engine import MODEL_NAME as ONNX_NAME
+from recurra.deployment.onnx_engine import OnnxEngine
 from recurra.deployment.weights import write_safetensors, write_tokenizer
 from recurra.models.loading import WEIGHTS_NAME
 
@@ -70,12 +73,14 @@ def export_run(
     Raises:
         CheckpointError: If the run is not finished, damaged, or not ours.
         ConfigurationError: For an unknown format or precision, or a linear model.
+        UnavailableError: If a package that the format needs is not installed.
         StorageError: If the output is there already, lies inside the run, or cannot be written.
         AuditError: If the export does not compute what the run's model computes; nothing is written then.
     """
     run, output, options = Path(run), Path(output), options or ExportOptions()
     reporter = reporter or Reporter(quiet=True)
     check_format(options.format, options.precision)
+    check_packages(options.format)
     record = _read_run(run)
     check_place(run, output, overwrite=options.overwrite)
     rows = choose_rows(record, file=options.rows_file, text_column=options.text_column, data_root=options.data_root)
@@ -87,7 +92,7 @@ def export_run(
     with atomic_folder(output, replace=options.overwrite) as folder:
         reporter.say(f"writing {options.format} in {options.precision}")
         weights_name = _write_model(source, options, folder)
-        engine = load_engine(folder, kind="transformer", max_length=source.engine.max_length)
+        engine = _load(source, options, folder)
         logits = engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
         check = compare_logits(rows, reference, logits, by=engine.computation, reference_by=source.engine.computation)
         judge_check(check, options.precision)
@@ -143,9 +148,27 @@ def _max_length(record: RunRecord) -> int:
 
 def _write_model(source: _Source, options: ExportOptions, folder: Path) -> str:
     """Writes weights, configuration and tokenizer; returns the name of the file with the weights."""
-    write_safetensors(source.run / MODEL, options.precision, folder)
     write_tokenizer(source.engine.tokenizer, source.engine.max_length, folder)
+    if options.format == "onnx":
+        from recurra.deployment.onnx_export import write_onnx
+
+        metadata = {"run_id": source.record.run_id, "labels": json.dumps(source.record.data.label_names)}
+        write_onnx(source.engine.model, options.precision, source.engine.max_length, folder, metadata)
+        return ONNX_NAME
+    write_safetensors(source.run / MODEL, options.precision, folder)
     return WEIGHTS_NAME
+
+
+def _load(source: _Source, options: ExportOptions, folder: Path) -> LoadedEngine:
+    """Reads what was written as a user's program will."""
+    if options.format == "onnx":
+        return OnnxEngine.load(
+            folder,
+            precision=options.precision,
+            max_length=source.engine.max_length,
+            pad_token_id=source.engine.pad_token_id,
+        )
+    return load_engine(folder, kind="transformer", max_length=source.engine.max_length)
 
 
 def _describe(

@@ -117,6 +117,11 @@ def is_export(folder: Path | str) -> bool:
     return (Path(folder) / MANIFEST_NAME).is_file()
 
 
+def needs_torch(folder: Path | str) -> bool:
+    """Whether reading a run or an export takes torch and transformers: all but ONNX exports do."""
+    return not is_export(folder) or read_manifest(folder).format != "onnx"
+
+
 def describe_file(path: Path) -> FileEntry:
     """Size and hash of a file."""
     with path.open("rb") as stream:

@@ -108,7 +108,7 @@ def make_export(reference: Reference, request: ExportRequest, output: Path, mach
         format=request.format, precision=request.precision, overwrite=True, data_root=machine.data_root
     )
     manifest = export_run(reference.run, folder, options)
-    classifier = Classifier.from_export(folder)
+    classifier = Classifier.from_export(folder, threads=torch.get_num_threads())
     assert classifier.computation is not None
     record = ExportRecord(
         run_id=reference.record.run_id,

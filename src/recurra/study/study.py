@@ -14,6 +14,7 @@ from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.errors import StorageError
 from recurra.core.files import FolderLock, read_json, write_text
 from recurra.core.progress import Reporter
+from recurra.deployment.formats import check_packages
 from recurra.study.cluster import Cluster
 from recurra.study.executor import Executor, LocalExecutor
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
@@ -97,7 +98,9 @@ def run_study(
     planned = plan_study(spec, output)
     refuse_untrusted(planned)
     # A record of an export that cannot be trusted is told before anything is started.
-    exports_of(spec, output, planned)
+    asked = exports_of(spec, output, planned)
+    for request in {item.request.format: item.request for item in asked if item.state != "done"}.values():
+        check_packages(request.format)
     pending = [run.config for run in planned if run.state != "done"]
     preflight(pending, machine)
     if cluster is not None and pending:

@@ -106,7 +106,7 @@ def _time_data(members: list[Timed], machine: Machine, threads: int) -> dict[str
     calls: dict[str, Callable[[Any], Any]] = {}
     precision: dict[str, str] = {}
     for item in representatives.values():
-        classifier = Classifier.open(item.folder)
+        classifier = Classifier.open(item.folder, threads=threads)
         calls[item.name] = partial(classifier.logits, clean=False)
         assert classifier.computation is not None
         of_run = item.record.environment.precision

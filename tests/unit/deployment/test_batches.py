@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurra.deployment.batches import FlatRows, budget_batches, filled_size, pack_rows, pad_rows
+from recurra.deployment.batches import FlatRows, filled_size, pack_rows, pad_rows
+from recurra.deployment.rows import budget_batches
 
 LENGTHS = st.lists(st.integers(1, 70), min_size=1, max_size=80)
 

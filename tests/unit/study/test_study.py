@@ -10,7 +10,7 @@ import pytest
 
 from factories import RunFactory, leakage
 from recurra.cli.main import main
-from recurra.core.errors import CheckpointError, StorageError
+from recurra.core.errors import CheckpointError, StorageError, UnavailableError
 from recurra.core.files import FolderLock, read_json, write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record, write_record
@@ -201,3 +201,13 @@ def test_a_damaged_latency_file_counts_as_none(tmp_path: Path) -> None:
     assert read_latency_file(tmp_path) is None
     write_json(tmp_path / "latency.json", {"runs": {}})
     assert read_latency_file(tmp_path) == {"runs": {}}
+
+
+def test_a_study_that_asks_for_onnx_without_the_package_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    study = spec(exports=[{"format": "onnx", "precision": "int8"}])
+    with pytest.raises(UnavailableError, match=r"needs the package onnx; pip install 'recurra\[onnx\]'"):
+        run(study, tmp_path / "out")
+    assert MadeUp.started == [] and not (tmp_path / "out").exists()

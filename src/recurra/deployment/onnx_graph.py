@@ -1,0 +1,152 @@
+"""Building blocks of an ONNX graph: nodes, weights that stand once whatever refers to them, and linear maps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from recurra.core.environment import code_record
+
+# Old enough for any runtime of the last years; reductions take their axes as attributes.
+OPSET = 17
+IR_VERSION = 8
+
+Array = npt.NDArray[Any]
+
+
+class Graph:
+    """The nodes of a graph, or of the body of a loop in it. A body sees the outer graph's values and weights.
+
+    Args:
+        outer: The graph that the body stands in; none for the main graph.
+    """
+
+    def __init__(self, outer: Graph | None = None) -> None:
+        self.outer = outer
+        self.nodes: list[onnx.NodeProto] = []
+        self._top: Graph = outer._top if outer else self
+        if outer is None:
+            self.weights: dict[str, onnx.TensorProto] = {}
+            self._names = 0
+            self._scalars: dict[tuple[str, bytes], str] = {}
+
+    def op(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
+        """Adds a node; returns the name of its output, or a list of names."""
+        names = [self._name(kind) for _ in range(outputs)]
+        self.nodes.append(helper.make_node(kind, list(inputs), names, **attributes))
+        return names[0] if outputs == 1 else names
+
+    def weight(self, name: str, values: Array) -> str:
+        """Makes a weight known by its name, once; it is stored in the main graph."""
+        if name not in self._top.weights:
+            self._top.weights[name] = numpy_helper.from_array(np.asarray(values, order="C"), name)
+        return name
+
+    def constant(self, value: Any, dtype: npt.DTypeLike) -> str:
+        """A small constant, stored once for each value."""
+        array = np.asarray(value, dtype=dtype)
+        key = (f"{array.dtype}{array.shape}", array.tobytes())
+        if key not in self._top._scalars:
+            self._top._scalars[key] = self.weight(f"constant_{len(self._top._scalars)}", array)
+        return self._top._scalars[key]
+
+    def numbers(self, *values: int) -> str:
+        """A constant vector of whole numbers, as shapes, axes and slices take them."""
+        return self.constant(values, np.int64)
+
+    def number(self, value: float) -> str:
+        """A constant FP32 number."""
+        return self.constant(value, np.float32)
+
+    def slice(self, value: str, start: int, end: int, axis: int) -> str:
+        """Part of a value along one axis."""
+        parts = (self.numbers(start), self.numbers(end), self.numbers(axis))
+        return str(self.op("Slice", value, *parts))
+
+    def loop(self, trips: str, state: str, body: Graph, *, iteration: str, inner: str, result: str) -> str:
+        """Adds a loop that carries one state.
+
+        Args:
+            trips: Number of iterations, a whole number ``()``.
+            state: The state before the first.
+            body: The nodes of one iteration.
+            iteration: Name by which the body knows the iteration's number.
+            inner: Name by which the body knows the state.
+            result: The state that the body computes.
+        """
+        going, goes_on = self._name("going"), self._name("goes_on")
+        body.nodes.append(helper.make_node("Identity", [going], [goes_on]))
+        graph = helper.make_graph(
+            body.nodes,
+            "recurrence",
+            [
+                helper.make_tensor_value_info(iteration, TensorProto.INT64, []),
+                helper.make_tensor_value_info(going, TensorProto.BOOL, []),
+                helper.make_tensor_value_info(inner, TensorProto.FLOAT, None),
+            ],
+            [
+                helper.make_tensor_value_info(goes_on, TensorProto.BOOL, []),
+                helper.make_tensor_value_info(result, TensorProto.FLOAT, None),
+            ],
+        )
+        return str(self.op("Loop", trips, "", state, body=graph))
+
+    def name(self, kind: str) -> str:
+        """A name that nothing else has."""
+        return self._name(kind)
+
+    def model(
+        self,
+        inputs: Sequence[onnx.ValueInfoProto],
+        outputs: Sequence[onnx.ValueInfoProto],
+        metadata: dict[str, str],
+    ) -> onnx.ModelProto:
+        """The finished model; an input of a weight's name may be left out, and then has that weight's value."""
+        graph = helper.make_graph(
+            self.nodes, "recurra", list(inputs), list(outputs), initializer=list(self.weights.values())
+        )
+        version = code_record().version
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="recurra",
+            producer_version=version,
+        )
+        helper.set_model_props(model, metadata)
+        return model
+
+    def _name(self, kind: str) -> str:
+        self._top._names += 1
+        return f"{kind}_{self._top._names}"
+
+
+class Linear(ABC):
+    """How linear maps and the token table are stored and computed."""
+
+    @abstractmethod
+    def apply(self, graph: Graph, states: str, name: str, weight: Array, bias: Array) -> str:
+        """Maps ``(..., inputs)`` to ``(..., outputs)``; ``weight`` is ``(outputs, inputs)``."""
+
+    @abstractmethod
+    def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
+        """Looks rows of a table up."""
+
+
+class FullLinear(Linear):
+    """Everything in FP32."""
+
+    def apply(self, graph: Graph, states: str, name: str, weight: Array, bias: Array) -> str:
+        """One product and one sum."""
+        product = graph.op("MatMul", states, graph.weight(f"{name}.weight", weight.T))
+        return str(graph.op("Add", product, graph.weight(f"{name}.bias", bias)))
+
+    def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
+        """The table's rows."""
+        return str(graph.op("Gather", graph.weight(f"{name}.weight", table), ids, axis=0))
