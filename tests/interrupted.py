@@ -21,6 +21,7 @@ import transformers
 
 import recurra.core.folders as folders_module
 import recurra.deployment.export as export_module
+import recurra.study.exporting as exporting_module
 import recurra.study.run as run_module
 import recurra.training.trainer as trainer_module
 from recurra.core.errors import StorageError
@@ -162,3 +163,9 @@ def export(run: Path, output: Path, options: dict[str, Any], moment: str) -> Non
     if moment:
         die_before(*EXPORT_MOMENTS[moment])
     export_module.export_run(run, output, export_module.ExportOptions(**options))
+
+
+def export_in_a_study(output: Path, work: list[dict[str, Any]], call: int) -> None:
+    """Makes exports of a study; dies before the record of one of them is written."""
+    die_before(exporting_module, "write_export_record", call)
+    exporting_module.main([str(output), Machine(threads=1, latency=False).to_json(), "1"], work)

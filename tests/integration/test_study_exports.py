@@ -12,13 +12,17 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+from interrupted import export_in_a_study, in_a_process
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.progress import Reporter
+from recurra.core.record import read_record
 from recurra.data.corpora import load_dataset
 from recurra.evaluation.metrics import evaluate_logits
+from recurra.study import exporting
 from recurra.study import study as study_module
+from recurra.study.export_plan import PlannedExport, plan_exports
 from recurra.study.export_record import read_export_record
 from recurra.study.machine import Machine
 from recurra.study.spec import StudySpec, expand
@@ -112,9 +116,31 @@ def test_a_study_exports_what_it_has_trained(
     )
 
 
+def test_killed_between_exports_the_next_start_makes_the_rest(trained: TrainedRun, tmp_path: Path) -> None:
+    spec, run_id = study_of(trained, tmp_path), trained.config.run_id
+    work = [{"run_id": run_id, **request.plain()} for request in spec.exports]
+    assert in_a_process(export_in_a_study, tmp_path, work, 2) == -9
+    places = tmp_path / "exports" / run_id
+    # The second is whole and has no record: it did not happen.
+    assert {path.name for path in places.iterdir()} == {"safetensors-fp32", "safetensors-fp32.json", "safetensors-fp16"}
+    runs = [(trained.config, read_record(trained.folder))]
+    assert [item.state for item in plan_exports(spec, tmp_path, runs)] == ["done", "to do"]
+    first = snapshot(places / "safetensors-fp32")
+    assert in_a_process(export_in_a_study, tmp_path, work[1:], 2) == 0
+    assert [item.state for item in plan_exports(spec, tmp_path, runs)] == ["done", "done"]
+    assert snapshot(places / "safetensors-fp32") == first
+
+
+def in_this_process(exports: list[PlannedExport], output: Path, machine: Machine, reporter: Reporter) -> None:
+    """Stands in for `make_exports`, whose process takes seconds to start."""
+    work = [{"run_id": item.run_id, **item.request.plain()} for item in exports]
+    assert exporting.main([str(output), machine.to_json(), "1"], work) == 0
+
+
 def test_one_export_that_fails_stops_no_other_and_is_tried_again(
-    trained: TrainedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: TrainedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(study_module, "make_exports", in_this_process)
     output = tmp_path / "out"
     spec, run_id = study_of(trained, output), trained.config.run_id
     path = output / "runs" / run_id / "model" / "model.safetensors"

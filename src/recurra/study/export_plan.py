@@ -17,10 +17,10 @@ from recurra.core.files import read_json
 from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord
 from recurra.study.export_record import (
-    ExportRecord,
     ExportRequest,
     error_path,
     export_folder,
+    fits,
     read_export_record,
     record_path,
 )
@@ -114,11 +114,6 @@ def _look_at(output: Path, config: RunConfig, record: RunRecord | None, request:
     except (OSError, ValueError, KeyError, TypeError):
         return PlannedExport(config.run_id, request, folder, "to do")
     return PlannedExport(config.run_id, request, folder, "failed", reason)
-
-
-def fits(export: ExportRecord, record: RunRecord) -> bool:
-    """Whether an export was made of this very run: a run that was deleted and trained anew is another."""
-    return export.run_id == record.run_id and (record.content_hash or export.record_hash) == export.record_hash
 
 
 def describe_exports(exports: Sequence[PlannedExport]) -> str:

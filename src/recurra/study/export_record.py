@@ -10,7 +10,7 @@ from pydantic import ValidationError, model_validator
 from recurra.core.configuration import Settings, content_hash
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import read_json, write_json
-from recurra.core.record import CodeRecord, EnvironmentRecord, MetricsRecord
+from recurra.core.record import CodeRecord, EnvironmentRecord, MetricsRecord, RunRecord
 from recurra.deployment.computation import Computation
 from recurra.deployment.formats import check_format
 from recurra.deployment.manifest import CheckRecord
@@ -151,6 +151,14 @@ def read_export_record(path: Path) -> ExportRecord:
             "or delete it to export again"
         )
     return record
+
+
+def fits(export: ExportRecord, record: RunRecord) -> bool:
+    """Whether an export was made of this very run: a run that was deleted and trained anew is another.
+
+    Records of schema 1 have no hash of their own and are taken by their identifier.
+    """
+    return export.run_id == record.run_id and (record.content_hash or export.record_hash) == export.record_hash
 
 
 def load_export_records(output: Path) -> list[ExportRecord]:

@@ -107,6 +107,17 @@ def test_storage_and_compute_precision_are_told_apart(
     assert how.describe() == f"weights stored in {stored}, computed in {computed} by torch on cpu"
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+def test_an_accelerator_computes_fp16_in_fp16(exports: dict[str, Any]) -> None:
+    classifier = Classifier.from_export(exports["fp16"][0])
+    how = classifier.computation
+    assert how is not None
+    assert (how.storage_precision, how.compute_precision, how.device) == ("fp16", "fp16", "cuda")
+    whole = Classifier.from_export(exports["fp16"][0], precision="fp32")
+    assert np.mean(classifier.predict(TEXTS) == whole.predict(TEXTS)) > 0.95
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU refuses FP16 products")
 def test_fp16_products_on_a_cpu_are_refused_when_asked_for(exports: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="precision 'fp16' needs an accelerator"):

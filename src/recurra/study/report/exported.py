@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from recurra.core.record import LatencyRecord, MetricsRecord
 from recurra.evaluation.significance import mean_interval
-from recurra.study.export_record import ExportRecord
+from recurra.study.export_record import ExportRecord, fits
 from recurra.study.published import PUBLISHED
 from recurra.study.questions import PublishedReference
 from recurra.study.report.estimates import accuracy_estimate
@@ -31,7 +31,7 @@ def export_lines(
 
     Args:
         table: The runs of the table.
-        exports: Every export record of the study; those of other runs are left out.
+        exports: Every export record of the study; those of other runs, or of runs since trained anew, are left out.
         measured: Latencies by ``RUN/EXPORT`` and batch.
         references: Published tables that the study names.
     """
@@ -43,7 +43,7 @@ def export_lines(
         kinds: dict[tuple[str, str], list[tuple[LoadedRun, ExportRecord]]] = defaultdict(list)
         for run in runs:
             for record in by_run.get(run.record.run_id, []):
-                if table.headline in record.splits:
+                if table.headline in record.splits and fits(record, run.record):
                     kinds[record.format, record.precision].append((run, record))
         for kind in sorted(kinds, key=lambda item: (item[0] != "safetensors", item[0], _ORDER.index(item[1]))):
             lines.append(_line(label, table, kinds[kind], measured, references))

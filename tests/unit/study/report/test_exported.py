@@ -12,6 +12,7 @@ from scipy import stats
 
 from exported import export_record
 from factories import RunFactory, latency_of
+from recurra.core.record import read_record
 from recurra.study.export_record import ExportRequest, export_folder, write_export_record
 from recurra.study.published import PUBLISHED
 from recurra.study.questions import PublishedReference
@@ -37,15 +38,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def records(folders: list[Path]) -> list:
+    hashes = {path.name: str(read_record(path).content_hash) for path in folders}
     made = []
     for seed, (lost, gained) in LOSSES.items():
         run = next(
             path.name for path in folders if path.name.startswith("recurrent") and path.name.endswith(f"s{seed}")
         )
-        made.append(export_record(run, "fp16", right=300 + seed, lost=lost, gained=gained, parameters=10_972_162))
-        made.append(export_record(run, "fp32", right=300 + seed, parameters=10_972_162))
+        same: dict = {"record_hash": hashes[run], "right": 300 + seed, "parameters": 10_972_162}
+        made.append(export_record(run, "fp16", lost=lost, gained=gained, **same))
+        made.append(export_record(run, "fp32", **same))
     baseline = next(path.name for path in folders if path.name.startswith("baseline"))
-    return [*made, export_record(baseline, "fp32", right=310, parameters=25_912_706)]
+    last = export_record(baseline, "fp32", record_hash=hashes[baseline], right=310, parameters=25_912_706)
+    return [*made, last]
 
 
 def latency(folders: list[Path]) -> dict:
@@ -132,6 +136,11 @@ def test_without_exports_nothing_is_shown(folders: list[Path], tmp_path: Path) -
     write_report(tmp_path, folders, title="t")
     assert not (tmp_path / "tables" / "exports.csv").exists()
     assert "stored in each precision" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_exports_of_a_run_that_was_trained_anew_are_left_out(folders: list[Path]) -> None:
+    stale = export_record(folders[3].name, "fp16", record_hash="1" * 64)
+    assert summarise_runs(folders, exports=[stale])["tables"][0]["exports"] == []
 
 
 def test_a_latency_that_cannot_be_read_is_said_and_left_out(folders: list[Path]) -> None:

@@ -46,7 +46,11 @@ def project(tmp_path: Path) -> Path:
 def summarise_study(project: Path) -> dict:
     folder = project / "results" / "sst2"
     runs, latency = read_study(folder)
-    exports = [export_record(run.name, "fp16") for run in runs if run.name.startswith("recurrent")]
+    exports = [
+        export_record(run.name, "fp16", record_hash=str(read_record(run).content_hash))
+        for run in runs
+        if run.name.startswith("recurrent")
+    ]
     return summarise_runs(runs, latency, questions=read_questions(folder), exports=exports)
 
 
