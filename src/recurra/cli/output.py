@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 EXIT_AUDIT = 3
+# Columns of the table of exports that a terminal has no room for.
+_LEFT_TO_THE_REPORT = ("Published", "Ours −", "95 %", "Right alone", "Folder")
 
 
 @contextlib.contextmanager
@@ -109,7 +111,10 @@ def _print_study(result: StudyResult) -> None:
         print_table(table["title"], headings, rows)
         print_lines([table["conclusion"], *(f"- {line['statement']}" for line in table["contrasts"])])
         if table["exports"]:
-            print_table("exports", *export_rows(table["exports"]), left=("Stored as", "Computed in"))
+            headings, rows = export_rows(table["exports"])
+            shown = [index for index, heading in enumerate(headings) if not heading.startswith(_LEFT_TO_THE_REPORT)]
+            narrow = [[row[index] for index in shown] for row in [headings, *rows]]
+            print_table("exports", narrow[0], narrow[1:], left=("Stored as", "Computed in"))
             print_lines([EXPORTS_CAPTION])
     if result.report is not None:
         print_lines([f"report: {result.report}"])

@@ -76,14 +76,22 @@ def choose_rows(
         demo = load_dataset(DataConfig(name="demo")).splits["test"]
         source = "the embedded demo corpus, for the run's own data are not at hand"
         return CheckRows(source, demo.texts[:MOST_ROWS], note=str(error))
+    return rows_of(split, record)
+
+
+def rows_of(split: TextSplit, record: RunRecord) -> CheckRows:
+    """Rows of one of the run's splits to check on."""
     chosen = split.select(_spread(range(len(split))))
     return CheckRows(f"the {split.name} split of {record.data.name}", chosen.texts, chosen.labels)
 
 
+def check_split(record: RunRecord) -> str:
+    """The split of a run's data that exports are checked on: validation, or what chose its checkpoint."""
+    return "validation" if "validation" in record.data.splits else record.data.selection_split
+
+
 def _own_split(record: RunRecord, data_root: Path | None) -> TextSplit:
-    """The run's validation split, or what chose its checkpoint."""
-    data = record.data
-    name = "validation" if "validation" in data.splits else data.selection_split
+    data, name = record.data, check_split(record)
     dataset = load_dataset(DataConfig.parse(record.config["data"], source="record"), data_root)
     split = dataset.splits.get(name)
     if split is None or split.fingerprint != data.splits[name].fingerprint:

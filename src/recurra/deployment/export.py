@@ -17,7 +17,7 @@ from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, RunRecord, read_record
 from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
 from recurra.deployment.card import CARD_NAME, render_card
-from recurra.deployment.check import choose_rows, compare_logits, judge_check
+from recurra.deployment.check import CheckRows, choose_rows, compare_logits, judge_check
 from recurra.deployment.classifier import DEFAULT_BATCH_SIZE, LoadedEngine, load_engine
 from recurra.deployment.engines import TransformerEngine
 from recurra.deployment.formats import check_format, check_packages
@@ -60,7 +60,12 @@ class ExportOptions:
 
 
 def export_run(
-    run: Path | str, output: Path | str, options: ExportOptions | None = None, *, reporter: Reporter | None = None
+    run: Path | str,
+    output: Path | str,
+    options: ExportOptions | None = None,
+    *,
+    rows: CheckRows | None = None,
+    reporter: Reporter | None = None,
 ) -> ExportManifest:
     """Exports a run, checks the export against the run's model, and puts it in its place when it is whole.
 
@@ -68,6 +73,7 @@ def export_run(
         run: A finished run folder.
         output: Folder to write; a sibling with a name of its own holds it until it is whole.
         options: What to make.
+        rows: Rows to check on, for a caller that has them; none chooses as the options say.
         reporter: For progress.
 
     Raises:
@@ -83,7 +89,8 @@ def export_run(
     check_packages(options.format)
     record = _read_run(run)
     check_place(run, output, overwrite=options.overwrite)
-    rows = choose_rows(record, file=options.rows_file, text_column=options.text_column, data_root=options.data_root)
+    if rows is None:
+        rows = choose_rows(record, file=options.rows_file, text_column=options.text_column, data_root=options.data_root)
     if rows.note:
         reporter.say(f"not checked on the run's own rows: {rows.note}")
     reporter.say(f"{record.run_id}: the run's model on {len(rows.texts):,} rows of {rows.source}")

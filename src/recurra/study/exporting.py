@@ -15,13 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from recurra.core.configuration import content_hash
 from recurra.core.environment import code_record, environment_record
 from recurra.core.errors import DataError, RecurraError
 from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord, read_record
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
-from recurra.data.dataset import TextSplit
+from recurra.data.dataset import TextDataset, TextSplit
+from recurra.deployment.check import CheckRows, check_split, rows_of
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export import ExportOptions, export_run
 from recurra.deployment.manifest import ExportManifest
@@ -45,24 +47,45 @@ WEIGHT_SUFFIXES = (".safetensors", ".onnx")
 Logits = npt.NDArray[np.float32]
 
 
+class Datasets:
+    """Data of runs, each loaded once: the runs of a study share theirs.
+
+    Args:
+        data_root: Local copies of public data.
+    """
+
+    def __init__(self, data_root: Path | None) -> None:
+        self._data_root = data_root
+        self._loaded: dict[str, TextDataset] = {}
+
+    def of(self, record: RunRecord) -> TextDataset:
+        """The data of a run."""
+        config = DataConfig.parse(record.config["data"], source="record")
+        key = content_hash(config.plain())
+        if key not in self._loaded:
+            self._loaded[key] = load_dataset(config, self._data_root)
+        return self._loaded[key]
+
+
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A run's model, computed in FP32 on the splits that the run reports."""
+    """A run's model, computed in FP32 on the splits that the run reports, and rows to check its exports on."""
 
     run: Path
     record: RunRecord
     splits: dict[str, TextSplit]
     logits: dict[str, Logits]
+    rows: CheckRows
 
     @classmethod
-    def of(cls, run: Path, data_root: Path | None) -> Reference:
+    def of(cls, run: Path, datasets: Datasets) -> Reference:
         """Reads a run and computes its splits.
 
         Raises:
             DataError: If the data are not those of the record any more.
         """
         record = read_record(run)
-        dataset = load_dataset(DataConfig.parse(record.config["data"], source="record"), data_root)
+        dataset = datasets.of(record)
         if dataset.fingerprint != record.data.fingerprint:
             raise DataError(
                 f"the data of '{record.run_id}' have changed (fingerprint {dataset.fingerprint}, recorded "
@@ -70,7 +93,8 @@ class Reference:
             )
         splits = {name: dataset.splits[name] for name in record.data.reported_splits}
         classifier = Classifier.from_run(run, precision="fp32")
-        return cls(run, record, splits, {name: logits_of(classifier, split) for name, split in splits.items()})
+        logits = {name: logits_of(classifier, split) for name, split in splits.items()}
+        return cls(run, record, splits, logits, rows_of(dataset.splits[check_split(record)], record))
 
     def compare(self, classifier: Classifier) -> dict[str, ExportedSplit]:
         """Evaluates an export on the same rows."""
@@ -97,17 +121,15 @@ def compare_split(logits: Logits, reference: Logits, labels: npt.NDArray[np.int6
     )
 
 
-def make_export(reference: Reference, request: ExportRequest, output: Path, machine: Machine) -> ExportRecord:
+def make_export(reference: Reference, request: ExportRequest, output: Path) -> ExportRecord:
     """Exports a run, evaluates the export and writes its record last.
 
     Raises:
         RecurraError: Why there is none.
     """
     folder = export_folder(output, reference.record.run_id, request)
-    options = ExportOptions(
-        format=request.format, precision=request.precision, overwrite=True, data_root=machine.data_root
-    )
-    manifest = export_run(reference.run, folder, options)
+    options = ExportOptions(format=request.format, precision=request.precision, overwrite=True)
+    manifest = export_run(reference.run, folder, options, rows=reference.rows)
     classifier = Classifier.from_export(folder, threads=torch.get_num_threads())
     assert classifier.computation is not None
     record = ExportRecord(
@@ -149,21 +171,22 @@ def main(arguments: list[str], work: list[dict[str, Any]]) -> int:
     quieten_libraries()
     output, machine, reporter = Path(arguments[0]), Machine.from_json(arguments[1]), Reporter()
     torch.set_num_threads(int(arguments[2]))
+    datasets = Datasets(machine.data_root)
     for run_id, items in itertools.groupby(work, key=lambda item: str(item["run_id"])):
         requests = [ExportRequest(format=item["format"], precision=item["precision"]) for item in items]
-        _export_one_run(run_id, requests, output, machine, reporter)
+        _export_one_run(run_id, requests, output, datasets, reporter)
     return 0
 
 
 def _export_one_run(
-    run_id: str, requests: list[ExportRequest], output: Path, machine: Machine, reporter: Reporter
+    run_id: str, requests: list[ExportRequest], output: Path, datasets: Datasets, reporter: Reporter
 ) -> None:
     reference: Reference | None = None
     for request in requests:
         folder = export_folder(output, run_id, request)
         try:
-            reference = reference or Reference.of(output / RUNS_NAME / run_id, machine.data_root)
-            record = make_export(reference, request, output, machine)
+            reference = reference or Reference.of(output / RUNS_NAME / run_id, datasets)
+            record = make_export(reference, request, output)
         except RecurraError as error:
             reporter.say(f"{run_id}/{request.name}: error: {error}")
             note_failure_at(folder, str(error), kind=type(error).__name__, code=error.exit_code)
