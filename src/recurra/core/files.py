@@ -15,7 +15,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from recurra.core.errors import StorageError
+from recurra.core.errors import RecurraError, StorageError
 
 LOCK_NAME = ".lock"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.joblib")
@@ -33,9 +33,13 @@ def storage_errors(path: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         raise _explain(error, path) from error
-    except SafetensorError as error:
-        # Its writer reports the system's error as text only: "I/O error: No space left on device (os error 28)".
+    except RecurraError:
+        raise
+    except Exception as error:
+        # Their writers report the system's error as text only: "I/O error: No space left on device (os error 28)".
         number = re.search(r"os error (\d+)", str(error))
+        if number is None and not isinstance(error, SafetensorError):
+            raise
         cause = OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error))
         raise _explain(cause, path) from error
 

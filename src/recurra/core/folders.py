@@ -33,10 +33,11 @@ def atomic_folder(path: Path | str, *, replace: bool = False) -> Iterator[Path]:
         StorageError: If there is one already, another process writes it, or it cannot be written. What was there is
             untouched then.
     """
-    target = Path(path)
+    _refuse_present(Path(path), replace=replace)
+    # A link to a folder stays; what it leads to is replaced.
+    target = Path(path).resolve()
     staging = target.parent / f".{target.name}.part"
     fresh, old = staging / "new", staging / "old"
-    _refuse_present(target, replace=replace)
     try:
         with FolderLock(staging), _without_leftovers(fresh, old), storage_errors(target):
             _recover(target, fresh, old)

@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
-from recurra.core.errors import StorageError
+from recurra.core.errors import DataError, StorageError
 from recurra.core.files import LOCK_NAME, FolderLock, atomic_path, read_json, storage_errors, write_json, write_text
 
 
@@ -144,6 +145,15 @@ def test_a_file_in_the_place_of_a_folder_is_one_clear_line(tmp_path: Path) -> No
 def test_other_errors_pass_through(tmp_path: Path) -> None:
     with pytest.raises(KeyError), storage_errors(tmp_path):
         raise KeyError("x")
+
+
+def test_what_native_writers_say_of_a_full_disk_is_understood(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no space left on the device"), storage_errors(tmp_path):
+        raise Exception("No space left on device (os error 28)")
+    with pytest.raises(StorageError, match="file too large"), storage_errors(tmp_path):
+        raise SafetensorError("I/O error: File too large (os error 27)")
+    with pytest.raises(DataError, match="os error 2"), storage_errors(tmp_path):
+        raise DataError("cannot read 'x' (os error 2)")
 
 
 def test_a_folder_belongs_to_one_holder_at_a_time(tmp_path: Path) -> None:

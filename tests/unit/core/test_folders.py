@@ -75,6 +75,17 @@ def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == {"out": b"mine"}
 
 
+def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
+    write(tmp_path / "real", "one")
+    link = tmp_path / "link"
+    link.symlink_to("real")
+    with pytest.raises(StorageError, match="is there already"):
+        write(link, "two")
+    write(link, "two", replace=True)
+    assert link.is_symlink() and snapshot(tmp_path / "real") == content("two")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+
 def test_a_folder_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     target = tmp_path / "out"
     with pytest.raises(StorageError, match="is there already"), atomic_folder(target) as folder:

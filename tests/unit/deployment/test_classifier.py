@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from recurra import Classifier
-from recurra.core.errors import CheckpointError
+from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.classifier import load_engine, softmax
@@ -95,6 +96,21 @@ def test_bf16_agrees_with_fp32_on_almost_all_labels(folder: Path) -> None:
     assert np.abs(exact - rough).mean() < 0.02
     assert np.mean(whole.predict(texts) == half.predict(texts)) > 0.95
     assert np.ptp(exact[:, 0]) > 0.3
+
+
+def test_a_preferred_precision_gives_way_on_a_cpu_and_one_that_is_asked_for_does_not(folder: Path) -> None:
+    def computed(**values: str) -> tuple[str, str]:
+        how = load_engine(folder, kind="transformer", max_length=24, **values).computation
+        return how.storage_precision, how.compute_precision
+
+    assert computed() == ("fp32", "fp32")
+    assert computed(preferred="bf16") == ("fp32", "bf16")
+    assert computed(preferred="bf16", precision="fp32") == ("fp32", "fp32")
+    if not torch.cuda.is_available():
+        # A run that was trained in FP16 on an accelerator.
+        assert computed(preferred="fp16") == ("fp32", "fp32")
+        with pytest.raises(ConfigurationError, match="needs an accelerator"):
+            computed(precision="fp16")
 
 
 def test_a_text_is_cut_at_the_shorter_of_both_limits(folder: Path) -> None:
