@@ -29,6 +29,7 @@ PARTS = {
     "forward": "benchmarks.forward",
     "memory": "benchmarks.memory",
     "attention": "benchmarks.attention",
+    "convolution": "benchmarks.convolution",
     "study": "benchmarks.study",
     "report": "benchmarks.report",
 }

@@ -22,6 +22,7 @@ WORKLOADS = {
     "forward": "benchmarks.forward",
     "memory": "benchmarks.memory",
     "attention": "benchmarks.attention",
+    "convolution": "benchmarks.convolution",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from recurra import RecurraConfig, RecurraForSequenceClassification
+from recurra import RecurraConfig, RecurraForCausalLM, RecurraForSequenceClassification
 from recurra.data.encoding import EncodedSplit
 
 SHAPE: dict[str, Any] = {
@@ -54,3 +54,42 @@ def tiny_split(rows: int = 48, seed: int = 0, vocab_size: int = 40, longest: int
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         labels=labels,
     )
+
+
+LANGUAGE_SHAPE: dict[str, Any] = {
+    "vocab_size": 11,
+    "hidden_size": 8,
+    "embedding_size": 4,
+    "num_attention_heads": 2,
+    "intermediate_size": 6,
+    "num_core_layers": 1,
+    "num_recurrences": 2,
+    "residual_scale": 0.0,
+    "recurrence_embedding": True,
+    "feed_forward": "conv+linear",
+    "num_cycles": 2,
+    "dilations": [1, 2],
+    "embedding_cycles": 1,
+    "norm": "layer",
+    "norm_placement": "post",
+    "position": "learned",
+    "attention_bias": False,
+    "embedding_norm": False,
+    "type_vocab_size": 0,
+    "exits": [1],
+    "causal": True,
+    "pad_token_id": None,
+    "max_position_embeddings": 32,
+    "hidden_dropout": 0.0,
+}
+
+
+def language_config(**overrides: Any) -> RecurraConfig:
+    """A CRT-Deep of a thousand parameters."""
+    return RecurraConfig(**{**LANGUAGE_SHAPE, **overrides})
+
+
+def language_model(seed: int = 0, **overrides: Any) -> RecurraForCausalLM:
+    """A language model of a thousand parameters, freshly initialised."""
+    torch.manual_seed(seed)
+    return RecurraForCausalLM(language_config(**overrides))

@@ -14,6 +14,7 @@ import wrapt
 if TYPE_CHECKING:
     from recurra.deployment.classifier import Classifier
     from recurra.models.configuration import RecurraConfig
+    from recurra.models.language_modeling import RecurraForCausalLM
     from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel
     from recurra.models.presets import preset
     from recurra.study.compare import compare
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Classifier",
     "RecurraConfig",
+    "RecurraForCausalLM",
     "RecurraForSequenceClassification",
     "RecurraModel",
     "compare",
@@ -32,6 +34,7 @@ __all__ = [
 _HOMES = {
     "Classifier": "recurra.deployment.classifier",
     "RecurraConfig": "recurra.models.configuration",
+    "RecurraForCausalLM": "recurra.models.language_modeling",
     "RecurraForSequenceClassification": "recurra.models.modeling",
     "RecurraModel": "recurra.models.modeling",
     "compare": "recurra.study.compare",
@@ -62,7 +65,9 @@ def _register_configuration(auto: Any) -> None:
 def _register_models(auto: Any) -> None:
     """Makes the Auto models know ours, as soon as they exist."""
     from recurra.models.configuration import RecurraConfig
+    from recurra.models.language_modeling import RecurraForCausalLM
     from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel
 
     auto.AutoModel.register(RecurraConfig, RecurraModel, exist_ok=True)
     auto.AutoModelForSequenceClassification.register(RecurraConfig, RecurraForSequenceClassification, exist_ok=True)
+    auto.AutoModelForCausalLM.register(RecurraConfig, RecurraForCausalLM, exist_ok=True)

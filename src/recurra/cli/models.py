@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
 from recurra.cli import options
 from recurra.cli.output import print_json, print_table
+from recurra.core.errors import ConfigurationError, unknown
 
 
 def models(
+    name: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="Show this one part by part.")] = None,
     labels: Annotated[int, typer.Option("--labels", min=2, help="Classes of the classifier.")] = 2,
     as_json: options.Json = False,
 ) -> None:
-    """List the presets with their parameters, FLOPs a token and sizes.
+    """List the presets with their parameters, FLOPs a token and sizes, or one of them part by part.
 
-    Example: recurra models --labels 3
+    Example: recurra models crt-deep
     """
     from recurra.models.catalogue import describe_presets
 
     presets = describe_presets(num_labels=labels)
+    if name is not None:
+        presets = _chosen(presets, name)
     if as_json:
         print_json({"presets": presets})
         return
+    if name is not None:
+        _print_items(presets[0])
+        return
+    for task in dict.fromkeys(item["task"] for item in presets):
+        _print_presets(task, [item for item in presets if item["task"] == task])
+
+
+def _chosen(presets: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    chosen = [item for item in presets if item["name"] == name]
+    if not chosen:
+        raise ConfigurationError(unknown("model preset", name, [item["name"] for item in presets]))
+    return chosen
+
+
+def _print_presets(task: str, presets: Sequence[dict[str, Any]]) -> None:
     headings = ["Preset", "Total", "Embedding", "Non-embedding", "MFLOPs/token", "MiB FP32", "MiB half", "What it is"]
     rows = [
         [
@@ -39,5 +59,12 @@ def models(
         for item in presets
     ]
     first = presets[0]
-    title = f"{labels} labels, vocabulary {first['vocab_size']:,}; FLOPs over {first['tokens']} tokens"
-    print_table(title, headings, rows, left=("What it is",))
+    what = f"{first['num_labels']} labels, vocabulary {first['vocab_size']:,}" if task == "classification" else task
+    print_table(f"{what}; FLOPs over {first['tokens']} tokens", headings, rows, left=("What it is",))
+
+
+def _print_items(item: dict[str, Any]) -> None:
+    counts = item["parameters"]
+    rows = [[part, f"{count:,}", f"{count / counts['total']:.1%}"] for part, count in counts["items"].items()]
+    rows.append(["total", f"{counts['total']:,}", ""])
+    print_table(f"{item['name']}: {item['description']}", ["Part", "Parameters", "Share"], rows)

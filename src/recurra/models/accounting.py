@@ -1,16 +1,24 @@
 """Exact counts: parameters by part, and floating-point operations.
 
-One multiply-add is two operations. Counted are matrix products, attention scores and their weighted sum; norms,
-activations, rotary turns and additions are left out, as is usual (Kaplan et al. 2020, section 2.1).
+One multiply-add is two operations. Counted are matrix products, convolutions, attention scores and their weighted sum;
+norms, activations, rotary turns and additions are left out, as is usual (Kaplan et al. 2020, section 2.1).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from recurra.models.configuration import RecurraConfig
+from recurra.models.configuration import SWIGLU, RecurraConfig
 
 MIB = 2**20
+
+
+class Task(StrEnum):
+    """What stands on top of the model."""
+
+    CLASSIFICATION = "classification"
+    LANGUAGE_MODELLING = "language modelling"
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ class Parameters:
 
     @property
     def non_embedding(self) -> int:
-        """All but the embeddings (tables, factorisation, embedding norm)."""
+        """All but the embeddings (tables, factorisation, refinement, embedding norm)."""
         return self.prelude + self.core + self.coda + self.final_norm + self.head
 
     def size_mib(self, bytes_each: int = 4) -> float:
@@ -39,39 +47,142 @@ class Parameters:
         return self.total * bytes_each / MIB
 
 
-def _linear(inputs: int, outputs: int) -> int:
-    return inputs * outputs + outputs
+def _linear(inputs: int, outputs: int, *, bias: bool = True) -> int:
+    return inputs * outputs + (outputs if bias else 0)
 
 
-def _layer(config: RecurraConfig) -> int:
+def _norm(config: RecurraConfig) -> int:
+    return {"none": 0, "rms": 1, "layer": 2}[config.norm] * config.hidden_size
+
+
+def _cycle(config: RecurraConfig) -> int:
     width, inner = config.hidden_size, config.intermediate_size
-    attention = _linear(width, 3 * width) + _linear(width, width)
-    feed_forward = _linear(width, 2 * inner) + _linear(inner, width)
-    return attention + feed_forward + 2 * width
+    depthwise = config.kernel_size * width if config.has_convolution else 0
+    pointwise = _linear(width, width) if _has_pointwise(config) else 0
+    perceptron = _linear(width, inner) + _linear(inner, width) if config.feed_forward != "conv" else 0
+    return depthwise + pointwise + _norm(config) + perceptron
 
 
-def count_parameters(config: RecurraConfig) -> Parameters:
-    """Counts the parameters of a classifier from its configuration alone (a test compares with the built model)."""
+def _has_pointwise(config: RecurraConfig) -> bool:
+    return config.feed_forward in ("conv+linear", "conv")
+
+
+def _layer_items(config: RecurraConfig) -> dict[str, int]:
+    width, inner = config.hidden_size, config.intermediate_size
+    biased = config.attention_bias
+    if config.feed_forward == SWIGLU:
+        feed_forward = _linear(width, 2 * inner) + _linear(inner, width)
+    else:
+        feed_forward = config.num_cycles * _cycle(config)
+    return {
+        "attention": _linear(width, 3 * width, bias=biased) + _linear(width, width, bias=biased),
+        "feed-forward": feed_forward,
+        "layer norms": 2 * _norm(config),
+    }
+
+
+def _embedding_items(config: RecurraConfig) -> dict[str, int]:
     width, table = config.hidden_size, config.token_embedding_size
-    embeddings = config.vocab_size * table + config.type_vocab_size * width + width
-    if table != width:
-        embeddings += _linear(table, width)
-    core = config.num_core_layers * _layer(config)
-    core += int(config.learned_residual_scale)
-    core += config.num_recurrences * width if config.recurrence_embedding else 0
-    core += _linear(2 * width, width) if config.input_injection == "concat" else 0
+    return {
+        "token table": config.vocab_size * table,
+        "embedding projection": _linear(table, width) if table != width else 0,
+        "embedding refinement": config.embedding_cycles * _cycle(config),
+        "positions": config.max_position_embeddings * width if config.position == "learned" else 0,
+        "token types": config.type_vocab_size * width,
+        "embedding norm": _norm(config) if config.embedding_norm else 0,
+    }
+
+
+def _core_items(config: RecurraConfig) -> dict[str, int]:
+    width = config.hidden_size
+    layers = {f"core {name}": config.num_core_layers * count for name, count in _layer_items(config).items()}
+    return {
+        **layers,
+        "recurrence embedding": config.num_recurrences * width if config.recurrence_embedding else 0,
+        "input injection": _linear(2 * width, width) if config.input_injection == "concat" else 0,
+        "residual scale": int(config.learned_residual_scale),
+    }
+
+
+def _head_items(config: RecurraConfig, task: Task) -> dict[str, int]:
+    width, table = config.hidden_size, config.token_embedding_size
+    exits = len(config.exits) if config.heads == "separate" else min(1, len(config.exits))
+    if task == Task.CLASSIFICATION:
+        each = _linear(width, config.num_labels)
+    elif config.heads == "tied":
+        return {"head projection": _linear(width, table, bias=False) if table != width else 0}
+    else:
+        each = _linear(width, config.vocab_size, bias=False)
+    return {"final head": each, "exit heads": exits * each}
+
+
+def itemise_parameters(config: RecurraConfig, task: Task = Task.CLASSIFICATION) -> dict[str, int]:
+    """Counts the parameters of every kind of module; those that the model has none of are left out."""
+    layer = sum(_layer_items(config).values())
+    items = {
+        **_embedding_items(config),
+        "prelude": config.num_prelude_layers * layer,
+        **_core_items(config),
+        "coda": config.num_coda_layers * layer,
+        "final norm": _norm(config) if config.final_norm else 0,
+        **_head_items(config, task),
+    }
+    return {name: count for name, count in items.items() if count}
+
+
+def count_parameters(config: RecurraConfig, task: Task = Task.CLASSIFICATION) -> Parameters:
+    """Counts the parameters from the configuration alone (a test compares with the built model)."""
+    layer = sum(_layer_items(config).values())
     return Parameters(
-        embeddings=embeddings,
-        prelude=config.num_prelude_layers * _layer(config),
-        core=core,
-        coda=config.num_coda_layers * _layer(config),
-        final_norm=width if config.final_norm else 0,
-        head=_linear(width, config.num_labels),
+        embeddings=sum(_embedding_items(config).values()),
+        prelude=config.num_prelude_layers * layer,
+        core=sum(_core_items(config).values()),
+        coda=config.num_coda_layers * layer,
+        final_norm=_norm(config) if config.final_norm else 0,
+        head=sum(_head_items(config, task).values()),
     )
 
 
+def _cycle_flops(config: RecurraConfig) -> int:
+    """Operations of one cycle at one position."""
+    width, inner = config.hidden_size, config.intermediate_size
+    depthwise = config.kernel_size * width if config.has_convolution else 0
+    pointwise = width * width if _has_pointwise(config) else 0
+    perceptron = 2 * width * inner if config.feed_forward != "conv" else 0
+    return 2 * (depthwise + pointwise + perceptron)
+
+
+def _feed_forward_flops(config: RecurraConfig) -> int:
+    if config.feed_forward == SWIGLU:
+        return 2 * 3 * config.hidden_size * config.intermediate_size
+    return config.num_cycles * _cycle_flops(config)
+
+
+def _layer_flops(config: RecurraConfig, tokens: int, positions: int) -> float:
+    """Operations of a layer over a sequence of which it computes the first ``positions``."""
+    width = config.hidden_size
+    # A convolution reads neighbours, so all positions are computed and then left out.
+    queries = tokens if config.has_convolution else positions
+    pairs = queries * (queries + 1) / 2 if config.causal else queries * tokens
+    products = 2 * (2 * tokens + 2 * queries) * width * width
+    return products + queries * _feed_forward_flops(config) + 4 * width * pairs
+
+
+def _body_flops(config: RecurraConfig, tokens: int, positions: int, recurrences: int) -> float:
+    """Operations of everything below the heads."""
+    width, table = config.hidden_size, config.token_embedding_size
+    layers = config.num_prelude_layers + config.num_core_layers * recurrences + config.num_coda_layers
+    total = (layers - 1) * _layer_flops(config, tokens, tokens) + _layer_flops(config, tokens, positions)
+    total += tokens * config.embedding_cycles * _cycle_flops(config)
+    if table != width:
+        total += 2 * tokens * table * width
+    if config.input_injection == "concat":
+        total += recurrences * 2 * tokens * 2 * width * width
+    return total
+
+
 def forward_flops(config: RecurraConfig, tokens: int, *, head_positions: int | None = None) -> float:
-    """Floating-point operations of one forward pass over one sequence, as executed.
+    """Floating-point operations of a classifier's forward pass over one sequence, as executed.
 
     Args:
         config: The model.
@@ -81,22 +192,30 @@ def forward_flops(config: RecurraConfig, tokens: int, *, head_positions: int | N
     """
     if head_positions is None:
         head_positions = 1 if config.pooling == "first" else tokens
-    width, inner = config.hidden_size, config.intermediate_size
-    applications = config.num_hidden_layers
-    pairs = tokens * (tokens + 1) / 2 if config.causal else tokens * tokens
-    whole = 2 * tokens * (4 * width * width + 3 * width * inner) + 4 * width * pairs
-    narrow_pairs = head_positions * (head_positions + 1) / 2 if config.causal else head_positions * tokens
-    narrow: float = 2 * (2 * tokens * width * width + head_positions * (2 * width * width + 3 * width * inner))
-    narrow += 4 * width * narrow_pairs
-    last = whole if head_positions >= tokens else narrow
-    total = (applications - 1) * whole + last + 2 * width * config.num_labels
-    if config.token_embedding_size != width:
-        total += 2 * tokens * config.token_embedding_size * width
-    if config.input_injection == "concat":
-        total += config.num_recurrences * 2 * tokens * 2 * width * width
-    return float(total)
+    heads = 2 * config.hidden_size * config.num_labels * (1 + len(config.exits))
+    return float(_body_flops(config, tokens, min(head_positions, tokens), config.num_recurrences) + heads)
 
 
-def flops_per_token(config: RecurraConfig, tokens: int = 128) -> float:
+def language_flops(
+    config: RecurraConfig, tokens: int, *, exit_after: int | None = None, with_exits: bool = False
+) -> float:
+    """Floating-point operations of a language model's forward pass over one sequence, with every position's logits.
+
+    Args:
+        config: The model.
+        tokens: Length of the sequence.
+        exit_after: Recurrence after which it stops; none means the last.
+        with_exits: Whether the logits of the exits on the way are computed too, as the training loss does.
+    """
+    width, table = config.hidden_size, config.token_embedding_size
+    recurrences = exit_after or config.num_recurrences
+    tied = config.heads == "tied"
+    head = 2 * (table if tied else width) * config.vocab_size + (2 * width * table if tied and table != width else 0)
+    heads = 1 + (sum(number < recurrences for number in config.exits) if with_exits else 0)
+    return float(_body_flops(config, tokens, tokens, recurrences) + heads * tokens * head)
+
+
+def flops_per_token(config: RecurraConfig, tokens: int = 128, task: Task = Task.CLASSIFICATION) -> float:
     """Operations a token of a forward pass over a sequence of ``tokens`` tokens, as executed."""
-    return forward_flops(config, tokens) / tokens
+    whole = forward_flops if task == Task.CLASSIFICATION else language_flops
+    return whole(config, tokens) / tokens

@@ -1,4 +1,4 @@
-"""Multi-head self-attention with rotary position embedding."""
+"""Multi-head self-attention, with rotary position embedding or without."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ def rotary_table(positions: int, head_dim: int, theta: float, device: torch.devi
     return torch.stack((angles.cos(), angles.sin()), dim=-1)
 
 
-def apply_rotary(states: Tensor, table: Tensor) -> Tensor:
-    """Turns consecutive pairs ``(2i, 2i+1)`` of each head by the position's angle.
+def apply_rotary(states: Tensor, table: Tensor | None) -> Tensor:
+    """Turns consecutive pairs ``(2i, 2i+1)`` of each head by the position's angle; without a table leaves them.
 
     Args:
         states: ``(batch, tokens, ..., head_dim)``, any floating type; computed in FP32, and returned so on a CPU, where
             attention wants it; elsewhere in the type of ``states``.
         table: ``(tokens, head_dim / 2, 2)`` from `rotary_table`.
     """
+    if table is None:
+        return states
     tokens, pairs, _ = table.shape
     middle = (1,) * (states.dim() - 3)
     turn = torch.view_as_complex(table).view(1, tokens, *middle, pairs)
@@ -43,8 +45,8 @@ def apply_rotary(states: Tensor, table: Tensor) -> Tensor:
 class SelfAttention(nn.Module):
     """Multi-head self-attention; queries, keys and values come from one matrix product.
 
-    RoPE turns queries and keys, so that a score depends on the relative position alone. Softmax and the products run in
-    ``scaled_dot_product_attention``, which takes the fused kernels where the device has them.
+    RoPE, if the model has it, turns queries and keys, so that a score depends on the relative position alone. Softmax
+    and the products run in ``scaled_dot_product_attention``, which takes the fused kernels where the device has them.
     """
 
     def __init__(self, config: RecurraConfig) -> None:
@@ -53,8 +55,8 @@ class SelfAttention(nn.Module):
         self.head_dim = config.head_dim
         self.hidden_size = config.hidden_size
         self.dropout = config.attention_dropout
-        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-        self.out_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.attention_bias)
+        self.out_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
 
     def forward(self, states: Tensor, layout: Layout, queries: int | None) -> Tensor:
         """Attends.
@@ -75,7 +77,8 @@ class SelfAttention(nn.Module):
             query, key = apply_rotary(turned, layout.rotary).split(heads, dim=2)
         else:
             query_weight, pair_weight = self.qkv_proj.weight.split((width, 2 * width))
-            query_bias, pair_bias = self.qkv_proj.bias.split((width, 2 * width))
+            bias = self.qkv_proj.bias
+            query_bias, pair_bias = (None, None) if bias is None else bias.split((width, 2 * width))
             query = functional.linear(layout.leading(states, queries), query_weight, query_bias)
             query = apply_rotary(query.unflatten(-1, (heads, head_dim)), layout.leading_rotary(queries))
             pair = functional.linear(states, pair_weight, pair_bias).view(batch, tokens, 2 * heads, head_dim)

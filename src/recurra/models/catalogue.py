@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from recurra.models.accounting import count_parameters, flops_per_token
-from recurra.models.names import PRESETS
+from recurra.models.accounting import Task, count_parameters, flops_per_token, itemise_parameters
+from recurra.models.names import LANGUAGE_PRESETS, PRESETS
 from recurra.models.presets import preset
 
 BYTES_FULL = 4
@@ -21,24 +21,29 @@ def describe_presets(*, num_labels: int = 2, tokens: int = 128) -> list[dict[str
         tokens: Length of the sequence over which the operations a token are counted.
 
     Returns:
-        For each preset: ``name``, ``description``, ``parameters`` (``total``, ``embeddings``, ``non_embedding``, and
-        ``parts``), ``flops_per_token``, ``size_mib`` (of the bare weights, ``fp32`` and ``half``), ``configuration``.
+        For each preset: ``name``, ``task``, ``description``, ``parameters`` (``total``, ``embeddings``,
+        ``non_embedding``, ``parts``, and ``items``, finer), ``flops_per_token`` (of a language model: to the final
+        head), ``size_mib`` (of the bare weights, ``fp32`` and ``half``), ``configuration``.
     """
     result = []
-    for name, (description, shape) in PRESETS.items():
+    entries = [(Task.CLASSIFICATION, item) for item in PRESETS.items()]
+    entries += [(Task.LANGUAGE_MODELLING, item) for item in LANGUAGE_PRESETS.items()]
+    for task, (name, (description, shape)) in entries:
         config = preset(name, num_labels=num_labels)
-        counts = count_parameters(config)
+        counts = count_parameters(config, task)
         result.append(
             {
                 "name": name,
+                "task": str(task),
                 "description": description,
                 "parameters": {
                     "total": counts.total,
                     "embeddings": counts.embeddings,
                     "non_embedding": counts.non_embedding,
                     "parts": asdict(counts),
+                    "items": itemise_parameters(config, task),
                 },
-                "flops_per_token": flops_per_token(config, tokens),
+                "flops_per_token": flops_per_token(config, tokens, task),
                 "size_mib": {"fp32": counts.size_mib(BYTES_FULL), "half": counts.size_mib(BYTES_HALF)},
                 "vocab_size": config.vocab_size,
                 "num_labels": num_labels,

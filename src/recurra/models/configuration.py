@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
 from recurra.core.errors import ConfigurationError
+from recurra.models.validation import ValueChecks
 
 INPUT_INJECTIONS = ("none", "add", "concat")
 POOLINGS = ("first", "last")
+SWIGLU = "swiglu"
+CYCLES = ("conv+linear", "conv", "linear", "depthwise")
+FEED_FORWARDS = (SWIGLU, *CYCLES)
+NORMS = ("rms", "layer", "none")
+NORM_PLACEMENTS = ("pre", "post")
+POSITIONS = ("rotary", "learned")
+HEADS = ("shared", "separate", "tied")
 
 # What transformers itself may pass when it builds or reloads a configuration.
 _FOREIGN_KEYS = frozenset(
@@ -23,7 +32,7 @@ _FOREIGN_KEYS = frozenset(
 )  # fmt: skip
 
 
-class RecurraConfig(PreTrainedConfig):
+class RecurraConfig(ValueChecks, PreTrainedConfig):
     """A Transformer whose core layers are applied several times.
 
     The network is: embeddings, ``num_prelude_layers`` layers, the core of ``num_core_layers`` layers applied
@@ -33,6 +42,8 @@ class RecurraConfig(PreTrainedConfig):
         h(r+1) = F(h(r) [+ recurrence embedding r] [+ injected input]) + residual_scale * h(r)
 
     (Guo et al., "Recurrent vs. Standard Transformers", section 4.1.2; the bracketed terms are ours and off by default).
+    With ``residual_scale`` 0, the recurrence embedding, and cycles instead of SwiGLU it is the shared block of
+    "CRT-Deep", section 3.1, whose loops are our recurrences and whose loop encoding is our recurrence embedding.
 
     Args:
         vocab_size: Rows of the token table.
@@ -40,7 +51,14 @@ class RecurraConfig(PreTrainedConfig):
         embedding_size: Width of the token table; narrower than ``hidden_size`` means a factorised embedding with one
             linear map up to it (Lan et al. 2020, ALBERT, section 3.1). ``None`` means ``hidden_size``.
         num_attention_heads: Heads; must divide ``hidden_size`` into heads of even width (rotary pairs).
-        intermediate_size: Inner width of the SwiGLU feed-forward network.
+        intermediate_size: Inner width of the feed-forward network, SwiGLU or a cycle's MLP.
+        feed_forward: ``swiglu``, or what a cycle of refinement (TRM; CRT-Deep, equation 2) is made of: ``conv+linear``,
+            ``conv`` (without its MLP), ``linear`` (without its convolution), ``depthwise`` (without the pointwise map).
+        num_cycles: Cycles of the feed-forward network, each with weights of its own; 1 for SwiGLU.
+        kernel_size: Positions that a depthwise convolution reads.
+        dilations: Distances between those positions, cycle by cycle in turn.
+        causal_convolution: Whether convolutions read earlier positions only. Off, they read as many later ones: right
+            for an encoder; in a ``causal`` model it leaks the future, for the experiment that shows it (`leaks`).
         num_prelude_layers: Layers before the core, applied once.
         num_core_layers: Layers of the core.
         num_recurrences: How often the core is applied.
@@ -50,30 +68,50 @@ class RecurraConfig(PreTrainedConfig):
         recurrence_embedding: Whether a learned vector for each recurrence is added to the core's input.
         input_injection: How the core sees its first input again at every recurrence: ``none``, ``add``, or ``concat``
             (a linear map of both, as in Geiping et al. 2025).
-        final_norm: Whether an RMSNorm stands after the last layer.
+        final_norm: Whether a norm stands after the last layer, and before each exit's head.
+        norm: Kind of all norms: ``rms``, ``layer``, or ``none``.
+        norm_placement: ``pre`` (inside the residual branch) or ``post`` (after the sum).
+        position: ``rotary`` (queries and keys turn) or ``learned`` (a table that is added to the embedding).
+        attention_bias: Whether the linear maps of attention have biases.
+        embedding_cycles: Cycles that refine the token embedding before positions are added (CRT-Deep, equation 1).
+        embedding_norm: Whether a norm stands after the embedding.
+        embedding_dropout: Dropout of the embedding; ``None`` means ``hidden_dropout``.
+        exits: Recurrences after which an intermediate head stands, in rising order.
+        heads: ``shared`` (the final head, and one that all exits share), ``separate`` (one for each), or ``tied`` (each
+            is the token table, behind one linear map down to its width; language models only).
+        exit_loss_weight: Weight of the exits' mean loss; the final loss has the rest (CRT-Deep, equation 5).
         causal: Whether a position sees only itself and earlier ones.
         pooling: The position that a classifier reads: ``first`` (position 0, so rows are padded on the right, as our
             tokenizers do) or ``last`` (of the real tokens, with padding on either side).
         type_vocab_size: Token types; 0 leaves the table out.
         max_position_embeddings: Longest input in tokens.
         rope_theta: Base of the rotary frequencies.
-        rms_norm_eps: Epsilon of RMSNorm; 1e-6 does not underflow in bf16, and half precision computes it in FP32.
-        hidden_dropout: Dropout after attention, feed-forward and embeddings.
+        rms_norm_eps: Epsilon of all norms; 1e-6 does not underflow in bf16, and half precision computes it in FP32.
+        hidden_dropout: Dropout after attention and feed-forward network, or in its cycles.
         attention_dropout: Dropout of attention weights; above 0 leaves the fused attention kernels on a CPU.
         initializer_range: Standard deviation of initial weights.
-        pad_token_id: Id of the padding token.
+        pad_token_id: Id of the padding token, whose row of the table stays zero.
+        bos_token_id: Id of the token that begins a text, if there is one.
+        eos_token_id: Id of the token that ends a text: generation stops there.
 
     Raises:
         ConfigurationError: For an unknown key, a wrong type or a value out of range.
     """
 
     model_type: ClassVar[str] = "recurra"
+    # Not predictions: the Trainer leaves them out when it collects what a model says.
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "exit_logits", "exit_losses"]
 
     vocab_size: int = 30522
     hidden_size: int = 256
     embedding_size: int | None = None
     num_attention_heads: int = 4
     intermediate_size: int = 1024
+    feed_forward: str = SWIGLU
+    num_cycles: int = 1
+    kernel_size: int = 3
+    dilations: list[int] | tuple[int, ...] = (1, 2, 4, 8)
+    causal_convolution: bool = True
     num_prelude_layers: int = 0
     num_core_layers: int = 3
     num_recurrences: int = 2
@@ -83,6 +121,16 @@ class RecurraConfig(PreTrainedConfig):
     recurrence_embedding: bool = False
     input_injection: str = "none"
     final_norm: bool = False
+    norm: str = "rms"
+    norm_placement: str = "pre"
+    position: str = "rotary"
+    attention_bias: bool = True
+    embedding_cycles: int = 0
+    embedding_norm: bool = True
+    embedding_dropout: float | None = None
+    exits: list[int] | tuple[int, ...] = ()
+    heads: str = "shared"
+    exit_loss_weight: float = 0.3
     causal: bool = False
     pooling: str = "first"
     type_vocab_size: int = 2
@@ -93,6 +141,8 @@ class RecurraConfig(PreTrainedConfig):
     attention_dropout: float = 0.0
     initializer_range: float = 0.02
     pad_token_id: int | None = 0
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Checks keys, types and ranges, then lets transformers finish."""
@@ -116,12 +166,22 @@ class RecurraConfig(PreTrainedConfig):
     @classmethod
     def own_keys(cls) -> list[str]:
         """The keys that describe the network, in declaration order."""
-        return [name for name in cls.__annotations__ if name != "model_type"]
+        return [name for name, kind in cls.__annotations__.items() if not str(kind).startswith("ClassVar")]
 
     @property
     def num_hidden_layers(self) -> int:
         """Layer applications from input to output: what the stock caches count."""
         return self.num_prelude_layers + self.num_core_layers * self.num_recurrences + self.num_coda_layers
+
+    @property
+    def has_convolution(self) -> bool:
+        """Whether a position's state depends on its neighbours' through a convolution."""
+        return self.feed_forward not in (SWIGLU, "linear")
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the next token can be read by who is to predict it: causal attention, convolutions that are not."""
+        return self.causal and self.has_convolution and not self.causal_convolution and self.kernel_size > 1
 
     @property
     def head_dim(self) -> int:
@@ -147,43 +207,62 @@ class RecurraConfig(PreTrainedConfig):
     def _check_values(self) -> None:
         for key in (
             "vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "num_core_layers",
-            "num_recurrences", "max_position_embeddings",
+            "num_recurrences", "max_position_embeddings", "num_cycles", "kernel_size",
         ):  # fmt: skip
-            self._require_whole(key, 1)
-        for key in ("num_prelude_layers", "num_coda_layers", "type_vocab_size"):
-            self._require_whole(key, 0)
+            self.require_whole(key, 1)
+        for key in ("num_prelude_layers", "num_coda_layers", "type_vocab_size", "embedding_cycles"):
+            self.require_whole(key, 0)
         if self.embedding_size is not None:
-            self._require_whole("embedding_size", 1)
-        if self.pad_token_id is not None:
-            self._require_whole("pad_token_id", 0)
-            inside = self.pad_token_id < self.vocab_size
-            self._require(inside, "pad_token_id", f"null or a row of the table, below vocab_size {self.vocab_size}")
-        for key in ("hidden_dropout", "attention_dropout"):
-            self._require_number(key, lambda value: 0 <= value < 1, "a number from 0 to below 1")
+            self.require_whole("embedding_size", 1)
+        for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
+            if getattr(self, key) is not None:
+                self.require_whole(key, 0)
+                inside = getattr(self, key) < self.vocab_size
+                self.require(inside, key, f"null or a row of the table, below vocab_size {self.vocab_size}")
+        rates = ["hidden_dropout", "attention_dropout"]
+        for key in rates if self.embedding_dropout is None else [*rates, "embedding_dropout"]:
+            self.require_number(key, lambda value: 0 <= value < 1, "a number from 0 to below 1")
         for key in ("rms_norm_eps", "rope_theta", "initializer_range"):
-            self._require_number(key, lambda value: value > 0, "a number above 0")
-        self._require_number("residual_scale", math.isfinite, "a finite number")
-        for key in ("learned_residual_scale", "recurrence_embedding", "final_norm", "causal"):
-            self._require(isinstance(getattr(self, key), bool), key, "true or false")
-        self._require(self.input_injection in INPUT_INJECTIONS, "input_injection", f"one of {INPUT_INJECTIONS}")
-        self._require(self.pooling in POOLINGS, "pooling", f"one of {POOLINGS}")
+            self.require_number(key, lambda value: value > 0, "a number above 0")
+        self.require_number("exit_loss_weight", lambda value: 0 <= value <= 1, "a number from 0 to 1")
+        self.require_number("residual_scale", math.isfinite, "a finite number")
+        for key in (
+            "learned_residual_scale", "recurrence_embedding", "final_norm", "causal", "causal_convolution",
+            "attention_bias", "embedding_norm",
+        ):  # fmt: skip
+            self.require_switch(key)
+        for key, choices in (
+            ("input_injection", INPUT_INJECTIONS),
+            ("pooling", POOLINGS),
+            ("feed_forward", FEED_FORWARDS),
+            ("norm", NORMS),
+            ("norm_placement", NORM_PLACEMENTS),
+            ("position", POSITIONS),
+            ("heads", HEADS),
+        ):
+            self.require_choice(key, choices)
         heads = self.num_attention_heads
-        self._require(
+        self.require(
             self.hidden_size % heads == 0 and (self.hidden_size // heads) % 2 == 0,
             "num_attention_heads",
             f"a divisor of hidden_size {self.hidden_size} that gives heads of even width",
         )
+        self._check_cycles()
+        self._check_exits()
 
-    def _require_whole(self, key: str, least: int) -> None:
-        value = getattr(self, key)
-        right = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        self._require(right, key, f"a whole number from {least}")
+    def _check_cycles(self) -> None:
+        self.require_whole_list("dilations", 1, empty=False)
+        if self.feed_forward == SWIGLU:
+            self.require(self.num_cycles == 1, "num_cycles", f"1 with feed_forward '{SWIGLU}', which has no cycles")
+            needed = f"0 with feed_forward '{SWIGLU}'; cycles are one of {CYCLES}"
+            self.require(self.embedding_cycles == 0, "embedding_cycles", needed)
+        odd = self.causal_convolution or self.kernel_size % 2 == 1
+        self.require(odd, "kernel_size", "an odd number without causal_convolution: as many positions on either side")
 
-    def _require_number(self, key: str, holds: Any, allowed: str) -> None:
-        value = getattr(self, key)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        self._require(number and math.isfinite(value) and holds(value), key, allowed)
-
-    def _require(self, holds: bool, key: str, allowed: str) -> None:
-        if not holds:
-            raise ConfigurationError(f"model configuration: '{key}' is {getattr(self, key)!r}; allowed: {allowed}")
+    def _check_exits(self) -> None:
+        self.require_whole_list("exits", 1, empty=True)
+        rising = all(first < second for first, second in itertools.pairwise(self.exits))
+        inside = all(number < self.num_recurrences for number in self.exits)
+        allowed = f"rising numbers below num_recurrences {self.num_recurrences}, after which the final head stands"
+        self.require(rising and inside, "exits", allowed)
+        self.require(not self.exits or self.num_coda_layers == 0, "exits", "none with coda layers: an exit skips them")

@@ -6,29 +6,42 @@ from torch import Tensor, nn
 
 from recurra.models.configuration import RecurraConfig
 from recurra.models.dropout import Dropout
-from recurra.models.normalisation import RMSNorm
+from recurra.models.layout import Layout
+from recurra.models.normalisation import make_norm
+from recurra.models.refinement import Refinement
 
 
 class Embeddings(nn.Module):
-    """Token table (optionally factorised), token types, RMSNorm, dropout. Positions come from RoPE."""
+    """Token table (optionally factorised and refined by cycles), learned positions if not rotary, types, norm, dropout.
+
+    With refinement: ``E = TRM(Linear(Embed(x))) + PosEmbed(p)`` (CRT-Deep, equation 1).
+    """
 
     def __init__(self, config: RecurraConfig) -> None:
         super().__init__()
         width = config.token_embedding_size
         self.token = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         self.projection = nn.Linear(width, config.hidden_size) if width != config.hidden_size else nn.Identity()
+        self.refinement = Refinement(config, config.embedding_cycles) if config.embedding_cycles else None
+        learned = config.position == "learned"
+        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size) if learned else None
         self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
-        self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout)
+        self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
+        given = config.embedding_dropout
+        self.dropout = Dropout(config.hidden_dropout if given is None else given)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None, layout: Layout) -> Tensor:
         """Maps ids ``(batch, tokens)`` to states ``(batch, tokens, hidden)``; missing token types mean type 0."""
-        states = self.projection(self.token(input_ids))
+        # Under autocast the projection gives half precision; the residual stream has the type of the weights.
+        states = self.projection(self.token(input_ids)).to(self.token.weight.dtype)
+        if self.refinement is not None:
+            states = self.refinement(states, layout)
+        if self.position is not None:
+            states = states + self.position(layout.positions(input_ids.device))
         if self.token_type is not None:
             types = self.token_type.weight[0] if token_type_ids is None else self.token_type(token_type_ids)
             states = states + types
-        # Under autocast the projection gives half precision, which the norm's FP32 scale does not mix with.
-        return self.dropout(self.norm(states.to(self.norm.weight.dtype)))
+        return self.dropout(self.norm(states))
 
     def extra_repr(self) -> str:
         """Shown by print(model)."""

@@ -1,4 +1,4 @@
-"""Position-wise feed-forward networks."""
+"""Feed-forward networks: SwiGLU, position by position, or cycles of refinement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from recurra.models.configuration import RecurraConfig
+from recurra.models.configuration import SWIGLU, RecurraConfig
+from recurra.models.layout import Layout
+from recurra.models.refinement import Refinement
 
 
 class SwiGLU(nn.Module):
@@ -17,7 +19,7 @@ class SwiGLU(nn.Module):
         self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size)
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, states: Tensor, layout: Layout | None = None) -> Tensor:  # noqa: ARG002 - as cycles are called
         """Maps ``(batch, tokens, hidden)`` to the same shape."""
         # A layer that was wrapped or quantised has to be called.
         if states.device.type == "cpu" and not torch.is_grad_enabled() and type(self.gate_up_proj) is nn.Linear:
@@ -35,3 +37,8 @@ class SwiGLU(nn.Module):
         gate_bias, up_bias = self.gate_up_proj.bias.chunk(2)
         gate = functional.silu(functional.linear(states, gate_weight, gate_bias), inplace=True)
         return gate.mul_(functional.linear(states, up_weight, up_bias))
+
+
+def make_feed_forward(config: RecurraConfig) -> nn.Module:
+    """Returns a new feed-forward network of the configured kind, called with states and layout."""
+    return SwiGLU(config) if config.feed_forward == SWIGLU else Refinement(config, config.num_cycles)

@@ -1,13 +1,14 @@
 """How the rows of a batch lie in memory: padded side by side, or packed end to end.
 
-Everything but attention and the choice of leading positions works on tokens one by one, so these two are all that a
-layer asks of a layout.
+Everything but attention, convolutions, positions and the choice of leading ones works on tokens one by one, so these
+are all that a layer asks of a layout.
 """
 
 from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,19 +22,33 @@ class Layout(ABC):
     """What every layer needs besides the states.
 
     Attributes:
-        rotary: Rotary table of the batch's positions, ``(tokens, head_dim / 2, 2)``.
+        rotary: Rotary table of the batch's positions, ``(tokens, head_dim / 2, 2)``; none if positions are learned.
         causal: Whether later keys are hidden and no mask says so already.
     """
 
-    rotary: Tensor
+    rotary: Tensor | None
     causal: bool
+
+    @abstractmethod
+    def positions(self, device: torch.device) -> Tensor:
+        """Returns each token's number in its row, broadcastable to ``(batch, tokens)``."""
+
+    @abstractmethod
+    def convolve(self, states: Tensor, convolution: Callable[[Tensor], Tensor], span: int) -> Tensor:
+        """Applies a convolution over tokens within each row; it reads zeros in place of padding.
+
+        Args:
+            states: ``(batch, tokens, channels)``.
+            convolution: Maps ``(rows, tokens, channels)`` to the same.
+            span: Earlier positions that it reads.
+        """
 
     @abstractmethod
     def leading(self, states: Tensor, queries: int) -> Tensor:
         """Returns the first ``queries`` positions of every row of ``(batch, tokens, hidden)``."""
 
     @abstractmethod
-    def leading_rotary(self, queries: int) -> Tensor:
+    def leading_rotary(self, queries: int) -> Tensor | None:
         """Returns the part of `rotary` that belongs to `leading`."""
 
     @abstractmethod
@@ -58,23 +73,40 @@ class Padded(Layout):
 
     Attributes:
         mask: Boolean mask of keys or none, see `recurra.models.attention.attention_mask`.
+        real: ``(batch, tokens)``, true at real tokens; none if all are.
+        tokens: Length of the batch.
     """
 
     mask: Tensor | None
+    real: Tensor | None
+    tokens: int
 
     @classmethod
-    def of(cls, table: Tensor, keep: Tensor | None, tokens: int, *, causal: bool) -> Padded:
-        """Makes the layout from the model's rotary table and a padding mask ``(batch, tokens)``."""
-        mask, causal = attention_mask(keep, tokens, causal, table.device)
-        return cls(table[:tokens], causal, mask)
+    def of(
+        cls, table: Tensor | None, keep: Tensor | None, tokens: int, *, causal: bool, device: torch.device
+    ) -> Padded:
+        """Makes the layout from the model's rotary table, if any, and a padding mask ``(batch, tokens)``."""
+        mask, causal = attention_mask(keep, tokens, causal, device)
+        real = None if keep is None or mask is None else keep.bool()
+        return cls(None if table is None else table[:tokens], causal, mask, real, tokens)
+
+    def positions(self, device: torch.device) -> Tensor:
+        """Counts real tokens, so that padding on the left moves nothing."""
+        if self.real is None:
+            return torch.arange(self.tokens, device=device)
+        return (self.real.cumsum(1) - 1).clamp(min=0)
+
+    def convolve(self, states: Tensor, convolution: Callable[[Tensor], Tensor], span: int) -> Tensor:  # noqa: ARG002
+        """Convolves rows side by side."""
+        return convolution(states if self.real is None else states.masked_fill(~self.real[:, :, None], 0))
 
     def leading(self, states: Tensor, queries: int) -> Tensor:
         """Returns the first positions."""
         return states[:, :queries]
 
-    def leading_rotary(self, queries: int) -> Tensor:
+    def leading_rotary(self, queries: int) -> Tensor | None:
         """Returns the table's first positions."""
-        return self.rotary[:queries]
+        return None if self.rotary is None else self.rotary[:queries]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
         """Attends under the mask."""
@@ -90,19 +122,35 @@ class Packed(Layout):
     Attributes:
         starts: First token of every row, ``(rows,)``.
         groups: Number and length of neighbouring rows of equal length.
+        numbers: Each token's number in its row, ``(tokens,)``.
     """
 
     starts: Tensor
     groups: tuple[tuple[int, int], ...]
+    numbers: Tensor
 
     @classmethod
-    def of(cls, table: Tensor, lengths: Tensor, *, causal: bool) -> Packed:
-        """Makes the layout from the model's rotary table and the rows' lengths ``(rows,)``."""
+    def of(cls, table: Tensor | None, lengths: Tensor, *, causal: bool, device: torch.device) -> Packed:
+        """Makes the layout from the model's rotary table, if any, and the rows' lengths ``(rows,)``."""
         starts = lengths.cumsum(0) - lengths
-        positions = torch.arange(int(lengths.sum()), device=table.device) - starts.repeat_interleave(lengths)
+        numbers = torch.arange(int(lengths.sum()), device=device) - starts.repeat_interleave(lengths)
         groups = tuple((len(list(same)), length) for length, same in itertools.groupby(lengths.tolist()))
         # A row without tokens at the end has no first one; any will do.
-        return cls(table[positions], causal, starts.clamp(max=max(len(positions) - 1, 0)), groups)
+        starts = starts.clamp(max=max(len(numbers) - 1, 0))
+        return cls(None if table is None else table[numbers], causal, starts, groups, numbers)
+
+    def positions(self, device: torch.device) -> Tensor:  # noqa: ARG002 - a layout's
+        """Returns the numbers."""
+        return self.numbers
+
+    def convolve(self, states: Tensor, convolution: Callable[[Tensor], Tensor], span: int) -> Tensor:  # noqa: ARG002
+        """Convolves group by group."""
+        parts = states[0].split([rows * length for rows, length in self.groups])
+        convolved = [
+            convolution(part.unflatten(0, (rows, length))).flatten(0, 1) if length else part
+            for part, (rows, length) in zip(parts, self.groups, strict=True)
+        ]
+        return torch.cat(convolved)[None]
 
     def leading(self, states: Tensor, queries: int) -> Tensor:
         """Returns the first position of every row, ``(1, rows, hidden)``."""
@@ -110,9 +158,9 @@ class Packed(Layout):
             raise ValueError(f"packed rows give their first position only, not {queries}")
         return states[:, self.starts]
 
-    def leading_rotary(self, queries: int) -> Tensor:  # noqa: ARG002 - a layout's
+    def leading_rotary(self, queries: int) -> Tensor | None:  # noqa: ARG002 - a layout's
         """Returns the table at the first position of every row."""
-        return self.rotary[self.starts]
+        return None if self.rotary is None else self.rotary[self.starts]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
         """Attends group by group."""

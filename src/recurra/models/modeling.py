@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import BaseModelOutputWithPast, SequenceClassifierOutput
 
 from recurra.core.errors import ConfigurationError
 from recurra.models.attention import rotary_table
 from recurra.models.configuration import RecurraConfig
+from recurra.models.convolution import DepthwiseConvolution
 from recurra.models.embeddings import Embeddings
+from recurra.models.heads import check_exit, weigh_losses
 from recurra.models.layout import Layout, Packed, Padded
-from recurra.models.normalisation import RMSNorm
+from recurra.models.normalisation import make_norm
 from recurra.models.recurrence import LayerStack, RecurrentCore
+
+
+@dataclass
+class RecurraModelOutput(BaseModelOutputWithPast):
+    """What the model without a head computes.
+
+    Attributes:
+        exit_states: ``(batch, tokens, hidden)`` after each exit that was passed before the last recurrence computed,
+            after the final norm if there is one; none without exits.
+    """
+
+    exit_states: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class RecurraClassifierOutput(SequenceClassifierOutput):
+    """What the classifier computes.
+
+    Attributes:
+        exit_logits: ``(batch, labels)`` of each exit's head in FP32; none without exits.
+    """
+
+    exit_logits: tuple[Tensor, ...] | None = None
 
 
 class RecurraPreTrainedModel(PreTrainedModel):
@@ -26,13 +52,15 @@ class RecurraPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = False
     _supports_sdpa = True
-    _no_split_modules: ClassVar[list[str]] = ["Layer"]
+    _no_split_modules: ClassVar[list[str]] = ["Layer", "PostNormLayer"]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, RecurrentCore) and module.residual_scale is not None:
             nn.init.constant_(module.residual_scale, self.config.residual_scale)
+        if isinstance(module, DepthwiseConvolution):
+            module.reset_parameters()
         if isinstance(module, RecurraModel):
             # A table outside the checkpoint must be made again after loading on the meta device.
             module.reset_rotary()
@@ -41,7 +69,7 @@ class RecurraPreTrainedModel(PreTrainedModel):
 class RecurraModel(RecurraPreTrainedModel):
     """The encoder (or, with ``causal``, decoder) without a head."""
 
-    rotary: Tensor
+    rotary: Tensor | None
 
     def __init__(self, config: RecurraConfig) -> None:
         super().__init__(config)
@@ -49,22 +77,24 @@ class RecurraModel(RecurraPreTrainedModel):
         self.prelude = LayerStack(config, config.num_prelude_layers)
         self.core = RecurrentCore(config)
         self.coda = LayerStack(config, config.num_coda_layers)
-        self.final_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps) if config.final_norm else nn.Identity()
-        table = torch.empty(config.max_position_embeddings, config.head_dim // 2, 2, dtype=torch.float32)
+        self.final_norm = make_norm(config) if config.final_norm else nn.Identity()
+        shape = config.max_position_embeddings, config.head_dim // 2, 2
+        table = torch.empty(shape, dtype=torch.float32) if config.position == "rotary" else None
         self.register_buffer("rotary", table, persistent=False)
         self.post_init()
 
     def reset_rotary(self) -> None:
         """Fills the rotary table, in FP32 whatever the weights' type: half precision loses the angles' small steps."""
         config = self.config
-        self.rotary = rotary_table(
-            config.max_position_embeddings, config.head_dim, config.rope_theta, self.rotary.device
-        )
+        if self.rotary is not None:
+            self.rotary = rotary_table(
+                config.max_position_embeddings, config.head_dim, config.rope_theta, self.rotary.device
+            )
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         # Moving the model to half precision must not take the rotary table along.
         result = super()._apply(fn, recurse)
-        if self.rotary.dtype != torch.float32:
+        if self.rotary is not None and self.rotary.dtype != torch.float32:
             self.reset_rotary()
         return result
 
@@ -83,8 +113,10 @@ class RecurraModel(RecurraPreTrainedModel):
         token_type_ids: Tensor | None = None,
         num_positions: int | None = None,
         row_lengths: Tensor | None = None,
+        *,
+        exit_after: int | None = None,
         **_: object,
-    ) -> BaseModelOutput:
+    ) -> RecurraModelOutput:
         """Computes the last hidden states.
 
         Args:
@@ -95,21 +127,41 @@ class RecurraModel(RecurraPreTrainedModel):
                 others. The values are those of the full computation.
             row_lengths: ``(rows,)`` if ``input_ids`` is ``(1, tokens)`` and holds rows of these lengths end to end,
                 without padding; ``num_positions`` is then 1 or none. A length of 0 is allowed: its states mean nothing.
+            exit_after: If given, the recurrence, an exit or the last one, after which the model stops computing.
 
         Returns:
             ``last_hidden_state`` of shape ``(batch, tokens or num_positions, hidden)``; ``(1, tokens or rows, hidden)``
-            for packed rows.
+            for packed rows. Exits' states are as long.
 
         Raises:
-            ConfigurationError: If a row is longer than the model allows, or packed rows do not fill ``input_ids``.
+            ConfigurationError: If a row is longer than the model allows, packed rows do not fill ``input_ids``, or
+                there is no exit where the model is to stop.
         """
         layout = self._layout(input_ids, attention_mask, row_lengths)
-        states = self.embeddings(input_ids, token_type_ids)
+        states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
+        if self.config.exits:
+            last = check_exit(self.config, exit_after)
+            *exits, states = self._until(last, states, layout, num_positions)
+            return RecurraModelOutput(last_hidden_state=states, exit_states=tuple(exits))
+        check_exit(self.config, exit_after)
         has_coda = len(self.coda.layers) > 0
-        states = self.prelude(states, layout)
         states = self.core(states, layout, None if has_coda else num_positions)
         states = self.coda(states, layout, num_positions if has_coda else None)
-        return BaseModelOutput(last_hidden_state=self.final_norm(states))
+        return RecurraModelOutput(last_hidden_state=self.final_norm(states))
+
+    def _until(self, last: int, states: Tensor, layout: Layout, num_positions: int | None) -> list[Tensor]:
+        """Normed states after each exit up to the recurrence ``last``, and after that one."""
+        found = []
+        for recurrence, now in enumerate(self.core.unroll(states, layout, num_positions), start=1):
+            if recurrence == last or recurrence in self.config.exits:
+                # The last recurrence computes no other positions; earlier ones do.
+                if num_positions is not None and recurrence < self.config.num_recurrences:
+                    found.append(self.final_norm(layout.leading(now, num_positions)))
+                else:
+                    found.append(self.final_norm(now))
+            if recurrence == last:
+                break
+        return found
 
     def _layout(self, input_ids: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None) -> Layout:
         tokens = input_ids.shape[1] if row_lengths is None else int(row_lengths.max())
@@ -119,27 +171,34 @@ class RecurraModel(RecurraPreTrainedModel):
                 "truncate it, or train with a larger max_position_embeddings"
             )
         if row_lengths is None:
-            return Padded.of(self.rotary, attention_mask, tokens, causal=self.config.causal)
+            return Padded.of(self.rotary, attention_mask, tokens, causal=self.config.causal, device=input_ids.device)
         if attention_mask is not None or input_ids.shape != (1, int(row_lengths.sum())):
             raise ConfigurationError(
                 f"packed rows of {int(row_lengths.sum())} tokens came with input_ids of shape {tuple(input_ids.shape)}"
                 f"{' and an attention_mask' if attention_mask is not None else ''}; "
                 "give the rows end to end as (1, tokens), without a mask"
             )
-        return Packed.of(self.rotary, row_lengths, causal=self.config.causal)
+        return Packed.of(self.rotary, row_lengths, causal=self.config.causal, device=input_ids.device)
 
 
 class RecurraForSequenceClassification(RecurraPreTrainedModel):
-    """The model with a linear classifier on one position ([CLS] by default)."""
+    """The model with a linear classifier on one position ([CLS] by default), one after each exit too."""
 
     # The loss is a mean over the batch: the Trainer must scale it itself when it accumulates gradients.
     accepts_loss_kwargs = False
 
     def __init__(self, config: RecurraConfig) -> None:
         super().__init__(config)
+        if config.heads == "tied":
+            raise ConfigurationError(
+                "model configuration: 'heads' is 'tied'; allowed for a classifier: shared, separate; "
+                "a token table has a row for each token, not for each label"
+            )
         self.num_labels = config.num_labels
         self.model = RecurraModel(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        exits = len(config.exits) if config.heads == "separate" else min(1, len(config.exits))
+        self.exit_classifiers = nn.ModuleList(nn.Linear(config.hidden_size, config.num_labels) for _ in range(exits))
         self.post_init()
 
     def forward(
@@ -150,7 +209,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         labels: Tensor | None = None,
         row_lengths: Tensor | None = None,
         **_: object,
-    ) -> SequenceClassifierOutput:
+    ) -> RecurraClassifierOutput:
         """Classifies.
 
         Args:
@@ -162,18 +221,27 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
 
         Returns:
             ``logits`` of shape ``(batch or packed rows, labels)`` in FP32, and the mean cross-entropy if labels are
-            given.
+            given, the exits' weighed in.
         """
+        first = self.config.pooling == "first"
+        output = self.model(input_ids, attention_mask, token_type_ids, 1 if first else None, row_lengths)
+        pooled = [
+            self._pool(states, attention_mask, row_lengths)
+            for states in (*(output.exit_states or ()), output.last_hidden_state)
+        ]
+        logits = self.classifier(pooled.pop()).float()
+        heads = len(self.exit_classifiers)
+        exits = [self.exit_classifiers[min(number, heads - 1)](states).float() for number, states in enumerate(pooled)]
+        loss = None
+        if labels is not None:
+            losses = [functional.cross_entropy(scores, labels) for scores in (*exits, logits)]
+            loss = weigh_losses(losses, self.config.exit_loss_weight)
+        return RecurraClassifierOutput(loss=loss, logits=logits, exit_logits=tuple(exits) or None)
+
+    def _pool(self, states: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None) -> Tensor:
         if self.config.pooling == "first":
-            states = self.model(input_ids, attention_mask, token_type_ids, 1, row_lengths).last_hidden_state
-            pooled = states[:, 0] if row_lengths is None else states[0]
-        else:
-            states = self.model(input_ids, attention_mask, token_type_ids, None, row_lengths).last_hidden_state
-            packed = row_lengths is not None
-            pooled = last_of_packed(states, row_lengths) if packed else last_position(states, attention_mask)
-        logits = self.classifier(pooled).float()
-        loss = None if labels is None else functional.cross_entropy(logits, labels)
-        return SequenceClassifierOutput(loss=loss, logits=logits)
+            return states[:, 0] if row_lengths is None else states[0]
+        return last_position(states, attention_mask) if row_lengths is None else last_of_packed(states, row_lengths)
 
 
 def last_of_packed(states: Tensor, row_lengths: Tensor) -> Tensor:

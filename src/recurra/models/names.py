@@ -30,11 +30,57 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
 
 PRESET_NAMES = tuple(PRESETS)
 
+# The shared block of "CRT-Deep", section 3: post-norm, cycles of refinement, learned positions, no biases in attention.
+_CRT = {
+    "num_core_layers": 1, "residual_scale": 0.0, "recurrence_embedding": True, "feed_forward": "conv+linear",
+    "norm": "layer", "norm_placement": "post", "rms_norm_eps": 1e-5, "position": "learned", "attention_bias": False,
+    "embedding_norm": False, "embedding_dropout": 0.0, "type_vocab_size": 0, "causal": True, "pad_token_id": None,
+}  # fmt: skip
+_CRT_DEEP = {
+    **_CRT, "vocab_size": 50257, "hidden_size": 512, "embedding_size": 256, "num_attention_heads": 8,
+    "intermediate_size": 2048, "num_cycles": 8, "embedding_cycles": 3, "num_recurrences": 8, "exits": [2, 4, 6],
+    "max_position_embeddings": 1024, "bos_token_id": 50256, "eos_token_id": 50256,
+}  # fmt: skip
+_CRT_SMALL = {
+    **_CRT, "vocab_size": 8192, "hidden_size": 256, "embedding_size": 128, "num_attention_heads": 4,
+    "intermediate_size": 1024, "num_cycles": 4, "embedding_cycles": 2, "num_recurrences": 6, "exits": [2, 4],
+    "max_position_embeddings": 512, "heads": "tied",
+}  # fmt: skip
+_CRT_TINY = {
+    **_CRT, "vocab_size": 8192, "hidden_size": 128, "embedding_size": 64, "num_attention_heads": 4,
+    "intermediate_size": 512, "num_cycles": 4, "embedding_cycles": 2, "num_recurrences": 4, "exits": [1, 2, 3],
+    "max_position_embeddings": 256, "heads": "tied",
+}  # fmt: skip
+# An unshared pre-norm decoder with SwiGLU and rotary positions, with the table, heads and context of crt-small.
+_STACKED_LM = {
+    "vocab_size": 8192, "embedding_size": 128, "num_recurrences": 1, "residual_scale": 0.0, "final_norm": True,
+    "attention_bias": False, "embedding_norm": False, "embedding_dropout": 0.0, "type_vocab_size": 0, "causal": True,
+    "pad_token_id": None, "max_position_embeddings": 512, "heads": "tied",
+}  # fmt: skip
+_EQUAL_PARAMETERS = {
+    "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 685, "num_core_layers": 5
+}  # fmt: skip
+_EQUAL_FLOPS = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1070, "num_core_layers": 9}
+
+LANGUAGE_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "crt-deep": ("the paper's: 8 loops of 8 cycles, width 512, one head for all exits", _CRT_DEEP),
+    "crt-deep-separate-heads": ("crt-deep with a head for each exit", {**_CRT_DEEP, "heads": "separate"}),
+    "crt-deep-tied": ("crt-deep with every head tied to the token table", {**_CRT_DEEP, "heads": "tied"}),
+    "crt-small": ("6 loops of 4 cycles, width 256, tied heads, for a vocabulary of its own", _CRT_SMALL),
+    "crt-tiny": ("4 loops of 4 cycles, width 128, tied heads: for two processor cores", _CRT_TINY),
+    "stacked-lm-parameters": ("control: 5 layers, crt-small's parameters", {**_STACKED_LM, **_EQUAL_PARAMETERS}),
+    "stacked-lm-flops": ("control: 9 layers, crt-small's FLOPs a token", {**_STACKED_LM, **_EQUAL_FLOPS}),
+}
+
+LANGUAGE_PRESET_NAMES = tuple(LANGUAGE_PRESETS)
+
 # Keys of `recurra.models.configuration.RecurraConfig`, for a check that must not load transformers; a test compares.
 MODEL_KEYS = (
-    "vocab_size", "hidden_size", "embedding_size", "num_attention_heads", "intermediate_size", "num_prelude_layers",
-    "num_core_layers", "num_recurrences", "num_coda_layers", "residual_scale", "learned_residual_scale",
-    "recurrence_embedding", "input_injection", "final_norm", "causal", "pooling", "type_vocab_size",
+    "vocab_size", "hidden_size", "embedding_size", "num_attention_heads", "intermediate_size", "feed_forward",
+    "num_cycles", "kernel_size", "dilations", "causal_convolution", "num_prelude_layers", "num_core_layers",
+    "num_recurrences", "num_coda_layers", "residual_scale", "learned_residual_scale", "recurrence_embedding",
+    "input_injection", "final_norm", "norm", "norm_placement", "position", "attention_bias", "embedding_cycles",
+    "embedding_norm", "embedding_dropout", "exits", "heads", "exit_loss_weight", "causal", "pooling", "type_vocab_size",
     "max_position_embeddings", "rope_theta", "rms_norm_eps", "hidden_dropout", "attention_dropout",
-    "initializer_range", "pad_token_id",
+    "initializer_range", "pad_token_id", "bos_token_id", "eos_token_id",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""RMSNorm with a backward pass of its own; torch's takes twice as long on a CPU, where no kernel is fused."""
+"""The norms. RMSNorm has a backward pass of its own: torch's takes twice as long on a CPU, where no kernel is fused."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from recurra.models.configuration import RecurraConfig
+
+
+def make_norm(config: RecurraConfig) -> nn.Module:
+    """Returns a new norm of the configured kind over the hidden width."""
+    if config.norm == "none":
+        return nn.Identity()
+    kind = RMSNorm if config.norm == "rms" else nn.LayerNorm
+    return kind(config.hidden_size, eps=config.rms_norm_eps)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -19,7 +29,8 @@ class RMSNorm(nn.RMSNorm):
     def forward(self, states: Tensor) -> Tensor:
         """Maps ``(..., hidden)`` to the same shape and type."""
         if states.device.type != "cpu":
-            return super().forward(states)
+            # The fused kernel wants one type; autocast gives half precision beside an FP32 scale.
+            return super().forward(states.to(self.weight.dtype)).to(states.dtype)
         if torch.is_grad_enabled() and (states.requires_grad or self.weight.requires_grad):
             return _RMSNorm.apply(states, self.weight, self.eps)
         normalised, _ = _normalise(states, self.eps)

@@ -6,12 +6,12 @@ from typing import Any
 
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.models.configuration import RecurraConfig
-from recurra.models.names import PRESETS
+from recurra.models.names import LANGUAGE_PRESETS, PRESETS
 
 
 def preset_names() -> list[str]:
-    """Names of all presets."""
-    return list(PRESETS)
+    """Names of all presets, classifiers first."""
+    return [*PRESETS, *LANGUAGE_PRESETS]
 
 
 def preset(name: str, *, num_labels: int = 2, **overrides: Any) -> RecurraConfig:
@@ -19,12 +19,13 @@ def preset(name: str, *, num_labels: int = 2, **overrides: Any) -> RecurraConfig
 
     Args:
         name: One of `preset_names`.
-        num_labels: Classes of the classifier.
+        num_labels: Classes, if the model is to be a classifier.
         overrides: Any key of `RecurraConfig`.
 
     Raises:
         ConfigurationError: For an unknown name or key, or an impossible value.
     """
-    if name not in PRESETS:
+    found = PRESETS.get(name) or LANGUAGE_PRESETS.get(name)
+    if found is None:
         raise ConfigurationError(unknown("model preset", name, preset_names()))
-    return RecurraConfig(**{**PRESETS[name][1], "num_labels": num_labels, **overrides})
+    return RecurraConfig(**{**found[1], "num_labels": num_labels, **overrides})

@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
 from recurra.models.attention import SelfAttention
-from recurra.models.configuration import RecurraConfig
+from recurra.models.configuration import SWIGLU, RecurraConfig
 from recurra.models.dropout import Dropout
-from recurra.models.feed_forward import SwiGLU
+from recurra.models.feed_forward import make_feed_forward
 from recurra.models.layout import Layout
-from recurra.models.normalisation import RMSNorm
+from recurra.models.normalisation import make_norm
 
 
 class Layer(nn.Module):
-    """Pre-norm Transformer layer: ``h' = h + Drop(MHA(Norm1(h)))``, ``out = h' + Drop(FFN(Norm2(h')))``."""
+    """Pre-norm Transformer layer: ``h' = h + Drop(MHA(Norm1(h)))``, ``out = h' + Drop(FFN(Norm2(h')))``.
+
+    Cycles of refinement drop out within, and not once more after.
+    """
 
     def __init__(self, config: RecurraConfig) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.attention_norm = make_norm(config)
         self.attention = SelfAttention(config)
-        self.feed_forward_norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.feed_forward = SwiGLU(config)
+        self.feed_forward_norm = make_norm(config)
+        self.feed_forward = make_feed_forward(config)
         self.dropout = Dropout(config.hidden_dropout)
+        self.feed_forward_dropout = self.dropout if config.feed_forward == SWIGLU else nn.Identity()
+        self.reads_neighbours = config.has_convolution
 
     def forward(self, states: Tensor, layout: Layout, queries: int | None = None) -> Tensor:
         """Maps ``(batch, tokens, hidden)`` to the same, or to its first ``queries`` positions if given."""
+        # A convolution after attention reads positions that are not asked for.
+        narrowed = None if self.reads_neighbours else queries
+        states = self._apply_branches(states, layout, narrowed)
+        return states if queries == narrowed or queries is None else layout.leading(states, queries)
+
+    def _apply_branches(self, states: Tensor, layout: Layout, queries: int | None) -> Tensor:
         attended = self.attention(self.attention_norm(states), layout, queries)
         states = (states if queries is None else layout.leading(states, queries)) + self.dropout(attended)
-        return states + self.dropout(self.feed_forward(self.feed_forward_norm(states)))
+        return states + self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(states), layout))
+
+
+class PostNormLayer(Layer):
+    """Post-norm: ``x' = Norm1(x + Drop(MHA(x)))``, ``out = Norm2(x' + Drop(FFN(x')))`` (CRT-Deep, section 4.2.2)."""
+
+    def _apply_branches(self, states: Tensor, layout: Layout, queries: int | None) -> Tensor:
+        attended = self.attention(states, layout, queries)
+        states = (states if queries is None else layout.leading(states, queries)) + self.dropout(attended)
+        states = self.attention_norm(states)
+        return self.feed_forward_norm(states + self.feed_forward_dropout(self.feed_forward(states, layout)))
+
+
+def make_layer(config: RecurraConfig) -> Layer:
+    """Returns a new layer with its norms where the configuration says."""
+    return Layer(config) if config.norm_placement == "pre" else PostNormLayer(config)
 
 
 class LayerStack(nn.Module):
@@ -36,7 +64,7 @@ class LayerStack(nn.Module):
 
     def __init__(self, config: RecurraConfig, num_layers: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(config) for _ in range(num_layers))
+        self.layers = nn.ModuleList(make_layer(config) for _ in range(num_layers))
 
     def forward(self, states: Tensor, layout: Layout, queries: int | None = None) -> Tensor:
         """Maps ``(batch, tokens, hidden)`` to the same; only the last layer is narrowed to ``queries`` positions."""
@@ -71,13 +99,19 @@ class RecurrentCore(nn.Module):
 
     def forward(self, states: Tensor, layout: Layout, queries: int | None = None) -> Tensor:
         """Maps ``(batch, tokens, hidden)`` to the same; the last recurrence is narrowed to ``queries`` positions."""
+        for updated in self.unroll(states, layout, queries):
+            states = updated
+        return states
+
+    def unroll(self, states: Tensor, layout: Layout, queries: int | None = None) -> Iterator[Tensor]:
+        """Yields the states after each recurrence; who stops asking stops computing."""
         first = states
         for recurrence in range(self.num_recurrences):
             narrowed = queries if recurrence == self.num_recurrences - 1 else None
             updated = self.block(self._core_input(states, first, recurrence), layout, narrowed)
             carried = states if narrowed is None else layout.leading(states, narrowed)
             states = self._add_residual(updated, carried)
-        return states
+            yield states
 
     def _core_input(self, states: Tensor, first: Tensor, recurrence: int) -> Tensor:
         inputs = states

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recurra.cli.main import main
-from recurra.models.names import PRESET_NAMES
+from recurra.models.names import LANGUAGE_PRESET_NAMES, PRESET_NAMES
 from reviews import TINY_DATA, review_rows, write_csv, write_reviews
 
 
@@ -26,12 +26,17 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
 
 def test_models_lists_all_presets_with_exact_counts(capsys: pytest.CaptureFixture[str]) -> None:
     presets = {item["name"]: item for item in answer(capsys, "models")["presets"]}
-    assert tuple(presets) == PRESET_NAMES
+    assert tuple(presets) == PRESET_NAMES + LANGUAGE_PRESET_NAMES
     totals = {name: item["parameters"]["total"] for name, item in presets.items()}
     assert (totals["baseline"], totals["recurrent"], totals["recurrent-wide"]) == (25_912_706, 10_972_162, 18_817_538)
     for item in presets.values():
         counts = item["parameters"]
-        assert sum(counts["parts"].values()) == counts["total"] == counts["embeddings"] + counts["non_embedding"]
+        assert (
+            sum(counts["parts"].values())
+            == sum(counts["items"].values())
+            == counts["total"]
+            == counts["embeddings"] + counts["non_embedding"]
+        )
         assert item["size_mib"]["fp32"] == pytest.approx(2 * item["size_mib"]["half"]) == counts["total"] * 4 / 2**20
         assert item["flops_per_token"] > 0
 
@@ -42,10 +47,21 @@ def test_models_counts_the_labels_that_are_asked_for(capsys: pytest.CaptureFixtu
     assert presets["recurrent"]["parameters"]["total"] == 10_972_419
 
 
+def test_models_shows_one_preset_part_by_part(capsys: pytest.CaptureFixture[str]) -> None:
+    (item,) = answer(capsys, "models", "crt-deep")["presets"]
+    assert (item["task"], item["parameters"]["total"]) == ("language modelling", 92_053_760)
+    assert item["parameters"]["items"]["exit heads"] == 512 * 50_257
+    assert main(["models", "crt-deep"]) == 0
+    out = capsys.readouterr().out
+    assert "embedding refinement" in out and "7,094,784" in out and "92,053,760" in out
+    assert main(["models", "crt-deap"]) == 2
+    assert "did you mean 'crt-deep'" in capsys.readouterr().err
+
+
 def test_models_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
     out = capsys.readouterr().out
-    assert "25,912,706" in out and all(name in out for name in PRESET_NAMES)
+    assert "25,912,706" in out and all(name in out for name in PRESET_NAMES + LANGUAGE_PRESET_NAMES)
 
 
 def test_data_list(capsys: pytest.CaptureFixture[str]) -> None:

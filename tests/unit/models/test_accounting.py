@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from recurra import RecurraForSequenceClassification, preset
 from recurra.core.errors import ConfigurationError
 from recurra.models.accounting import count_parameters, flops_per_token, forward_flops
-from recurra.models.presets import preset_names
+from recurra.models.names import PRESET_NAMES
 from tiny import tiny_config, tiny_model
 
 SPECIFIED = {
@@ -78,7 +78,7 @@ def test_the_controls_change_one_thing_each() -> None:
     assert forward_flops(shallow, 64) < 0.55 * forward_flops(recurrent, 64)
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", PRESET_NAMES)
 def test_every_preset_is_counted_as_it_is_built(name: str) -> None:
     config = preset(name, vocab_size=100)
     with torch.device("meta"):

@@ -36,6 +36,24 @@ from tiny import SHAPE, tiny_config, tiny_model
         ("num_attention_heads", 16, "heads of even width"),
         ("pad_token_id", 40, "below vocab_size 40"),
         ("pad_token_id", -1, "a whole number from 0"),
+        ("eos_token_id", 40, "below vocab_size 40"),
+        ("num_cycles", 2, "1 with feed_forward 'swiglu', which has no cycles"),
+        ("embedding_cycles", 1, "0 with feed_forward 'swiglu'"),
+        ("feed_forward", "convolution", "one of ('swiglu', 'conv+linear'"),
+        ("dilations", [], "a list, not empty, of whole numbers from 1"),
+        ("dilations", [1, 0], "whole numbers from 1"),
+        ("dilations", 2, "a list, not empty, of whole numbers from 1"),
+        ("kernel_size", 0, "a whole number from 1"),
+        ("norm", "batch", "one of ('rms', 'layer', 'none')"),
+        ("norm_placement", None, "one of ('pre', 'post')"),
+        ("position", "sinusoidal", "one of ('rotary', 'learned')"),
+        ("heads", "one", "one of ('shared', 'separate', 'tied')"),
+        ("exits", [2], "rising numbers below num_recurrences 2"),
+        ("exits", [1, 1], "rising numbers below num_recurrences 2"),
+        ("exits", 1, "a list of whole numbers from 1"),
+        ("exit_loss_weight", 1.5, "a number from 0 to 1"),
+        ("embedding_dropout", -0.1, "a number from 0 to below 1"),
+        ("causal_convolution", 1, "true or false"),
     ],
 )
 def test_an_impossible_value_names_key_value_and_what_is_allowed(key: str, value: Any, allowed: str) -> None:
@@ -87,6 +105,36 @@ def test_what_transformers_itself_passes_is_accepted(tmp_path: Path) -> None:
     assert loaded.id2label == {0: "a", 1: "b", 2: "c"}
     for key in RecurraConfig.own_keys():
         assert getattr(loaded, key) == getattr(config, key)
+
+
+def test_keys_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"'exits' is \[1\]; allowed: none with coda layers"):
+        tiny_config(exits=[1], num_coda_layers=1)
+    with pytest.raises(ConfigurationError, match="'kernel_size' is 4; allowed: an odd number without causal_conv"):
+        tiny_config(feed_forward="conv", kernel_size=4, causal_convolution=False)
+
+
+def test_lists_come_back_from_a_file_as_they_went(tmp_path: Path) -> None:
+    config = tiny_config(exits=(1,), dilations=(1, 3), feed_forward="conv")
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert (loaded.exits, loaded.dilations) == (config.exits, config.dilations) == ([1], [1, 3])
+
+
+@pytest.mark.parametrize(
+    ("values", "leaks"),
+    [
+        ({"feed_forward": "conv+linear", "causal": True}, False),
+        ({"feed_forward": "conv+linear", "causal": True, "causal_convolution": False}, True),
+        ({"feed_forward": "depthwise", "causal": True, "causal_convolution": False}, True),
+        ({"feed_forward": "linear", "causal": True, "causal_convolution": False}, False),
+        ({"feed_forward": "conv", "causal": True, "causal_convolution": False, "kernel_size": 1}, False),
+        ({"feed_forward": "conv", "causal_convolution": False}, False),
+        ({"causal": True, "causal_convolution": False}, False),
+    ],
+)
+def test_a_decoder_whose_convolutions_see_ahead_leaks(values: dict[str, Any], leaks: bool) -> None:
+    assert tiny_config(**values).leaks == leaks
 
 
 def test_layer_applications_are_what_caches_count() -> None:

@@ -1,0 +1,144 @@
+"""The causal language model with exits. Native to transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from recurra.core.errors import ConfigurationError
+from recurra.models.configuration import RecurraConfig
+from recurra.models.heads import VocabularyHeads, weigh_losses
+from recurra.models.losses import IGNORED, next_token_targets, vocabulary_cross_entropy
+from recurra.models.modeling import RecurraModel, RecurraPreTrainedModel
+
+
+@dataclass
+class RecurraCausalLMOutput(CausalLMOutputWithPast):
+    """What the language model computes.
+
+    Attributes:
+        exit_logits: ``(batch, positions, vocabulary)`` of each exit in FP32, if they were asked for.
+        exit_losses: ``(heads,)``: mean loss of each exit and of the final head, detached, if there are labels.
+    """
+
+    exit_logits: tuple[Tensor, ...] | None = None
+    exit_losses: Tensor | None = None
+
+
+class RecurraForCausalLM(RecurraPreTrainedModel):
+    """The decoder with a head over the vocabulary after the last recurrence, and one after each exit.
+
+    With cycles, learned positions and post-norm it is the model of "CRT-Deep"; its convolutions are causal unless the
+    configuration says otherwise (`RecurraConfig.leaks`).
+    """
+
+    # The loss is a sum over tokens divided by what the Trainer counts over all accumulated batches.
+    accepts_loss_kwargs = True
+
+    def __init__(self, config: RecurraConfig) -> None:
+        super().__init__(config)
+        if not config.causal:
+            raise ConfigurationError(
+                "model configuration: 'causal' is False; allowed for a language model: true; set causal: true"
+            )
+        self.model = RecurraModel(config)
+        self.heads = VocabularyHeads(config)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The final head; none if it is the token table."""
+        return self.heads.final
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replaces the final head."""
+        self.heads.final = new_embeddings
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Module:
+        """Gives the token table and every head another number of rows."""
+        table = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        for number, head in enumerate(self.heads.exits):
+            if head.out_features != table.num_embeddings:
+                mean = kwargs.get("mean_resizing", True)
+                self.heads.exits[number] = self._get_resized_lm_head(head, table.num_embeddings, mean_resizing=mean)
+        return table
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        row_lengths: Tensor | None = None,
+        exit_after: int | None = None,
+        output_exits: bool = False,
+        logits_to_keep: int | Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **_: object,
+    ) -> RecurraCausalLMOutput:
+        """Predicts the next token at every position.
+
+        Args:
+            input_ids: ``(batch, tokens)``.
+            attention_mask: ``(batch, tokens)``, non-zero at real tokens; padding may stand on either side.
+            labels: ``(batch, tokens)`` token ids, not shifted, -100 where nothing is to be predicted. Padding is not
+                counted whatever stands there.
+            row_lengths: Lengths of packed rows, see `RecurraModel`; no row predicts the next one's first token.
+            exit_after: Recurrence after which the model stops and that exit's head speaks; none means the last.
+            output_exits: Whether the logits of the exits on the way are wanted too.
+            logits_to_keep: Number of last positions whose logits are wanted, 0 for all, or their indices. None means
+                all without labels and none with labels: training never holds all logits.
+            num_items_in_batch: What the sum of losses is divided by, if not the number of predicted tokens: the
+                Trainer's count over all batches of an accumulated step.
+
+        Returns:
+            ``loss``, the weighed mean of the heads' (CRT-Deep, equation 5), if there are labels; ``logits``
+            ``(batch, positions, vocabulary)`` in FP32.
+        """
+        output = self.model(input_ids, attention_mask, row_lengths=row_lengths, exit_after=exit_after)
+        states = {**dict(enumerate(output.exit_states or ())), self._last_head(exit_after): output.last_hidden_state}
+        loss = losses = logits = exit_logits = None
+        if labels is not None:
+            targets = next_token_targets(labels, attention_mask)
+            if row_lengths is not None:
+                targets[0, row_lengths.cumsum(0)[row_lengths > 0] - 1] = IGNORED
+            each = self._losses(states, targets, num_items_in_batch)
+            loss, losses = weigh_losses(each, self.config.exit_loss_weight), torch.stack(each).detach()
+        if labels is None or logits_to_keep is not None:
+            kept = 0 if logits_to_keep is None else logits_to_keep
+            *others, last = states if output_exits else list(states)[-1:]
+            logits = self._logits(states[last], last, kept)
+            exit_logits = tuple(self._logits(states[number], number, kept) for number in others) or None
+        return RecurraCausalLMOutput(loss=loss, logits=logits, exit_logits=exit_logits, exit_losses=losses)
+
+    def _last_head(self, exit_after: int | None) -> int:
+        """Index of the head that speaks last: that of an exit, or the number of exits for the final one."""
+        if exit_after in self.config.exits:
+            return self.config.exits.index(exit_after)
+        return len(self.config.exits)
+
+    def _logits(self, states: Tensor, head: int, kept: int | Tensor) -> Tensor:
+        chosen = slice(-kept, None) if isinstance(kept, int) else kept
+        features = self.heads.features(states[:, chosen])
+        logits = functional.linear(features, self.heads.weight(head, self.model.embeddings.token.weight))
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def _losses(self, states: dict[int, Tensor], targets: Tensor, items: Tensor | int | None) -> list[Tensor]:
+        """Each head's loss; only positions that predict something are multiplied with the vocabulary."""
+        flat = targets.flatten()
+        table = self.model.embeddings.token.weight
+        counted = flat != IGNORED
+        # On an accelerator looking for them would cost a synchronisation.
+        chosen = counted.nonzero()[:, 0] if flat.device.type == "cpu" else slice(None)
+        divisor = counted.sum().clamp(min=1) if items is None else items
+        return [
+            vocabulary_cross_entropy(
+                self.heads.features(part.flatten(0, 1)[chosen]), self.heads.weight(head, table), flat[chosen]
+            )
+            / divisor
+            for head, part in states.items()
+        ]

@@ -1,0 +1,173 @@
+"""The language model is native to Hugging Face: Auto classes, saving, the stock Trainer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import AutoModel, AutoModelForCausalLM, Trainer, TrainingArguments
+
+from recurra import RecurraForCausalLM
+from recurra.models.accounting import Task, count_parameters
+from tiny import language_config, language_model, stir
+
+LOAD_BY_AUTO = """
+import recurra, sys
+assert "torch" not in sys.modules and "transformers" not in sys.modules
+from transformers import AutoModelForCausalLM
+print(type(AutoModelForCausalLM.from_pretrained(sys.argv[1])).__name__)
+"""
+HEADS = ["shared", "separate", "tied"]
+
+
+def test_the_auto_class_knows_us_after_import_recurra_alone(tmp_path: Path) -> None:
+    language_model().save_pretrained(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD_BY_AUTO, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "RecurraForCausalLM"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("heads", HEADS)
+def test_save_and_load_is_bit_equal_and_each_weight_is_in_the_file_once(
+    heads: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = language_model(heads=heads, num_recurrences=4, exits=[1, 3]).eval()
+    stir(model)
+    model = model.to(dtype)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert isinstance(loaded, RecurraForCausalLM) and loaded.dtype == dtype
+    assert model.state_dict().keys() == loaded.state_dict().keys()
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, loaded.state_dict()[name]), name
+    ids = torch.randint(0, 11, (3, 7))
+    ours, theirs = (one(ids, output_exits=True) for one in (model, loaded))
+    for first, second in zip((*ours.exit_logits, ours.logits), (*theirs.exit_logits, theirs.logits), strict=True):
+        assert torch.equal(first, second)
+    data = (tmp_path / "model.safetensors").read_bytes()
+    counted = count_parameters(model.config, Task.LANGUAGE_MODELLING).total
+    assert len(data) == 8 + int.from_bytes(data[:8], "little") + counted * dtype.itemsize
+
+
+def test_the_body_is_read_from_a_language_model_and_moves_into_another_head(tmp_path: Path) -> None:
+    model = language_model(heads="tied").eval()
+    model.save_pretrained(tmp_path)
+    body = AutoModel.from_pretrained(tmp_path).eval()
+    ids = torch.randint(0, 11, (2, 5))
+    assert torch.equal(body(ids).last_hidden_state, model.model(ids).last_hidden_state)
+
+
+def test_tied_heads_move_with_the_table() -> None:
+    model = language_model(heads="tied").eval()
+    ids = torch.randint(0, 10, (2, 5))
+    before = model(ids, output_exits=True)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[10] *= -1
+    after = model(ids, output_exits=True)
+    for first, second in ((before.logits, after.logits), (before.exit_logits[0], after.exit_logits[0])):
+        torch.testing.assert_close(first[..., 10], -second[..., 10])
+        assert torch.equal(first[..., :10], second[..., :10])
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_the_token_table_and_all_heads_grow_together(heads: str) -> None:
+    model = language_model(heads=heads, num_recurrences=4, exits=[1, 3])
+    before = model(torch.tensor([[4, 3]]), output_exits=True)
+    model.resize_token_embeddings(15, mean_resizing=False)
+    assert model.config.vocab_size == 15
+    after = model(torch.tensor([[4, 3]]), output_exits=True)
+    for first, second in zip((*before.exit_logits, before.logits), (*after.exit_logits, after.logits), strict=True):
+        assert second.shape == (1, 2, 15)
+        torch.testing.assert_close(first, second[..., :11])
+    assert model(torch.tensor([[14, 3]]), labels=torch.tensor([[14, 3]])).loss.isfinite()
+
+
+def test_fresh_weights_follow_the_configuration() -> None:
+    model = language_model(vocab_size=2000, hidden_size=64, embedding_size=32, kernel_size=4, initializer_range=0.1)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert torch.count_nonzero(parameter) == 0, name
+        elif "norm" in name:
+            assert torch.equal(parameter, torch.ones_like(parameter)), name
+        elif "depthwise" in name:
+            assert parameter.abs().max() <= 0.5, name
+            assert parameter.std().item() == pytest.approx(0.5 / 3**0.5, rel=0.15), name
+        else:
+            assert parameter.std().item() == pytest.approx(0.1, rel=0.15), name
+
+
+def arguments_in(folder: Path, **values: Any) -> TrainingArguments:
+    return TrainingArguments(
+        **{
+            "output_dir": str(folder), "num_train_epochs": 1, "learning_rate": 1e-2, "lr_scheduler_type": "constant",
+            "use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "max_grad_norm": 0.0,
+            "optim": "sgd", "seed": 3, "dataloader_pin_memory": False, "logging_strategy": "no", **values,
+        }
+    )  # fmt: skip
+
+
+def rows_of_many_lengths(count: int) -> Dataset:
+    dice = torch.Generator().manual_seed(0)
+    lengths = torch.randint(2, 9, (count,), generator=dice).tolist()
+    ids = [torch.randint(0, 11, (length,), generator=dice).tolist() for length in lengths]
+    return Dataset.from_dict({"input_ids": ids, "labels": ids, "attention_mask": [[1] * len(row) for row in ids]})
+
+
+class Padding:
+    """The stock collator's padding; this model has no tokenizer to ask."""
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        width = max(len(row["input_ids"]) for row in rows)
+        fills = {"input_ids": 3, "labels": -100, "attention_mask": 0}
+        return {
+            key: torch.tensor([row[key] + [fill] * (width - len(row[key])) for row in rows])
+            for key, fill in fills.items()
+        }
+
+
+def test_the_stock_trainer_weighs_every_token_alike_whatever_the_micro_batch(tmp_path: Path) -> None:
+    """Four micro-batches of 4 rows of different lengths give the update of one batch of 16."""
+    results = []
+    for batch_size, accumulation in ((16, 1), (4, 4)):
+        model = language_model()
+        arguments = arguments_in(
+            tmp_path, per_device_train_batch_size=batch_size, gradient_accumulation_steps=accumulation
+        )
+        data = rows_of_many_lengths(32)
+        Trainer(model=model, args=arguments, train_dataset=data, data_collator=Padding()).train()
+        results.append(model.state_dict())
+    fresh = language_model().state_dict()
+    for name, weight in results[0].items():
+        torch.testing.assert_close(results[1][name], weight, rtol=1e-4, atol=1e-6, msg=lambda text, n=name: n + text)
+    assert max(float((results[0][name] - fresh[name]).abs().max()) for name in fresh) > 1e-4
+
+
+def test_the_stock_trainer_learns_evaluates_and_saves(tmp_path: Path) -> None:
+    """Each token is followed by the next number, which two positions and one loop can learn."""
+    starts = torch.randint(0, 11, (64, 1), generator=torch.Generator().manual_seed(0))
+    ids = ((starts + torch.arange(8)) % 11).tolist()
+    data = Dataset.from_dict({"input_ids": ids, "labels": ids})
+    model = language_model(hidden_size=32, embedding_size=16, intermediate_size=64, heads="tied")
+    arguments = arguments_in(
+        tmp_path, num_train_epochs=25, optim="adamw_torch", per_device_train_batch_size=16, bf16=True
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=data, eval_dataset=data)
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    after = trainer.evaluate()["eval_loss"]
+    assert before > 2 and after < 0.5
+    trainer.save_model(str(tmp_path / "saved"))
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert loaded(torch.tensor([[5, 6, 7]])).logits[0, -1].argmax() == 8
+
+
+def test_the_configuration_reaches_the_auto_class() -> None:
+    assert isinstance(AutoModelForCausalLM.from_config(language_config()), RecurraForCausalLM)

@@ -1,0 +1,183 @@
+"""The language model equals the formulas, at every exit, in losses and in the gradient of every parameter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from recurra import RecurraForCausalLM
+from recurra.core.errors import ConfigurationError
+from references import recurrent_transformer as reference
+from tiny import language_config, language_model, stir
+
+# Rotary models turn queries and keys in FP32 whatever the states' type.
+TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
+CRT: dict[str, Any] = {"num_recurrences": 3, "exits": [1, 2]}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "shared heads": CRT,
+    "separate heads": {**CRT, "heads": "separate"},
+    "tied heads": {**CRT, "heads": "tied"},
+    "tied, table of full width": {**CRT, "heads": "tied", "embedding_size": None},
+    "no exits": {"exits": []},
+    "other weight of exits": {**CRT, "exit_loss_weight": 0.8},
+    "conv": {"feed_forward": "conv"},
+    "linear": {"feed_forward": "linear"},
+    "depthwise": {"feed_forward": "depthwise"},
+    "leaking": {"causal_convolution": False},
+    "leaking, depthwise, kernel 5": {"causal_convolution": False, "feed_forward": "depthwise", "kernel_size": 5},
+    "kernel 2, three cycles": {"kernel_size": 2, "num_cycles": 3, "dilations": [2, 1]},
+    "RMSNorm": {"norm": "rms"},
+    "no norm": {"norm": "none"},
+    "pre-norm, final norm": {**CRT, "norm_placement": "pre", "final_norm": True},
+    "rotary": {"position": "rotary"},
+    "plain embedding, normed": {"embedding_cycles": 0, "embedding_size": None, "embedding_norm": True},
+    "no loop encoding": {"recurrence_embedding": False},
+    "two layers, injection, scale": {"num_core_layers": 2, "input_injection": "concat", "learned_residual_scale": True},
+    "stacked SwiGLU": {
+        "feed_forward": "swiglu", "num_cycles": 1, "embedding_cycles": 0, "norm": "rms", "norm_placement": "pre",
+        "position": "rotary", "num_recurrences": 1, "num_core_layers": 2, "final_norm": True, "exits": [],
+        "recurrence_embedding": False, "heads": "tied",
+    },
+    "SwiGLU, post-norm": {"feed_forward": "swiglu", "num_cycles": 1, "embedding_cycles": 0},
+}  # fmt: skip
+
+
+def rows_of(lengths: list[int], vocab_size: int) -> list[list[int]]:
+    dice = torch.Generator().manual_seed(0)
+    return [torch.randint(0, vocab_size, (length,), generator=dice).tolist() for length in lengths]
+
+
+def batch(rows: list[list[int]], *, left: bool = False) -> dict[str, Tensor]:
+    """Rows padded with a token that also occurs in them, so that only the mask can tell."""
+    width = max(map(len, rows))
+    gaps = [[3] * (width - len(row)) for row in rows]
+    place = (lambda row, gap: gap + row) if left else (lambda row, gap: row + gap)
+    ids = torch.tensor([place(row, gap) for row, gap in zip(rows, gaps, strict=True)])
+    mask = torch.tensor([place([1] * len(row), [0] * len(gap)) for row, gap in zip(rows, gaps, strict=True)])
+    return {"input_ids": ids, "attention_mask": mask, "labels": ids.clone()}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_losses_logits_and_gradients_equal_the_formulas(variant: str) -> None:
+    model = language_model(**VARIANTS[variant]).double().eval()
+    config = model.config
+    stir(model)
+    # Padding on the right for some and on the left for others; a row of one token predicts nothing.
+    rows = rows_of([4, 3, 1], config.vocab_size)
+    inputs = batch(rows, left=len(variant) % 2 == 0)
+    output = model(**inputs, output_exits=True, logits_to_keep=0)
+    output.loss.backward()
+    weights = {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}
+    loss = reference.language_loss(rows, weights, config)
+    loss.backward()
+    torch.testing.assert_close(output.loss, loss, **TOLERANCE)
+    real = inputs["attention_mask"].bool()
+    for place, row in enumerate(rows):
+        wanted = reference.next_token_logits(row, weights, config)
+        found = [*(output.exit_logits or ()), output.logits]
+        for scores, logits in zip(wanted.values(), found, strict=True):
+            torch.testing.assert_close(logits[place][real[place]], scores.detach(), **TOLERANCE)
+    for name, weight in model.named_parameters():
+        theirs = weights[name].grad
+        ours = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        wanted_slope = torch.zeros_like(weight) if theirs is None else theirs
+        torch.testing.assert_close(ours, wanted_slope, **TOLERANCE, msg=lambda text, n=name: f"gradient of {n}: {text}")
+
+
+@pytest.mark.parametrize("variant", ["shared heads", "linear", "conv", "rotary", "stacked SwiGLU"])
+def test_packed_rows_equal_padded_ones(variant: str) -> None:
+    model = language_model(**VARIANTS[variant]).double().eval()
+    stir(model)
+    rows = rows_of([5, 5, 2, 7, 1], model.config.vocab_size)
+    flat = torch.tensor([[token for row in rows for token in row]])
+    lengths = torch.tensor([*map(len, rows)])
+    packed = model(flat, row_lengths=lengths, labels=flat, logits_to_keep=0)
+    padded = model(**batch(rows), logits_to_keep=0)
+    real = batch(rows)["attention_mask"].bool()
+    torch.testing.assert_close(packed.logits[0], padded.logits[real], **TOLERANCE)
+    torch.testing.assert_close(packed.loss, padded.loss, **TOLERANCE)
+
+
+@pytest.mark.parametrize("exit_after", [1, 2, 3])
+def test_a_model_that_stops_early_says_what_that_exit_says(exit_after: int) -> None:
+    model = language_model(**CRT, heads="separate").eval()
+    stir(model)
+    ids = torch.randint(0, 11, (2, 6))
+    calls: list[int] = []
+    model.model.core.block.register_forward_hook(lambda *_: calls.append(1))
+    all_exits = model(ids, output_exits=True)
+    assert len(calls) == 3
+    early = model(ids, exit_after=exit_after)
+    assert len(calls) == 3 + exit_after
+    assert early.exit_logits is None
+    assert torch.equal(early.logits, [*all_exits.exit_logits, all_exits.logits][exit_after - 1])
+
+
+def test_an_exit_that_does_not_exist_is_refused() -> None:
+    model = language_model(num_recurrences=4, exits=[2])
+    with pytest.raises(ConfigurationError, match="no head stands after recurrence 3; allowed for this model: 2, 4"):
+        model(torch.ones(1, 3, dtype=torch.long), exit_after=3)
+
+
+def test_logits_are_given_where_they_are_asked_for() -> None:
+    model = language_model(**CRT).eval()
+    ids = torch.randint(0, 11, (2, 6))
+    full = model(ids).logits
+    assert full.shape == (2, 6, 11)
+    torch.testing.assert_close(model(ids, logits_to_keep=2).logits, full[:, -2:])
+    torch.testing.assert_close(model(ids, logits_to_keep=torch.tensor([0, 3])).logits, full[:, [0, 3]])
+    assert model(ids, labels=ids).logits is None
+    assert model(ids, labels=ids, logits_to_keep=0).logits.shape == (2, 6, 11)
+
+
+def test_the_losses_of_all_heads_are_reported_and_weighed() -> None:
+    model = language_model(**CRT, exit_loss_weight=0.3).eval()
+    ids = torch.randint(0, 11, (2, 6))
+    output = model(ids, labels=ids)
+    *exits, final = output.exit_losses.tolist()
+    assert len(exits) == 2 and not output.exit_losses.requires_grad
+    assert output.loss.item() == pytest.approx(0.7 * final + 0.3 * sum(exits) / 2)
+
+
+def test_the_number_of_items_divides_the_sum() -> None:
+    """Micro-batches of different lengths, each divided by all their tokens, add up to the mean of all."""
+    model = language_model(**CRT).double().eval()
+    rows = rows_of([6, 5, 2, 2], 11)
+    together = model(**batch(rows)).loss
+    count = torch.tensor(sum(len(row) - 1 for row in rows))
+    apart = sum(model(**batch(part), num_items_in_batch=count).loss for part in (rows[:1], rows[1:]))
+    torch.testing.assert_close(apart, together)
+
+
+def test_a_batch_without_anything_to_predict_has_loss_zero() -> None:
+    model = language_model(**CRT)
+    ids = torch.randint(0, 11, (2, 1))
+    loss = model(ids, labels=ids).loss
+    loss.backward()
+    assert loss.item() == 0
+
+
+def test_an_encoder_is_no_language_model() -> None:
+    with pytest.raises(ConfigurationError, match="'causal' is False; allowed for a language model: true"):
+        RecurraForCausalLM(language_config(causal=False))
+
+
+@pytest.mark.parametrize("variant", ["shared heads", "RMSNorm", "conv", "depthwise", "stacked SwiGLU"])
+@pytest.mark.parametrize("how", ["autocast", "half"])
+def test_half_precision_is_close_to_full(variant: str, how: str) -> None:
+    model = language_model(**VARIANTS[variant], hidden_size=16, initializer_range=0.2).eval()
+    ids = torch.randint(0, 11, (3, 9))
+    wanted = model(ids, labels=ids, logits_to_keep=0)
+    if how == "half":
+        model = model.to(torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=how == "autocast"):
+        found = model(ids, labels=ids, logits_to_keep=0)
+    found.loss.backward()
+    assert found.logits.dtype == found.loss.dtype == torch.float32
+    scale = wanted.logits.abs().max().item()
+    assert (found.logits - wanted.logits).abs().max().item() < 0.1 * scale
+    assert found.loss.item() == pytest.approx(wanted.loss.item(), rel=0.03)
+    assert all(weight.grad is not None and torch.isfinite(weight.grad).all() for weight in model.parameters())
