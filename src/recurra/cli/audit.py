@@ -53,19 +53,33 @@ def audit_data(
 
 @app.command("model")
 def audit_model(
-    name: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="A run folder, or a preset with new weights.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|PRESET|PATH",
+            help="A run folder, a preset with new weights, or a folder with any causal language model of transformers.",
+        ),
+    ],
+    assignments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Changes of a preset, e.g. causal_convolution=false.", show_default=False
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the texts, and of a preset's weights.")] = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Check that padding and batch neighbours change no logit, and count parameters.
+    """Check that padding and batch neighbours change no logit, and that a language model does not read the future.
 
-    Example: recurra audit model recurrent
+    Code that a checkpoint brings along is never run, and pickled weights are refused.
+
+    Example: recurra audit model crt-tiny causal_convolution=false
     """
     from recurra.models.quiet import quieten_libraries
-    from recurra.study.auditing import audit_model as run_audits
+    from recurra.study.model_auditing import audit_model as run_audits
 
     quieten_libraries()
-    present_audits(name, run_audits(name, seed=seed), as_json=as_json)
+    present_audits(name, run_audits(name, assignments or [], seed=seed), as_json=as_json)
 
 
 @app.command("study")

@@ -9,18 +9,33 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recurra.evaluation.audits.causality import audit_causality
     from recurra.evaluation.audits.invariance import audit_invariance
+    from recurra.evaluation.audits.language_padding import audit_language_padding
     from recurra.evaluation.audits.leakage import audit_leakage, contained_mask
     from recurra.evaluation.audits.seen import audit_seen
     from recurra.evaluation.audits.shortcuts import audit_shortcuts
+    from recurra.evaluation.audits.too_good import audit_too_good
 
-__all__ = ["audit_invariance", "audit_leakage", "audit_seen", "audit_shortcuts", "contained_mask"]
+__all__ = [
+    "audit_causality",
+    "audit_invariance",
+    "audit_language_padding",
+    "audit_leakage",
+    "audit_seen",
+    "audit_shortcuts",
+    "audit_too_good",
+    "contained_mask",
+]
 
 _HOMES = {
+    "audit_causality": "causality",
     "audit_invariance": "invariance",
+    "audit_language_padding": "language_padding",
     "audit_leakage": "leakage",
     "audit_seen": "seen",
     "audit_shortcuts": "shortcuts",
+    "audit_too_good": "too_good",
     "contained_mask": "leakage",
 }
 

@@ -11,11 +11,9 @@ another order for another shape, which gives about 1e-6; the tolerance is 1e-4; 
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +22,7 @@ import torch
 
 from recurra.core.record import AuditResult
 from recurra.core.seeds import derive_seed
+from recurra.evaluation.audits.exact import exact_fp32
 
 TOLERANCE = 1e-4
 MIN_ROWS = 2
@@ -77,7 +76,7 @@ def audit_invariance(
         ]
     limit = max_length or getattr(getattr(model, "config", None), "max_position_embeddings", None)
     rng = np.random.default_rng(derive_seed(seed, "invariance", "content"))
-    with _exact_fp32(model) as exact:
+    with exact_fp32(model) as exact:
         probe = _Probe(exact, pad_token_id)
         return [_audit_padding(probe, chosen, limit, tolerance, rng), _audit_neighbours(probe, chosen, tolerance, rng)]
 
@@ -196,22 +195,3 @@ def _largest(so_far: float, values: npt.NDArray[np.float64]) -> float:
 
 def _nan_last(value: float) -> float:
     return math.inf if math.isnan(value) else value
-
-
-@contextlib.contextmanager
-def _exact_fp32(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The model in FP32 and evaluation mode, with exact matrix products; everything is put back afterwards."""
-    floating = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
-    exact = model if floating <= {torch.float32} else copy.deepcopy(model).float()
-    device_type = next((parameter.device.type for parameter in model.parameters()), "cpu")
-    precision = torch.get_float32_matmul_precision()
-    modes = [(module, module.training) for module in exact.modules()]
-    torch.set_float32_matmul_precision("highest")
-    exact.eval()
-    try:
-        with torch.no_grad(), torch.autocast(device_type, enabled=False):
-            yield exact
-    finally:
-        torch.set_float32_matmul_precision(precision)
-        for module, training in modes:
-            module.training = training

@@ -1,0 +1,116 @@
+"""`audit model` on presets and on folders of language models, ours and others'."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from foreign import tiny_gpt2
+from recurra.cli.main import main
+from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.models.foreign import load_language_model
+from recurra.study.model_auditing import audit_model
+from tiny import language_model, tiny_model
+
+LANGUAGE = ["causality.exit-1", "causality.final", "padding.logits", "padding.loss"]
+
+
+def audit(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, str]:
+    assert main(["audit", "model", *arguments, "--json"]) == code
+    return {item["name"]: item["status"] for item in json.loads(capsys.readouterr().out)["audits"]}
+
+
+def test_a_language_preset_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    states = audit(capsys, "crt-tiny", "exits=[1]", "vocab_size=100")
+    assert list(states) == [*LANGUAGE, "parameters.count"] and set(states.values()) == {"passed"}
+
+
+def test_a_leaking_one_fails_with_exit_code_3_and_says_how_far(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "model", "crt-tiny", "model.causal_convolution=false", "vocab_size=100"]) == 3
+    out, err = capsys.readouterr()
+    assert "63 ahead (its shape can read 63 ahead)" in " ".join(out.split())
+    assert "AUDIT FAILED: causality.exit-1, causality.exit-2, causality.exit-3, causality.final" in err
+
+
+def test_a_folder_of_transformers_is_audited_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_gpt2().save_pretrained(tmp_path)
+    states = audit(capsys, str(tmp_path))
+    assert list(states) == LANGUAGE[1:] and set(states.values()) == {"passed"}
+
+
+@pytest.mark.parametrize("inside", ["", "model"])
+def test_a_folder_of_ours_fails_if_its_model_leaks(
+    inside: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    language_model(causal_convolution=False).save_pretrained(tmp_path / inside)
+    states = audit(capsys, str(tmp_path), code=3)
+    assert list(states) == [*LANGUAGE, "parameters.count"]
+    assert [name for name, state in states.items() if state == "failed"] == LANGUAGE[:2]
+
+
+def test_a_classifier_s_folder_is_audited_as_a_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_model().save_pretrained(tmp_path)
+    states = audit(capsys, str(tmp_path))
+    assert list(states) == ["invariance.padding", "invariance.neighbours", "parameters.count"]
+    assert set(states.values()) == {"passed"}
+
+
+def test_foreign_models_are_loaded_with_eager_attention_and_in_evaluation_mode(tmp_path: Path) -> None:
+    tiny_gpt2().train().save_pretrained(tmp_path)
+    model = load_language_model(tmp_path)
+    assert model.config._attn_implementation == "eager" and not model.training
+
+
+def test_code_of_a_checkpoint_is_never_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_gpt2().save_pretrained(tmp_path)
+    marker = tmp_path / "ran"
+    (tmp_path / "evil.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    names = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    path.write_text(json.dumps({**values, "model_type": "evil", "auto_map": names}))
+    assert main(["audit", "model", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert "without its own code" in err and err.count("\n") == 1
+    assert not marker.exists()
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    model = tiny_gpt2()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="pickled weights can run code when they are read and are refused"):
+        audit_model(str(tmp_path))
+
+
+def test_a_model_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
+    language_model().save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "num_cycles": 3}))
+    with pytest.raises(CheckpointError, match=r"lacks weight 'model.core.block.layers.0.feed_forward.cycles.2"):
+        audit_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "is not a model folder: no config.json"), ("{", "is not valid JSON"), ("[]", "mapping")],
+)
+def test_a_folder_that_is_no_model_is_refused(content: str | None, said: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=said):
+        audit_model(str(tmp_path))
+
+
+def test_wrong_words_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"neither a folder .* nor a preset \(did you mean 'crt-tiny'\?\)"):
+        audit_model("crt-tini")
+    with pytest.raises(ConfigurationError, match="did you mean 'causal_convolution'"):
+        audit_model("crt-tiny", ["causal_convolutions=false"])
+    with pytest.raises(ConfigurationError, match="is audited as it is, without 'num_cycles=3'"):
+        audit_model(str(tmp_path), ["num_cycles=3"])
