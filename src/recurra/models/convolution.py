@@ -49,6 +49,11 @@ class DepthwiseConvolution(nn.Module):
         """Maps ``(batch, tokens, channels)`` to the same shape; rows are told apart by the first axis."""
         return _Convolve.apply(states, self.weight.to(states.dtype), self.lags)
 
+    def last(self, window: Tensor) -> Tensor:
+        """Maps the last states ``(batch, span + 1, channels)`` to the last position's result, if it is causal."""
+        step = max(1, self.span // max(1, len(self.lags) - 1))
+        return (window[:, ::step] * self.weight.to(window.dtype)).sum(1, keepdim=True)
+
     def extra_repr(self) -> str:
         """Shown by print(model)."""
         return f"{self.weight.shape[1]}, kernel_size={self.weight.shape[0]}, lags={self.lags}"

@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import GenerationMixin
+from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from recurra.core.errors import ConfigurationError
+from recurra.models.cache import RecurraCache
 from recurra.models.configuration import RecurraConfig
-from recurra.models.heads import VocabularyHeads, weigh_losses
+from recurra.models.heads import VocabularyHeads, check_exit, weigh_losses
 from recurra.models.losses import IGNORED, next_token_targets, vocabulary_cross_entropy
 from recurra.models.modeling import RecurraModel, RecurraPreTrainedModel
 
@@ -30,11 +33,11 @@ class RecurraCausalLMOutput(CausalLMOutputWithPast):
     exit_losses: Tensor | None = None
 
 
-class RecurraForCausalLM(RecurraPreTrainedModel):
+class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
     """The decoder with a head over the vocabulary after the last recurrence, and one after each exit.
 
     With cycles, learned positions and post-norm it is the model of "CRT-Deep"; its convolutions are causal unless the
-    configuration says otherwise (`RecurraConfig.leaks`).
+    configuration says otherwise (`RecurraConfig.leaks`). ``generate`` keeps an exact cache (`RecurraCache`).
     """
 
     # The loss is a sum over tokens divided by what the Trainer counts over all accumulated batches.
@@ -76,6 +79,8 @@ class RecurraForCausalLM(RecurraPreTrainedModel):
         row_lengths: Tensor | None = None,
         exit_after: int | None = None,
         output_exits: bool = False,
+        past_key_values: Cache | None = None,
+        use_cache: bool = False,
         logits_to_keep: int | Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **_: object,
@@ -90,6 +95,8 @@ class RecurraForCausalLM(RecurraPreTrainedModel):
             row_lengths: Lengths of packed rows, see `RecurraModel`; no row predicts the next one's first token.
             exit_after: Recurrence after which the model stops and that exit's head speaks; none means the last.
             output_exits: Whether the logits of the exits on the way are wanted too.
+            past_key_values: Cache behind whose tokens ``input_ids`` go on; ``attention_mask`` then covers both.
+            use_cache: Whether a cache is begun if none is given.
             logits_to_keep: Number of last positions whose logits are wanted, 0 for all, or their indices. None means
                 all without labels and none with labels: training never holds all logits.
             num_items_in_batch: What the sum of losses is divided by, if not the number of predicted tokens: the
@@ -99,7 +106,10 @@ class RecurraForCausalLM(RecurraPreTrainedModel):
             ``loss``, the weighed mean of the heads' (CRT-Deep, equation 5), if there are labels; ``logits``
             ``(batch, positions, vocabulary)`` in FP32.
         """
-        output = self.model(input_ids, attention_mask, row_lengths=row_lengths, exit_after=exit_after)
+        cache = RecurraCache(self.config) if use_cache and past_key_values is None else past_key_values
+        output = self.model(
+            input_ids, attention_mask, row_lengths=row_lengths, exit_after=exit_after, past_key_values=cache
+        )
         states = {**dict(enumerate(output.exit_states or ())), self._last_head(exit_after): output.last_hidden_state}
         loss = losses = logits = exit_logits = None
         if labels is not None:
@@ -113,7 +123,41 @@ class RecurraForCausalLM(RecurraPreTrainedModel):
             *others, last = states if output_exits else list(states)[-1:]
             logits = self._logits(states[last], last, kept)
             exit_logits = tuple(self._logits(states[number], number, kept) for number in others) or None
-        return RecurraCausalLMOutput(loss=loss, logits=logits, exit_logits=exit_logits, exit_losses=losses)
+        return RecurraCausalLMOutput(loss, logits, output.past_key_values, exit_logits=exit_logits, exit_losses=losses)
+
+    def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Continues a prompt, as transformers' ``generate`` does; ``exit_after`` makes an exit speak.
+
+        Raises:
+            ConfigurationError: For a model that leaks, a prompt without tokens or longer than the context, or an exit
+                that does not exist.
+        """
+        if self.config.leaks:
+            raise ConfigurationError(
+                "this model cannot generate: it leaks (causal_convolution is false), so its predictions read tokens "
+                "that are not there yet; train one with causal_convolution: true"
+            )
+        check_exit(self.config, kwargs.get("exit_after"))
+        prompt = inputs if inputs is not None else kwargs.get("input_ids")
+        limit = self.config.max_position_embeddings
+        if prompt is not None and not 0 < prompt.shape[-1] < limit:
+            raise ConfigurationError(
+                f"a prompt has {prompt.shape[-1]} tokens; allowed: 1 to {limit - 1}, so that one more fits the context"
+            )
+        return super().generate(inputs, *args, **kwargs)
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *_: object, **__: object
+    ) -> None:
+        """Hands ``generate`` our cache instead of the one it would make."""
+        asked = generation_config.cache_implementation
+        if asked is not None:
+            raise ConfigurationError(
+                f"'cache_implementation' is '{asked}'; allowed: none: every recurrence and every convolution keeps "
+                "states of its own, which only our cache does"
+            )
+        if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
+            model_kwargs["past_key_values"] = RecurraCache(self.config)
 
     def _last_head(self, exit_after: int | None) -> int:
         """Index of the head that speaks last: that of an exit, or the number of exits for the final one."""

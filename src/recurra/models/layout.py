@@ -8,13 +8,27 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from recurra.models.attention import attend, attention_mask
+
+
+class Convolution(Protocol):
+    """What a layout must know of a convolution over tokens (`recurra.models.convolution.DepthwiseConvolution`)."""
+
+    @property
+    def span(self) -> int:
+        """Earlier positions that it reads."""
+
+    def __call__(self, states: Tensor, /) -> Tensor:
+        """Maps ``(rows, tokens, channels)`` to the same."""
+
+    def last(self, window: Tensor, /) -> Tensor:
+        """Maps ``(rows, span + 1, channels)`` to the last position's ``(rows, 1, channels)``."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +48,8 @@ class Layout(ABC):
         """Returns each token's number in its row, broadcastable to ``(batch, tokens)``."""
 
     @abstractmethod
-    def convolve(self, states: Tensor, convolution: Callable[[Tensor], Tensor], span: int) -> Tensor:
-        """Applies a convolution over tokens within each row; it reads zeros in place of padding.
-
-        Args:
-            states: ``(batch, tokens, channels)``.
-            convolution: Maps ``(rows, tokens, channels)`` to the same.
-            span: Earlier positions that it reads.
-        """
+    def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
+        """Convolves ``(batch, tokens, channels)`` within each row; zeros are read in place of padding."""
 
     @abstractmethod
     def leading(self, states: Tensor, queries: int) -> Tensor:
@@ -96,7 +104,7 @@ class Padded(Layout):
             return torch.arange(self.tokens, device=device)
         return (self.real.cumsum(1) - 1).clamp(min=0)
 
-    def convolve(self, states: Tensor, convolution: Callable[[Tensor], Tensor], span: int) -> Tensor:  # noqa: ARG002
+    def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
         """Convolves rows side by side."""
         return convolution(states if self.real is None else states.masked_fill(~self.real[:, :, None], 0))
 
@@ -143,7 +151,7 @@ class Packed(Layout):
         """Returns the numbers."""
         return self.numbers
 
-    def convolve(self, states: Tensor, convolution: Callable[[Tensor], Tensor], span: int) -> Tensor:  # noqa: ARG002
+    def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
         """Convolves group by group."""
         parts = states[0].split([rows * length for rows, length in self.groups])
         convolved = [

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, SequenceClassifierOutput
 
 from recurra.core.errors import ConfigurationError
 from recurra.models.attention import rotary_table
+from recurra.models.cache import RecurraCache
+from recurra.models.cached_layout import Cached
 from recurra.models.configuration import RecurraConfig
 from recurra.models.convolution import DepthwiseConvolution
 from recurra.models.embeddings import Embeddings
@@ -115,6 +118,7 @@ class RecurraModel(RecurraPreTrainedModel):
         row_lengths: Tensor | None = None,
         *,
         exit_after: int | None = None,
+        past_key_values: Cache | None = None,
         **_: object,
     ) -> RecurraModelOutput:
         """Computes the last hidden states.
@@ -128,6 +132,8 @@ class RecurraModel(RecurraPreTrainedModel):
             row_lengths: ``(rows,)`` if ``input_ids`` is ``(1, tokens)`` and holds rows of these lengths end to end,
                 without padding; ``num_positions`` is then 1 or none. A length of 0 is allowed: its states mean nothing.
             exit_after: If given, the recurrence, an exit or the last one, after which the model stops computing.
+            past_key_values: If given, ``input_ids`` go on behind the tokens in this cache, and are added to it.
+                ``attention_mask`` then covers those in the cache as well.
 
         Returns:
             ``last_hidden_state`` of shape ``(batch, tokens or num_positions, hidden)``; ``(1, tokens or rows, hidden)``
@@ -137,17 +143,17 @@ class RecurraModel(RecurraPreTrainedModel):
             ConfigurationError: If a row is longer than the model allows, packed rows do not fill ``input_ids``, or
                 there is no exit where the model is to stop.
         """
-        layout = self._layout(input_ids, attention_mask, row_lengths)
+        layout = self._layout(input_ids, attention_mask, row_lengths, past_key_values)
         states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
         if self.config.exits:
             last = check_exit(self.config, exit_after)
             *exits, states = self._until(last, states, layout, num_positions)
-            return RecurraModelOutput(last_hidden_state=states, exit_states=tuple(exits))
+            return RecurraModelOutput(states, past_key_values, exit_states=tuple(exits))
         check_exit(self.config, exit_after)
         has_coda = len(self.coda.layers) > 0
         states = self.core(states, layout, None if has_coda else num_positions)
         states = self.coda(states, layout, num_positions if has_coda else None)
-        return RecurraModelOutput(last_hidden_state=self.final_norm(states))
+        return RecurraModelOutput(self.final_norm(states), past_key_values)
 
     def _until(self, last: int, states: Tensor, layout: Layout, num_positions: int | None) -> list[Tensor]:
         """Normed states after each exit up to the recurrence ``last``, and after that one."""
@@ -163,13 +169,20 @@ class RecurraModel(RecurraPreTrainedModel):
                 break
         return found
 
-    def _layout(self, input_ids: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None) -> Layout:
+    def _layout(
+        self, input_ids: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None, cache: Cache | None
+    ) -> Layout:
         tokens = input_ids.shape[1] if row_lengths is None else int(row_lengths.max())
+        tokens += 0 if cache is None else cache.get_seq_length()
         if tokens > self.config.max_position_embeddings:
             raise ConfigurationError(
                 f"an input has {tokens} tokens; this model takes at most {self.config.max_position_embeddings}; "
                 "truncate it, or train with a larger max_position_embeddings"
             )
+        if cache is not None:
+            self._check_cache(cache, row_lengths)
+            new = input_ids.shape[1]
+            return Cached.after(cache, self.rotary, attention_mask, new, device=input_ids.device)
         if row_lengths is None:
             return Padded.of(self.rotary, attention_mask, tokens, causal=self.config.causal, device=input_ids.device)
         if attention_mask is not None or input_ids.shape != (1, int(row_lengths.sum())):
@@ -179,6 +192,17 @@ class RecurraModel(RecurraPreTrainedModel):
                 "give the rows end to end as (1, tokens), without a mask"
             )
         return Packed.of(self.rotary, row_lengths, causal=self.config.causal, device=input_ids.device)
+
+    def _check_cache(self, cache: Cache, row_lengths: Tensor | None) -> None:
+        config = self.config
+        for wrong, why in (
+            (config.leaks, "a leaking model has none: its convolutions read tokens that are not there yet"),
+            (not config.causal, "an encoder has none: each token changes every other"),
+            (row_lengths is not None, "packed rows have none"),
+            (config.has_convolution and not isinstance(cache, RecurraCache), "convolutions need a RecurraCache"),
+        ):
+            if wrong:
+                raise ConfigurationError(f"'past_key_values' is a {type(cache).__name__}; {why}")
 
 
 class RecurraForSequenceClassification(RecurraPreTrainedModel):

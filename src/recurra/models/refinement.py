@@ -23,7 +23,7 @@ class TokenConvolution(nn.Module):
 
     def forward(self, states: Tensor, layout: Layout) -> Tensor:
         """Maps ``(batch, tokens, hidden)`` to the same; rows do not see each other, nor padding."""
-        return self.pointwise(functional.gelu(layout.convolve(states, self.depthwise, self.depthwise.span)))
+        return self.pointwise(functional.gelu(layout.convolve(states, self.depthwise)))
 
 
 class Unmixed(nn.Module):

@@ -36,7 +36,7 @@ def audit_model(name: str, assignments: Sequence[str] = (), *, seed: int = 0) ->
 
     Returns:
         Of a classifier: invariance to padding and to neighbours. Of a language model: causality of every head, and
-        invariance of logits and loss to padding. Of ours, the number of parameters against the declared one too.
+        invariance of logits and loss to padding. Of ours also the cache, and the parameters against the declared ones.
 
     Raises:
         ConfigurationError: If it is none of these.
@@ -133,9 +133,11 @@ def _invariance(model: torch.nn.Module, seed: int) -> list[AuditResult]:
 
 
 def _language_audits(model: torch.nn.Module, seed: int) -> list[AuditResult]:
-    from recurra.evaluation.audits import audit_causality, audit_language_padding
+    from recurra.evaluation.audits import audit_cache, audit_causality, audit_language_padding
+    from recurra.models.language_modeling import RecurraForCausalLM
 
-    return [*audit_causality(model, seed=seed), *audit_language_padding(model, seed=seed)]
+    audits = [*audit_causality(model, seed=seed), *audit_language_padding(model, seed=seed)]
+    return [*audits, audit_cache(model, seed=seed)] if isinstance(model, RecurraForCausalLM) else audits
 
 
 def _built_parameters(model: torch.nn.Module) -> int:

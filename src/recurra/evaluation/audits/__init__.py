@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recurra.evaluation.audits.caching import audit_cache
     from recurra.evaluation.audits.causality import audit_causality
     from recurra.evaluation.audits.invariance import audit_invariance
     from recurra.evaluation.audits.language_padding import audit_language_padding
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from recurra.evaluation.audits.too_good import audit_too_good
 
 __all__ = [
+    "audit_cache",
     "audit_causality",
     "audit_invariance",
     "audit_language_padding",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "audit_cache": "caching",
     "audit_causality": "causality",
     "audit_invariance": "invariance",
     "audit_language_padding": "language_padding",

@@ -79,6 +79,6 @@ def test_a_loss_that_counts_padding_fails() -> None:
 
 
 def test_convolutions_that_read_padding_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout.Padded, "convolve", lambda self, states, convolution, span: convolution(states))
+    monkeypatch.setattr(layout.Padded, "convolve", lambda self, states, convolution: convolution(states))
     logits, _ = audit_language_padding(stirred(**CRT))
     assert logits.status == "failed" and "left" in logits.summary

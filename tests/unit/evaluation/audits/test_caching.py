@@ -1,0 +1,75 @@
+"""The cache audit passes an exact cache and finds one that mixes up recurrences, positions or histories."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from recurra import RecurraForCausalLM
+from recurra.evaluation.audits import audit_cache
+from recurra.models.cached_layout import Cached
+from tiny import language_model, stir
+
+CRT: dict[str, Any] = {"num_recurrences": 3, "exits": [1, 2], "max_position_embeddings": 40}
+
+
+def stirred(**values: Any) -> RecurraForCausalLM:
+    model = language_model(**{**CRT, **values})
+    stir(model)
+    return model
+
+
+@pytest.mark.parametrize("values", [{}, {"feed_forward": "linear"}, {"position": "rotary"}], ids=str)
+def test_an_exact_cache_passes(values: dict[str, Any]) -> None:
+    model = stirred(**values).train()
+    audit = audit_cache(model)
+    assert audit.status == "passed" and audit.details["tokens"] == 40 and model.training
+
+
+def test_a_leaking_model_is_skipped() -> None:
+    assert audit_cache(stirred(causal_convolution=False)).status == "skipped"
+
+
+def test_recurrences_that_share_keys_and_values_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later recurrences read what the first one kept, as if a shared layer needed one cache only."""
+    right = Cached.attend
+
+    def shared(self: Cached, query: Any, key: Any, value: Any, queries: Any, dropout: float) -> torch.Tensor:
+        number = next(self.attentions)
+        object.__setattr__(self, "attentions", iter([number]))
+        found = right(self, query, key, value, queries, dropout)
+        if number:
+            kept, first = self.cache.layers[number], self.cache.layers[0]
+            kept.keys, kept.values = first.keys, first.values
+        object.__setattr__(self, "attentions", itertools.count(number + 1))
+        return found
+
+    monkeypatch.setattr(Cached, "attend", shared)
+    assert audit_cache(stirred()).status == "failed"
+
+
+def test_positions_that_start_anew_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cached, "positions", lambda self, device: torch.arange(self.tokens))
+    assert audit_cache(stirred()).status == "failed"
+
+
+def test_convolutions_that_forget_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(self: Cached, states: torch.Tensor, convolution: Any) -> torch.Tensor:
+        return convolution(states)
+
+    monkeypatch.setattr(Cached, "convolve", forgetful)
+    assert audit_cache(stirred()).status == "failed"
+
+
+def test_padding_in_a_history_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Cached.convolve
+
+    def unmasked(self: Cached, states: torch.Tensor, convolution: Any) -> torch.Tensor:
+        object.__setattr__(self, "real", None)
+        return right(self, states, convolution)
+
+    monkeypatch.setattr(Cached, "convolve", unmasked)
+    assert audit_cache(stirred()).status == "failed"
