@@ -11,6 +11,19 @@ from recurra.models.normalisation import make_norm
 from recurra.models.refinement import Refinement
 
 
+class ScaleKeepingLinear(nn.Linear):
+    """A map up from a narrow token table whose fresh weights keep the table's scale.
+
+    Weights of ``initializer_range`` would shrink the token to a fraction of what is added to it next: positions, and
+    the first branch of the first layer. Then a small language model learns the frequencies of words and little else for
+    hundreds of steps (`docs/log.md`). Where a norm follows, the scale does not matter.
+    """
+
+    def reset_scale(self) -> None:
+        """Draws the weights."""
+        nn.init.normal_(self.weight, std=self.in_features**-0.5)
+
+
 class Embeddings(nn.Module):
     """Token table (optionally factorised and refined by cycles), learned positions if not rotary, types, norm, dropout.
 
@@ -21,7 +34,8 @@ class Embeddings(nn.Module):
         super().__init__()
         width = config.token_embedding_size
         self.token = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
-        self.projection = nn.Linear(width, config.hidden_size) if width != config.hidden_size else nn.Identity()
+        linear = nn.Linear if config.embedding_norm else ScaleKeepingLinear
+        self.projection = linear(width, config.hidden_size) if width != config.hidden_size else nn.Identity()
         self.refinement = Refinement(config, config.embedding_cycles) if config.embedding_cycles else None
         learned = config.position == "learned"
         self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size) if learned else None

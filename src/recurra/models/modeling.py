@@ -18,7 +18,7 @@ from recurra.models.cache import RecurraCache
 from recurra.models.cached_layout import Cached
 from recurra.models.configuration import RecurraConfig
 from recurra.models.convolution import DepthwiseConvolution
-from recurra.models.embeddings import Embeddings
+from recurra.models.embeddings import Embeddings, ScaleKeepingLinear
 from recurra.models.heads import check_exit, weigh_losses
 from recurra.models.layout import Layout, Packed, Padded
 from recurra.models.normalisation import make_norm
@@ -62,6 +62,8 @@ class RecurraPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, RecurrentCore) and module.residual_scale is not None:
             nn.init.constant_(module.residual_scale, self.config.residual_scale)
+        if isinstance(module, ScaleKeepingLinear):
+            module.reset_scale()
         if isinstance(module, DepthwiseConvolution):
             module.reset_parameters()
         if isinstance(module, RecurraModel):
