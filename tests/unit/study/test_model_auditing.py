@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from foreign import tiny_gpt2
+from foreign import tiny_bert, tiny_gpt2
 from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.models.foreign import load_language_model
@@ -40,6 +40,16 @@ def test_a_folder_of_transformers_is_audited_too(tmp_path: Path, capsys: pytest.
     tiny_gpt2().save_pretrained(tmp_path)
     states = audit(capsys, str(tmp_path))
     assert list(states) == LANGUAGE[1:] and set(states.values()) == {"passed"}
+
+
+@pytest.mark.parametrize(("is_decoder", "code"), [(True, 0), (False, 3)])
+def test_an_encoder_that_is_taken_for_a_decoder_is_found_out(
+    is_decoder: bool, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same class and weights; only a switch in its configuration makes it causal."""
+    tiny_bert(is_decoder=is_decoder).save_pretrained(tmp_path)
+    states = audit(capsys, str(tmp_path), code=code)
+    assert states["causality.final"] == ("passed" if is_decoder else "failed")
 
 
 @pytest.mark.parametrize("inside", ["", "model"])
