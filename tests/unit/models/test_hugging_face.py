@@ -22,7 +22,7 @@ from transformers import (
 
 from recurra import RecurraConfig, RecurraForSequenceClassification, RecurraModel
 from recurra.models.accounting import count_parameters
-from tiny import stir, tiny_config, tiny_model, tiny_split
+from tiny import language_model, stir, tiny_config, tiny_model, tiny_split
 
 SHAPES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -35,20 +35,24 @@ SHAPES: dict[str, dict[str, Any]] = {
 LOAD_BY_AUTO = """
 import recurra, sys
 assert "torch" not in sys.modules and "transformers" not in sys.modules
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
 print(type(AutoConfig.from_pretrained(sys.argv[1])).__name__)
 print(type(AutoModel.from_pretrained(sys.argv[1])).__name__)
 print(type(AutoModelForSequenceClassification.from_pretrained(sys.argv[1])).__name__)
+print(type(AutoModelForCausalLM.from_pretrained(sys.argv[2])).__name__)
 """
 
 
 def test_the_auto_classes_know_us_after_import_recurra_alone(tmp_path: Path) -> None:
-    tiny_model().save_pretrained(tmp_path)
+    folders = [str(tmp_path / name) for name in ("classifier", "language")]
+    tiny_model().save_pretrained(folders[0])
+    language_model().save_pretrained(folders[1])
     done = subprocess.run(
-        [sys.executable, "-c", LOAD_BY_AUTO, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", LOAD_BY_AUTO, *folders], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["RecurraConfig", "RecurraModel", "RecurraForSequenceClassification"]
+    wanted = ["RecurraConfig", "RecurraModel", "RecurraForSequenceClassification", "RecurraForCausalLM"]
+    assert done.stdout.split() == wanted
 
 
 def test_the_auto_classes_build_from_a_configuration() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +14,7 @@ from recurra import RecurraForCausalLM
 from recurra.models.accounting import Task, count_parameters
 from tiny import language_config, language_model, stir
 
-LOAD_BY_AUTO = """
-import recurra, sys
-assert "torch" not in sys.modules and "transformers" not in sys.modules
-from transformers import AutoModelForCausalLM
-print(type(AutoModelForCausalLM.from_pretrained(sys.argv[1])).__name__)
-"""
 HEADS = ["shared", "separate", "tied"]
-
-
-def test_the_auto_class_knows_us_after_import_recurra_alone(tmp_path: Path) -> None:
-    language_model().save_pretrained(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD_BY_AUTO, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "RecurraForCausalLM"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
