@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from recurra.cli import audit, bench, compare, data, demo, evaluate, export, models, predict, study, train
+from recurra.cli import audit, bench, compare, data, demo, evaluate, export, models, predict, serve, study, train
 from recurra.core.errors import RecurraError
 
 EXIT_USAGE = 2
@@ -34,6 +34,7 @@ app.add_typer(study.app, name="study")
 app.add_typer(audit.app, name="audit")
 app.command("bench")(bench.bench)
 app.command("export")(export.export)
+app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 
 

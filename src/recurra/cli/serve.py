@@ -1,0 +1,69 @@
+"""``recurra serve``: runs and exports behind HTTP, with a page to try them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recurra.cli import options
+from recurra.cli.output import print_json
+
+
+def serve(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN|EXPORT ...", help="Folders, or NAME=FOLDER; the first answers where a request names no model."
+        ),
+    ],
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    api_key_file: Annotated[Path | None, typer.Option("--api-key-file", help="File with a key to ask for.")] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option("--api-key-env", metavar="NAME", help="Environment variable with a key to ask for.")
+    ] = None,
+    threads: options.Threads = 0,
+    batch_texts: Annotated[int, typer.Option("--batch-texts", min=1, help="Texts computed together.")] = 64,
+    batch_wait_ms: Annotated[
+        float, typer.Option("--batch-wait-ms", min=0, help="Longest that a text waits for others to join it.")
+    ] = 2.0,
+    alone: Annotated[bool, typer.Option("--alone", help="Compute each request by itself.")] = False,
+    max_waiting_texts: Annotated[
+        int,
+        typer.Option("--max-waiting-texts", min=1, help="Texts that wait for a model; beyond it the answer is 429."),
+    ] = 2048,
+    max_wait_s: Annotated[
+        float, typer.Option("--max-wait-s", min=0.01, help="Expected wait beyond which the answer is 429.")
+    ] = 2.0,
+    max_texts: Annotated[int, typer.Option("--max-texts", min=1, help="Texts of a request.")] = 256,
+    max_characters: Annotated[int, typer.Option("--max-characters", min=1, help="Characters of a text.")] = 100_000,
+    max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", min=1024, help="Bytes of a request.")] = 2 * 2**20,
+    timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.1, help="Longest that a request takes.")] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print address and models as JSON when it is ready.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log errors only.")] = False,
+) -> None:
+    """Serve runs and exports over HTTP, with a page at /; stops on Ctrl-C once what was accepted is answered.
+
+    Example: recurra serve exports/reviews-int8 small=exports/reviews-fp32 --port 8000
+    """
+    from recurra.deployment.serving.serve import ServeOptions
+    from recurra.deployment.serving.serve import serve as run
+    from recurra.deployment.serving.settings import Limits
+
+    limits = Limits(
+        max_body_bytes=max_body_bytes,
+        max_texts=max_texts,
+        max_characters=max_characters,
+        timeout_s=timeout_s,
+        batch_texts=batch_texts,
+        batch_wait_ms=batch_wait_ms,
+        alone=alone,
+        max_waiting_texts=max_waiting_texts,
+        max_wait_s=max_wait_s,
+    )
+    chosen = ServeOptions(
+        host=host, port=port, threads=threads, api_key_file=api_key_file, api_key_env=api_key_env, quiet=quiet
+    )
+    run(models, limits, chosen, started=print_json if as_json else None)

@@ -1,0 +1,1 @@
+"""Classifiers behind HTTP: batches over all users, bounded queues, and a page to try them."""

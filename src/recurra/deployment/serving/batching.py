@@ -1,0 +1,203 @@
+"""Texts of many requests computed together: one thread a model, a queue with an end, a bound on waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.deployment.serving.refusals import Refusal, overloaded, stopping
+from recurra.deployment.serving.settings import Limits
+
+Probabilities = npt.NDArray[np.float64]
+
+# Weight of the last batch in the moving average of the time that a text takes.
+_NEWEST = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """What came of one request's texts.
+
+    Attributes:
+        probabilities: ``(texts, labels)``.
+        waited_ms: From acceptance to the start of the computation.
+        computed_ms: Of the whole batch.
+        batch_texts: Texts of the batch, those of other requests among them.
+    """
+
+    probabilities: Probabilities
+    waited_ms: float
+    computed_ms: float
+    batch_texts: int
+
+
+@dataclass(eq=False)
+class _Job:
+    texts: Sequence[str]
+    arrived: float
+    deadline: float
+    future: Future[Computed] = field(default_factory=Future)
+
+
+class Batcher:
+    """Computes the probabilities of texts in a thread of its own.
+
+    A batch starts when it is full or when its first request has waited ``batch_wait_ms``; a request is never cut. A
+    request that was cancelled or is too late is left out. If a batch fails, its requests are computed one by one, so
+    that a text only ever spoils its own request.
+
+    Args:
+        name: Of the model.
+        predict: Probabilities ``(texts, labels)`` of raw texts; is called by one thread only.
+        limits: Bounds of the queue and of batches.
+        observe: Called with each successful batch's texts and seconds, for the metrics.
+        failed: Called with what a request's computation raised.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        predict: Callable[[Sequence[str]], Probabilities],
+        limits: Limits,
+        *,
+        observe: Callable[[int, float], None] | None = None,
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self.name = name
+        self._predict = predict
+        self._limits = limits
+        self.observe = observe
+        self._failed = failed
+        self._changed = threading.Condition()
+        self._jobs: deque[_Job] = deque()
+        self._waiting_texts = 0
+        self._computing_texts = 0
+        self._seconds_a_text = 0.0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._work, name=f"batches-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Takes no more requests, finishes those that were accepted, and ends the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests."""
+        return self._thread.is_alive() and not self._stopping
+
+    @property
+    def waiting_texts(self) -> int:
+        """Texts that are accepted and not yet computed on."""
+        return self._waiting_texts
+
+    def submit(self, texts: Sequence[str]) -> Future[Computed]:
+        """Accepts texts, or turns them away at once.
+
+        Args:
+            texts: At least one.
+
+        Raises:
+            Refusal: 429 if too many wait, 503 if it is being stopped.
+        """
+        now = time.monotonic()
+        job = _Job(texts, now, now + self._limits.timeout_s)
+        with self._changed:
+            if self._stopping:
+                raise stopping()
+            expected_s = (self._waiting_texts + self._computing_texts) * self._seconds_a_text
+            full = self._waiting_texts + len(texts) > self._limits.max_waiting_texts
+            # An empty queue takes any request: otherwise one slow batch could shut the door for good.
+            if self._jobs and (full or expected_s > self._limits.max_wait_s):
+                raise overloaded(expected_s)
+            self._jobs.append(job)
+            self._waiting_texts += len(texts)
+            self._changed.notify()
+        return job.future
+
+    def _work(self) -> None:
+        while (jobs := self._next_batch()) is not None:
+            if jobs:
+                self._compute(jobs)
+                self._computing_texts = 0
+
+    def _next_batch(self) -> list[_Job] | None:
+        """Waits for requests and takes a batch of them; empty if all were given up, None at the end."""
+        limits = self._limits
+        with self._changed:
+            while not self._jobs and not self._stopping:
+                self._changed.wait()
+            if not self._jobs:
+                return None
+            start_at = self._jobs[0].arrived + limits.batch_wait_ms / 1000
+            while not limits.alone and not self._stopping and self._waiting_texts < limits.batch_texts:
+                left_s = start_at - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            return self._take()
+
+    def _take(self) -> list[_Job]:
+        taken: list[_Job] = []
+        texts = 0
+        while self._jobs and (not taken or self._fits(texts + len(self._jobs[0].texts))):
+            job = self._jobs.popleft()
+            self._waiting_texts -= len(job.texts)
+            if not job.future.set_running_or_notify_cancel():
+                continue
+            if time.monotonic() > job.deadline:
+                job.future.set_exception(TimeoutError())
+                continue
+            taken.append(job)
+            texts += len(job.texts)
+        self._computing_texts = texts
+        return taken
+
+    def _fits(self, texts: int) -> bool:
+        return not self._limits.alone and texts <= self._limits.batch_texts
+
+    def _compute(self, jobs: Sequence[_Job]) -> None:
+        texts = [text for job in jobs for text in job.texts]
+        started = time.monotonic()
+        try:
+            rows = self._predict(texts)
+        except Exception as error:  # noqa: BLE001 - the thread must outlive any text
+            if len(jobs) == 1:
+                self._give_up(jobs[0], error)
+                return
+            for job in jobs:
+                self._compute([job])
+            return
+        seconds = time.monotonic() - started
+        self._learn(seconds / len(texts))
+        if self.observe is not None:
+            self.observe(len(texts), seconds)
+        start = 0
+        for job in jobs:
+            end = start + len(job.texts)
+            waited_ms = 1000 * (started - job.arrived)
+            job.future.set_result(Computed(rows[start:end], waited_ms, 1000 * seconds, len(texts)))
+            start = end
+
+    def _give_up(self, job: _Job, error: Exception) -> None:
+        if self._failed is not None:
+            self._failed(error)
+        job.future.set_exception(Refusal(500, "failed", "these texts could not be computed; the server's log says why"))
+
+    def _learn(self, seconds: float) -> None:
+        old = self._seconds_a_text
+        self._seconds_a_text = seconds if old == 0 else (1 - _NEWEST) * old + _NEWEST * seconds

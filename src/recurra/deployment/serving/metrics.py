@@ -1,0 +1,53 @@
+"""Counters for Prometheus; none has a label that a user can choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """The metrics of one server, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        registry = self.registry
+        self.requests = Counter(
+            "recurra_requests", "Answered requests.", ["path", "method", "status"], registry=registry
+        )
+        self.request_seconds = Histogram(
+            "recurra_request_seconds", "Time from head to answer.", ["path"], buckets=_SECONDS, registry=registry
+        )
+        self.refused = Counter("recurra_refused", "Requests turned away, by reason.", ["code"], registry=registry)
+        self.texts = Counter("recurra_texts", "Texts computed.", ["model"], registry=registry)
+        self.batch_texts = Histogram(
+            "recurra_batch_texts", "Texts of a batch.", ["model"], buckets=_TEXTS, registry=registry
+        )
+        self.batch_seconds = Histogram(
+            "recurra_batch_seconds", "Time to compute a batch.", ["model"], buckets=_SECONDS, registry=registry
+        )
+        self._waiting = Gauge("recurra_waiting_texts", "Texts in the queue.", ["model"], registry=registry)
+
+    def watch(self, model: str, waiting: Callable[[], int]) -> Callable[[int, float], None]:
+        """Shows a model's queue, and returns what is to be called with the texts and seconds of each batch."""
+        self._waiting.labels(model).set_function(waiting)
+        texts, sizes = self.texts.labels(model), self.batch_texts.labels(model)
+        times = self.batch_seconds.labels(model)
+
+        def observe(number: int, seconds: float) -> None:
+            texts.inc(number)
+            sizes.observe(number)
+            times.observe(seconds)
+
+        return observe
+
+    def page(self) -> bytes:
+        """Everything, as Prometheus reads it."""
+        return generate_latest(self.registry)

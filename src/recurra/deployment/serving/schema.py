@@ -1,0 +1,217 @@
+"""What goes in and what comes out, as OpenAPI tells it.
+
+A prediction is an object of its own, not an entry of parallel lists: what a model can say beyond its label, such as
+what it thought after each recurrence, gets a key beside ``probabilities``. Clients ignore keys that they do not know.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from recurra.core.errors import did_you_mean
+from recurra.deployment.computation import Computation
+from recurra.deployment.serving.refusals import Refusal, shortened
+from recurra.deployment.serving.settings import Limits
+
+_TEXT = "The opening is slow, but the last act is worth the wait."
+ModelName = Annotated[str, StringConstraints(min_length=1)]
+
+
+class ClassifyRequest(BaseModel):
+    """Texts to classify, and by which models."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {"text": _TEXT},
+                {"text": ["not bad at all", "far from good"], "model": "reviews-int8"},
+                {"text": _TEXT, "model": ["reviews-int8", "reviews-fp32"]},
+            ]
+        },
+    )
+
+    text: str | Annotated[list[str], Field(min_length=1)] = Field(description="One text, or many.")
+    model: ModelName | Annotated[list[ModelName], Field(min_length=1)] | None = Field(
+        default=None, description="A model by name, or several; none takes the first that the server was started with."
+    )
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts as a list."""
+        return [self.text] if isinstance(self.text, str) else self.text
+
+    def chosen(self, names: list[str]) -> list[str]:
+        """The names of the models to ask, in order.
+
+        Args:
+            names: The server's models.
+
+        Raises:
+            Refusal: If there is no such model (404), or one is named twice (422).
+        """
+        wanted = names[:1] if self.model is None else [self.model] if isinstance(self.model, str) else self.model
+        for name in wanted:
+            if name not in names:
+                raise unknown_model(name, names)
+        if len(set(wanted)) != len(wanted):
+            raise Refusal(422, "invalid", "'model' names a model twice; name each once")
+        return wanted
+
+
+class Prediction(BaseModel):
+    """What a model says of one text."""
+
+    label: str = Field(description="The most probable label.")
+    probabilities: dict[str, float] = Field(description="By label; they add up to 1.")
+
+
+class ModelResult(BaseModel):
+    """What one model says of all texts, in their order."""
+
+    model: str
+    predictions: list[Prediction]
+    waited_ms: float = Field(description="From acceptance to the start of the computation.")
+    computed_ms: float = Field(description="Of the batch in which the texts were computed.")
+    batch_texts: int = Field(description="Texts of that batch, those of other requests among them.")
+
+
+class ClassifyResponse(BaseModel):
+    """A result for each model, in the order of the request."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "results": [
+                        {
+                            "model": "reviews-int8",
+                            "predictions": [
+                                {"label": "positive", "probabilities": {"negative": 0.125, "positive": 0.875}}
+                            ],
+                            "waited_ms": 1.2,
+                            "computed_ms": 3.4,
+                            "batch_texts": 8,
+                        }
+                    ]
+                }
+            ]
+        }
+    )
+
+    results: list[ModelResult]
+
+
+class ModelDescription(BaseModel):
+    """A model of the server."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    labels: list[str]
+    kind: Literal["run", "safetensors", "onnx"]
+    size_bytes: int = Field(description="Of the files that it is read from.")
+    max_length_tokens: int = Field(description="A text is cut there.")
+    run_id: str
+    computation: Computation | None
+
+
+class ModelsResponse(BaseModel):
+    """The models, the first of which answers where none is named, and what a request may hold."""
+
+    models: list[ModelDescription]
+    max_body_bytes: int
+    max_texts: int
+    max_characters: int
+
+
+class Health(BaseModel):
+    """How it is."""
+
+    status: Literal["ok", "stopping"]
+
+
+class ErrorDetail(BaseModel):
+    """What is wrong."""
+
+    code: str = Field(description="One word for programs.")
+    message: str = Field(description="A sentence for people.")
+
+
+class ErrorResponse(BaseModel):
+    """Every answer that is not a result."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"error": {"code": "invalid", "message": "'text' is missing; add it"}}]}
+    )
+
+    error: ErrorDetail
+
+
+def parse_request(body: bytes, limits: Limits) -> ClassifyRequest:
+    """Reads a request's body.
+
+    Args:
+        body: JSON in UTF-8.
+        limits: Bounds of texts.
+
+    Raises:
+        Refusal: 400 if it is no JSON, 422 if it is not what is asked for or beyond a limit.
+    """
+    try:
+        request = ClassifyRequest.model_validate_json(body)
+    except ValidationError as error:
+        raise _explain(error) from None
+    if len(request.texts) > limits.max_texts:
+        raise Refusal(
+            422,
+            "too_many_texts",
+            f"'text' has {len(request.texts):,} texts; at most {limits.max_texts:,} are allowed: send several requests",
+        )
+    for number, text in enumerate(request.texts):
+        if len(text) > limits.max_characters:
+            where = "'text'" if isinstance(request.text, str) else f"'text[{number}]'"
+            raise Refusal(
+                422,
+                "text_too_long",
+                f"{where} has {len(text):,} characters; at most {limits.max_characters:,} are allowed",
+            )
+    return request
+
+
+def unknown_model(name: str, names: list[str]) -> Refusal:
+    """The answer to who asks for a model that is not there."""
+    # The comparison takes time that grows with the name.
+    hint = did_you_mean(name, names) if len(name) <= 100 else ""
+    return Refusal(404, "unknown_model", f"unknown model '{shortened(name)}'{hint}; allowed: {', '.join(names)}")
+
+
+def _explain(error: ValidationError) -> Refusal:
+    """The first complaint, without what the user sent."""
+    first = max(error.errors(include_url=False, include_input=False, include_context=False), key=_depth)
+    kind, where = first["type"], first["loc"]
+    if kind == "json_invalid":
+        reason = first["msg"].removeprefix("Invalid JSON: ")
+        return Refusal(400, "malformed", f"the body is not JSON in UTF-8 ({reason})")
+    if not where:
+        return Refusal(422, "invalid", 'the body must be a JSON object, such as {"text": "not bad at all"}')
+    name = shortened(str(where[0]))
+    position = next((f"[{part}]" for part in where[1:] if isinstance(part, int)), "")
+    fields = list(ClassifyRequest.model_fields)
+    messages = {
+        "extra_forbidden": f"unknown key '{name}'{did_you_mean(name, fields)}; allowed: {', '.join(fields)}",
+        "missing": f"'{name}' is missing; add it",
+        "too_short": f"'{name}' is an empty list; give at least one",
+        "string_too_short": f"'{name}' holds an empty name; leave '{name}' out for the first model",
+    }
+    types = f"'{name}{position}' must be a string" + ("" if position else " or a list of strings")
+    return Refusal(422, "invalid", messages.get(kind, types))
+
+
+def _depth(problem: Any) -> int:
+    # Of a union, the branch that came furthest is the one that was meant.
+    return len(problem["loc"]) + (problem["type"] in {"too_short", "string_too_short"})

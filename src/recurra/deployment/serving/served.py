@@ -1,0 +1,103 @@
+"""The models of a server: opened, named, described, warmed up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from recurra.core.errors import ConfigurationError
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.manifest import is_export, needs_torch, read_manifest, read_source_record
+from recurra.deployment.serving.schema import ModelDescription
+
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+_FIRST_TEXTS = ("a first text", "another, a little longer than the first, so that there is something to pad")
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A classifier and what is told about it."""
+
+    classifier: Classifier
+    description: ModelDescription
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        return self.description.name
+
+
+def name_folders(arguments: Sequence[str]) -> dict[str, Path]:
+    """Gives each folder of a command line its name: what stands before ``=``, or the folder's own.
+
+    Args:
+        arguments: ``FOLDER`` or ``NAME=FOLDER`` each.
+
+    Raises:
+        ConfigurationError: If a name is none, or is there twice.
+    """
+    folders: dict[str, Path] = {}
+    for argument in arguments:
+        before, equals, after = argument.partition("=")
+        named = bool(equals) and _NAME.match(before) is not None and not Path(argument).exists()
+        folder = Path(after if named else argument)
+        name = before if named else folder.resolve().name
+        if not _NAME.match(name):
+            raise ConfigurationError(
+                f"'{name}' is no name for a model: letters, digits, '.', '_' and '-' are allowed; give NAME={folder}"
+            )
+        if name in folders:
+            raise ConfigurationError(
+                f"two models are called '{name}' ('{folders[name]}' and '{folder}'); give one another name: "
+                f"{name}-2={folder}"
+            )
+        folders[name] = folder
+    if not folders:
+        raise ConfigurationError("no model to serve; give a run or an export")
+    return folders
+
+
+def open_models(folders: dict[str, Path], *, threads: int = 0, batch_size: int = 64) -> list[ServedModel]:
+    """Opens models and computes a first text with each, so that no user waits for what is made on first use.
+
+    Args:
+        folders: Run or export by name.
+        threads: Threads of a computation of ONNX Runtime; 0 takes all cores.
+        batch_size: Texts of 32 tokens that are computed at a time.
+
+    Raises:
+        CheckpointError: If a folder is not a run or an export of ours, or was changed.
+    """
+    if any(needs_torch(folder) for folder in folders.values()):
+        from recurra.models.quiet import quieten_libraries
+
+        quieten_libraries()
+    models = []
+    for name, folder in folders.items():
+        classifier = Classifier.open(folder, batch_size=batch_size, threads=threads)
+        classifier.predict_proba(_FIRST_TEXTS)
+        models.append(ServedModel(classifier, _describe(name, folder, classifier)))
+    return models
+
+
+def _describe(name: str, folder: Path, classifier: Classifier) -> ModelDescription:
+    record = read_source_record(folder)
+    kind: Literal["run", "safetensors", "onnx"]
+    if is_export(folder):
+        manifest = read_manifest(folder)
+        kind, size, longest = manifest.format, manifest.size_bytes, manifest.max_length
+    else:
+        kind, size = "run", sum(path.stat().st_size for path in (folder / "model").rglob("*") if path.is_file())
+        longest = int(record.config["data"]["max_length"])
+    return ModelDescription(
+        name=name,
+        labels=classifier.classes_.tolist(),
+        kind=kind,
+        size_bytes=size,
+        max_length_tokens=longest,
+        run_id=record.run_id,
+        computation=classifier.computation,
+    )

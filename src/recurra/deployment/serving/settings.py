@@ -1,0 +1,41 @@
+"""What a server takes on, and for how long."""
+
+from __future__ import annotations
+
+from pydantic import ConfigDict, Field
+
+from recurra.core.configuration import Settings
+
+
+class Limits(Settings):
+    """Bounds of a server; whoever goes beyond one is told which.
+
+    Attributes:
+        max_body_bytes: Bytes of a request.
+        max_texts: Texts of a request.
+        max_characters: Characters of a text.
+        body_timeout_s: Seconds within which a request must have arrived, its head and its body each.
+        timeout_s: Seconds after which an accepted request is given up.
+        batch_texts: Texts that are computed together.
+        batch_wait_ms: How long a text waits for others to be computed with.
+        alone: Whether every request is computed by itself: no text shares a batch with those of another user.
+        max_waiting_texts: Texts that wait for one model.
+        max_wait_s: Expected wait above which a request is turned away.
+        max_held_bytes: Bytes of all requests that are in memory.
+        max_connections: Open connections.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_body_bytes: int = Field(default=2 * 2**20, ge=1024)
+    max_texts: int = Field(default=256, ge=1)
+    max_characters: int = Field(default=100_000, ge=1)
+    body_timeout_s: float = Field(default=10.0, gt=0)
+    timeout_s: float = Field(default=10.0, gt=0)
+    batch_texts: int = Field(default=64, ge=1)
+    batch_wait_ms: float = Field(default=2.0, ge=0)
+    alone: bool = False
+    max_waiting_texts: int = Field(default=2048, ge=1)
+    max_wait_s: float = Field(default=2.0, gt=0)
+    max_held_bytes: int = Field(default=64 * 2**20, ge=1024)
+    max_connections: int = Field(default=512, ge=1)

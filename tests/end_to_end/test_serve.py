@@ -1,0 +1,138 @@
+"""``recurra serve`` through the real command line: without torch, ended, killed, started again, and misused."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
+pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+
+from recurra import Classifier
+from recurra.cli.main import main
+from recurra.deployment.export import ExportOptions, export_run
+from reviews import review_rows, train_tiny
+
+pytestmark = pytest.mark.xdist_group("onnx_run")
+
+TEXTS = [text for text, _ in review_rows(20, seed=8)]
+PROGRAM = """
+import sys
+from recurra.cli.main import main
+code = main(["serve", *sys.argv[1:]])
+heavy = sorted({"torch", "transformers", "onnx", "sklearn", "ray"} & set(sys.modules))
+sys.exit(f"imported {heavy}" if heavy else code)
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("served")
+    export_run(train_tiny(root), root / "fp32", ExportOptions("onnx", "fp32"))
+    return root / "fp32"
+
+
+@contextlib.contextmanager
+def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A server in a process of its own, ready, with what it said on standard output."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", PROGRAM, *map(str, arguments), "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
+    )  # fmt: skip
+    watchdog = threading.Timer(90, process.kill)
+    watchdog.start()
+    try:
+        lines = []
+        assert process.stdout is not None
+        while (line := process.stdout.readline()) and line != "}\n":
+            lines.append(line)
+        assert lines, process.communicate()[1]
+        yield process, json.loads("".join(lines) + "}")
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.communicate()
+
+
+def classify(url: str, texts: list[str], path: str = "/v1/classify") -> tuple[int, Any]:
+    where = urlsplit(url)
+    connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=30)
+    with contextlib.closing(connection):
+        connection.request("POST", path, json.dumps({"text": texts}), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+def test_an_onnx_export_is_served_without_torch_and_ends_well(exported: Path) -> None:
+    with started(f"small={exported}", "--port", 0, "--threads", 1) as (process, said):
+        assert said["models"] == ["small"] and urlsplit(said["url"]).hostname == "127.0.0.1"
+        status, answer = classify(said["url"], TEXTS)
+        rows = answer["results"][0]["predictions"]
+        found = np.array([list(row["probabilities"].values()) for row in rows])
+        assert status == 200
+        np.testing.assert_allclose(found, Classifier.open(exported).predict_proba(TEXTS), atol=1e-5)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 0, err
+        events = [json.loads(line) for line in err.splitlines()]
+        assert [event["event"] for event in events] == ["ready", "request", "stopped"]
+        assert TEXTS[0] not in err
+
+
+def test_a_killed_server_starts_again_on_its_port(exported: Path) -> None:
+    with started(exported, "--port", 0, "--threads", 1) as (process, said):
+        process.kill()
+        process.wait(30)
+    with started(exported, "--port", urlsplit(said["url"]).port, "--threads", 1) as (_, again):
+        assert again["url"] == said["url"] and classify(again["url"], TEXTS[:1])[0] == 200
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Runs a command that must be refused before it serves, and returns its one line."""
+    capsys.readouterr()
+    code = main(["serve", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    return err
+
+
+def test_mistakes_are_one_line(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "is not a run folder" in refused(capsys, tmp_path / "nothing", "--port", 0)
+    assert "two models are called 'fp32'" in refused(capsys, exported, exported, "--port", 0)
+    real = tmp_path / "real name"
+    real.mkdir()
+    assert "'real name' is no name for a model" in refused(capsys, real, "--port", 0)
+    assert "cannot listen on '203.0.113.1'" in refused(capsys, exported, "--host", "203.0.113.1", "--port", 0)
+    short = tmp_path / "key"
+    short.write_text("short\n", encoding="utf-8")
+    assert "the API key has 5 characters" in refused(capsys, exported, "--api-key-file", short)
+    assert "cannot read the API key" in refused(capsys, exported, "--api-key-file", tmp_path / "none")
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    assert "'NO_SUCH_KEY' of --api-key-env is not set" in refused(capsys, exported, "--api-key-env", "NO_SUCH_KEY")
+    both = ("--api-key-file", short, "--api-key-env", "HOME")
+    assert "give one of the two" in refused(capsys, exported, *both)
+
+
+def test_a_missing_extra_names_what_installs_it(
+    exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("recurra.deployment.serving.application")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert "the server needs the package fastapi; pip install 'recurra[serve]'" in refused(capsys, exported)

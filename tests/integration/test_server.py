@@ -1,0 +1,359 @@
+"""The server over real sockets: right answers, and clear ones to whatever else comes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+
+from recurra import Classifier
+from recurra.deployment.serving.served import name_folders, open_models
+from recurra.deployment.serving.settings import Limits
+from reviews import review_rows, train_linear, train_tiny
+from served import Answer, Running, running, slow_model
+
+pytestmark = pytest.mark.xdist_group("served_run")
+
+KEY = "0123456789abcdef-key"
+TEXTS = [text for text, _ in review_rows(40, seed=3)]
+LEGITIMATE = {
+    "empty": "",
+    "blank": " \t\n ",
+    "nul": "a \x00 b",
+    "control": "\x01\x1b[31m\x7f",
+    "right to left": "\u05e4\u05d9\u05dc\u05dd \u05de\u05e6\u05d5\u05d9\u05df \u202e reversed \u202c",
+    "emoji": "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f3f3\ufe0f\u200d\U0001f308 \U0001f44d\U0001f3fd great",
+    "combining": "e" + "\u0301" * 300,
+    "markup": "<script>alert(1)</script> & 'quotes' \"double\"",
+    "no space": "x" * 90_000,
+    "one script": "漢" * 3000,
+    "separators": "a\u2028b\u2029c\ufeff",
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("served")
+    tiny = train_tiny(root, "max_epochs=3", "learning_rate=5e-3", "batch_size=8")
+    return {"tiny": tiny, "linear": train_linear(root)}
+
+
+@pytest.fixture(scope="module")
+def server(folders: dict[str, Path]) -> Iterator[Running]:
+    models = open_models(name_folders([str(folders["tiny"]), f"other={folders['linear']}"]))
+    with running(models, Limits(body_timeout_s=0.6)) as found:
+        yield found
+
+
+def probabilities(answer: Answer, result: int = 0) -> np.ndarray:
+    assert answer.status == 200, answer.body
+    return np.array([list(one["probabilities"].values()) for one in answer.json["results"][result]["predictions"]])
+
+
+def test_answers_are_those_of_the_classifier(server: Running, folders: dict[str, Path]) -> None:
+    answer = server.post({"text": TEXTS, "model": ["other", "tiny"]})
+    assert [result["model"] for result in answer.json["results"]] == ["other", "tiny"]
+    for number, folder in enumerate((folders["linear"], folders["tiny"])):
+        classifier = Classifier.open(folder)
+        np.testing.assert_allclose(probabilities(answer, number), classifier.predict_proba(TEXTS), atol=1e-6)
+        predictions = answer.json["results"][number]["predictions"]
+        assert [one["label"] for one in predictions] == classifier.predict(TEXTS).tolist()
+        assert list(predictions[0]["probabilities"]) == classifier.classes_.tolist()
+    one = server.post({"text": TEXTS[0]})
+    assert one.json["results"][0]["model"] == "tiny" and len(one.json["results"][0]["predictions"]) == 1
+    assert one.headers["content-type"] == "application/json" and one.headers["x-content-type-options"] == "nosniff"
+
+
+def test_many_at_once_get_their_own(server: Running, folders: dict[str, Path]) -> None:
+    texts = [*TEXTS, *LEGITIMATE.values()]
+    wanted = Classifier.open(folders["tiny"]).predict_proba(texts)
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda text: server.post({"text": text, "model": "tiny"}), texts * 3))
+    found = np.concatenate([probabilities(answer) for answer in answers])
+    np.testing.assert_allclose(found, np.tile(wanted, (3, 1)), atol=1e-6)
+    assert max(answer.json["results"][0]["batch_texts"] for answer in answers) > 1
+
+
+@pytest.mark.parametrize("text", LEGITIMATE.values(), ids=LEGITIMATE)
+def test_any_text_is_a_text(server: Running, folders: dict[str, Path], text: str) -> None:
+    for name in ("tiny", "linear"):
+        answer = server.post({"text": [text], "model": {"tiny": "tiny", "linear": "other"}[name]})
+        np.testing.assert_allclose(
+            probabilities(answer), Classifier.open(folders[name]).predict_proba([text]), atol=1e-6
+        )
+
+
+HOSTILE = {
+    "empty body": (b"", 400, "malformed"),
+    "cut JSON": (b'{"text": "a', 400, "malformed"),
+    "not UTF-8": (b'{"text": "\xff\xfe"}', 400, "malformed"),
+    "lone surrogate": (b'{"text": "\\ud800"}', 400, "malformed"),
+    "surrogates the wrong way round": (b'{"text": "\\udc00\\ud800"}', 400, "malformed"),
+    "surrogate in UTF-8": (b'{"text": "\xed\xa0\x80"}', 400, "malformed"),
+    "two documents": (b'{"text": "a"}{"text": "b"}', 400, "malformed"),
+    "deep": (b"[" * 100_000, 400, "malformed"),
+    "deep text": (b'{"text": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", 400, "malformed"),
+    "huge number": (b'{"text": ' + b"9" * 100_000 + b"}", 400, "malformed"),
+    "number": (b'{"text": 5}', 422, "invalid"),
+    "not a number": (b'{"text": NaN}', 422, "invalid"),
+    "null": (b'{"text": null}', 422, "invalid"),
+    "object": (b'{"text": {"a": 1}}', 422, "invalid"),
+    "array": (b'["a"]', 422, "invalid"),
+    "string": (b'"a"', 422, "invalid"),
+    "nothing": (b"{}", 422, "invalid"),
+    "empty list": (b'{"text": []}', 422, "invalid"),
+    "mixed list": (b'{"text": ["a", null]}', 422, "invalid"),
+    "nested list": (b'{"text": [["a"]]}', 422, "invalid"),
+    "unknown key": (b'{"text": "a", "texts": ["b"]}', 422, "invalid"),
+    "model of a wrong type": (b'{"text": "a", "model": 1}', 422, "invalid"),
+    "empty model": (b'{"text": "a", "model": ""}', 422, "invalid"),
+    "no models": (b'{"text": "a", "model": []}', 422, "invalid"),
+    "model twice": (b'{"text": "a", "model": ["tiny", "tiny"]}', 422, "invalid"),
+    "unknown model": (b'{"text": "a", "model": "tony"}', 404, "unknown_model"),
+    "path": (b'{"text": "a", "model": "../tiny"}', 404, "unknown_model"),
+    "absolute path": (b'{"text": "a", "model": "/etc/passwd"}', 404, "unknown_model"),
+    "NUL in the model": (b'{"text": "a", "model": "tiny\\u0000"}', 404, "unknown_model"),
+    "long model": (json.dumps({"text": "a", "model": "x" * 10**6}).encode(), 404, "unknown_model"),
+    "100,000 texts": (json.dumps({"text": ["a"] * 100_000}).encode(), 422, "too_many_texts"),
+    "1e6 characters": (json.dumps({"text": "x" * 10**6}).encode(), 422, "text_too_long"),
+    "10 MB": (json.dumps({"text": "x" * 10**7}).encode(), 413, "body_too_large"),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "code"), HOSTILE.values(), ids=HOSTILE)
+def test_what_is_wrong_is_told(server: Running, body: bytes, status: int, code: str) -> None:
+    answer = server.post(body)
+    assert answer.refusal == (status, code)
+    assert len(answer.body) < 600 and b"Traceback" not in answer.body and b'.py"' not in answer.body
+
+
+def test_a_body_without_length_is_bounded_too(server: Running) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b'{"text": "'
+        for _ in range(100):
+            yield b"x" * 100_000
+        yield b'"}'
+
+    headers = {"Content-Type": "application/json"}
+    assert server.ask("POST", "/v1/classify", parts(), headers).refusal == (413, "body_too_large")
+    small = iter([b'{"text"', b': "a lovely', b' film"}'])
+    assert server.ask("POST", "/v1/classify", small, headers).status == 200
+
+
+def test_addresses_and_methods(server: Running) -> None:
+    assert server.get("/nothing").refusal == (404, "not_found")
+    for path in ("/v1/models/../../etc/passwd", "/v1/models/%2e%2e%2fetc%2fpasswd", "/v1/models/tiny%00", "//etc"):
+        assert server.get(path).status == 404
+    assert server.get("/v1/models/tony").refusal == (404, "unknown_model")
+    assert server.get("/v1/classify").refusal == (405, "wrong_method")
+    assert server.ask("BREW", "/v1/classify").status in {400, 405}
+    assert server.post({"text": "a"}, **{"Content-Type": "text/plain"}).refusal == (415, "not_json")
+    assert server.get("/docs").status == 404
+    assert server.get("/health/live").json == server.get("/health/ready").json == {"status": "ok"}
+
+
+def test_models_are_described(server: Running, folders: dict[str, Path]) -> None:
+    answer = server.get("/v1/models").json
+    assert [model["name"] for model in answer["models"]] == ["tiny", "other"]
+    tiny = server.get("/v1/models/tiny").json
+    assert tiny == answer["models"][0]
+    size = sum(path.stat().st_size for path in (folders["tiny"] / "model").iterdir())
+    assert (tiny["labels"], tiny["size_bytes"], tiny["max_length_tokens"]) == (["negative", "positive"], size, 24)
+    assert answer["max_texts"] == 256
+
+
+def test_the_schema_says_what_is_true(server: Running) -> None:
+    document = server.get("/openapi.json").json
+    request = document["components"]["schemas"]["ClassifyRequest"]
+    assert len(request["examples"]) == 3
+    for example in request["examples"]:
+        assert server.post(example).status == 200
+    operation = document["paths"]["/v1/classify"]["post"]
+    assert {"200", "400", "404", "408", "413", "415", "422", "429", "503"} <= set(operation["responses"])
+    assert request["properties"]["text"]["anyOf"][1]["maxItems"] == 256
+
+
+def raw(server: Running, *parts: bytes, wait_s: float = 0.0) -> bytes:
+    """Sends bytes as they are, waits before the last, and reads until the server closes."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        for part in parts[:-1]:
+            connection.sendall(part)
+        time.sleep(wait_s)
+        connection.sendall(parts[-1])
+        found = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := connection.recv(65536):
+                found += part
+        return found
+
+
+HEAD = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+def test_slow_clients_are_not_waited_for(server: Running) -> None:
+    slow_body = raw(server, HEAD + b"Content-Length: 100\r\n\r\n", b'{"te')
+    assert slow_body.startswith(b"HTTP/1.1 408") and b'"too_slow"' in slow_body
+    slow_head = raw(server, HEAD)
+    assert slow_head.startswith(b"HTTP/1.1 408") and b'"too_slow"' in slow_head
+    silent = raw(server, b"")
+    assert silent.startswith(b"HTTP/1.1 408")
+    assert server.get("/health/ready").status == 200
+
+
+def test_what_is_no_http_is_told_in_json(server: Running) -> None:
+    for garbage in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"HELLO\r\n\r\n", b"GET /\xff\xfe HTTP/1.1\r\n\r\n"):
+        answer = raw(server, garbage)
+        assert answer.startswith(b"HTTP/1.1 400") and b'{"error":' in answer, garbage
+    long = raw(server, b"GET /" + b"a" * 60_000, b"a" * 6_000, wait_s=0.1)
+    assert long.startswith(b"HTTP/1.1 431") and b'"head_too_large"' in long
+
+
+def test_who_leaves_early_disturbs_nobody(server: Running) -> None:
+    body = json.dumps({"text": TEXTS}).encode()
+    for cut in (0, 10, len(body)):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body[:cut])
+    assert server.post({"text": TEXTS[0]}).status == 200
+    assert not server.events("computation")
+
+
+def test_no_text_reaches_the_log_or_the_metrics(server: Running) -> None:
+    secret = "my-secret-illness"
+    server.post({"text": secret})
+    server.post(json.dumps({"text": secret, secret: 1}).encode())
+    server.post(b'{"text": "' + secret.encode())
+    server.get(f"/v1/models/{secret}")
+    server.get(f"/{secret}?q={secret}")
+    raw(server, f"{secret} /{secret}\r\n\r\n".encode())
+    events = server.events()
+    assert secret not in server.log.getvalue() and secret not in server.get("/metrics").body.decode()
+    last = next(event for event in reversed(events) if event["status"] == 200 and event["path"] == "/v1/classify")
+    assert (last["texts"], last["characters"], last["models"]) == (1, len(secret), ["tiny"])
+    assert {event["path"] for event in events} <= {
+        "/", "/v1/classify", "/v1/models", "/v1/models/{name}", "/health/live", "/health/ready", "/metrics",
+        "/openapi.json", "other",
+    }  # fmt: skip
+
+
+def test_metrics_count(server: Running) -> None:
+    def value(name: str) -> float:
+        lines = server.get("/metrics").body.decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+    before, refused = value('recurra_texts_total{model="tiny"}'), value('recurra_refused_total{code="malformed"}')
+    server.post({"text": TEXTS[:7]})
+    server.post(b"{")
+    assert value('recurra_texts_total{model="tiny"}') == before + 7
+    assert value('recurra_refused_total{code="malformed"}') == refused + 1
+    assert value("process_resident_memory_bytes") > 10**7
+
+
+def test_overload_is_answered_at_once_and_passes() -> None:
+    model, engine = slow_model()
+    with running([model], Limits(max_waiting_texts=4, batch_texts=1)) as server:
+        with concurrent.futures.ThreadPoolExecutor(40) as pool:
+            first = pool.submit(server.post, {"text": "first"})
+            assert engine.begun.acquire(timeout=20)
+            others = [pool.submit(server.post, {"text": f"text {number}"}) for number in range(30)]
+            refused = []
+            for done in concurrent.futures.as_completed(others, timeout=20):
+                refused.append(done.result())
+                if len(refused) == 26:
+                    break
+            assert {answer.refusal for answer in refused} == {(429, "overloaded")}
+            assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+            assert server.get("/health/ready").status == 200
+            engine.open.set()
+            assert first.result(20).status == 200
+            assert sorted(other.result(20).status for other in others) == [200] * 4 + [429] * 26
+        assert server.post({"text": "after"}).status == 200
+        assert not server.events("failed")
+
+
+def test_a_request_that_takes_too_long_is_given_up() -> None:
+    model, engine = slow_model()
+    with running([model], Limits(timeout_s=0.2)) as server:
+        answer = server.post({"text": "a"})
+        assert answer.refusal == (503, "too_late") and answer.headers["retry-after"] == "1"
+        engine.open.set()
+        assert server.post({"text": "b"}).status == 200
+
+
+def test_a_failure_says_nothing_of_the_text() -> None:
+    model, engine = slow_model()
+    engine.open.set()
+    with running([model]) as server:
+        answer = server.post({"text": "spoil my-secret"})
+        assert answer.refusal == (500, "failed") and b"secret" not in answer.body
+        (event,) = server.events("computation")
+        assert event["error"] == "ValueError" and any("served.py" in place for place in event["where"])
+        assert "my-secret" not in server.log.getvalue()
+        assert server.post({"text": "fine"}).status == 200
+
+
+def test_who_left_is_not_computed() -> None:
+    model, engine = slow_model()
+    with running([model], Limits(batch_texts=1)) as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first = pool.submit(server.post, {"text": "first"})
+        assert engine.begun.acquire(timeout=20)
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(HEAD + b'Content-Length: 15\r\n\r\n{"text":"gone"}')
+            while server.get("/metrics").body.find(b'recurra_waiting_texts{model="slow"} 1.0') < 0:
+                time.sleep(0.01)
+        while not any(event.get("refused") == "client_gone" for event in server.events()):
+            time.sleep(0.01)
+        engine.open.set()
+        assert first.result(20).status == 200 and server.post({"text": "last"}).status == 200
+        assert engine.batches == [["first"], ["last"]]
+
+
+def test_the_end_answers_what_was_accepted() -> None:
+    model, engine = slow_model()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        with running([model], Limits(batch_texts=1)) as server:
+            answers = [pool.submit(server.post, {"text": f"text {number}"}) for number in range(6)]
+            while server.get("/metrics").body.find(b'recurra_waiting_texts{model="slow"} 5.0') < 0:
+                time.sleep(0.01)
+            # The server is told to end while six requests are under way; the engine opens a little later.
+            pool.submit(lambda: (time.sleep(0.3), engine.open.set()))
+        assert [answer.result(20).status for answer in answers] == [200] * 6
+    with pytest.raises(ConnectionRefusedError):
+        server.get("/health/live")
+
+
+def test_a_key_is_asked_for() -> None:
+    model, engine = slow_model()
+    engine.open.set()
+    with running([model], key=KEY) as server:
+        for headers in ({}, {"Authorization": f"Bearer {KEY}x"}, {"Authorization": f"Basic {KEY}"}, {"X-API-Key": "ü"}):
+            assert server.post({"text": "a"}, **headers).refusal == (401, "no_key")
+            assert server.get("/metrics", **headers).refusal == (401, "no_key")
+        assert server.get("/v1/models").refusal == (401, "no_key")
+        assert server.post({"text": "a"}, Authorization=f"Bearer {KEY}").status == 200
+        assert server.post({"text": "a"}, **{"X-API-Key": KEY}).status == 200
+        for path in ("/", "/health/live", "/health/ready", "/openapi.json"):
+            assert server.get(path).status == 200
+        assert KEY not in server.log.getvalue()
+        assert server.get("/openapi.json").json["paths"]["/v1/classify"]["post"]["security"] == [{"key": []}]
+
+
+def test_connections_have_an_end() -> None:
+    model, engine = slow_model()
+    engine.open.set()
+    with running([model], Limits(max_connections=3, body_timeout_s=20)) as server, contextlib.ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        time.sleep(0.2)
+        assert raw(server, b"").startswith(b"HTTP/1.1 429")
+        stack.close()
+        time.sleep(0.2)
+        assert server.post({"text": "a"}).status == 200

@@ -1,0 +1,125 @@
+"""Servers for tests: real sockets, and engines whose answers and pace a test chooses."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import io
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from recurra import Classifier
+from recurra.deployment.serving.application import create_application
+from recurra.deployment.serving.key import ApiKey
+from recurra.deployment.serving.log import EventLog
+from recurra.deployment.serving.schema import ModelDescription
+from recurra.deployment.serving.served import ServedModel
+from recurra.deployment.serving.server import listen, make_server
+from recurra.deployment.serving.settings import Limits
+
+
+def mark(text: str) -> float:
+    """A number that no other text has."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:4], "big") / 2**31
+
+
+@dataclass
+class SlowEngine:
+    """Logits that tell texts apart, computed while ``open`` is set; texts with ``spoil`` in them fail."""
+
+    open: threading.Event = field(default_factory=threading.Event)
+    begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    batches: list[list[str]] = field(default_factory=list)
+
+    def logits(self, texts: Sequence[str], batch_size: int) -> np.ndarray:
+        self.begun.release()
+        assert self.open.wait(60)
+        self.batches.append(list(texts))
+        if any("spoil" in text for text in texts):
+            raise ValueError(f"cannot compute {list(texts)}")
+        return np.array([[mark(text), 0.0] for text in texts], dtype=np.float32)
+
+
+def slow_model(name: str = "slow") -> tuple[ServedModel, SlowEngine]:
+    """A model on a `SlowEngine`, which is still shut."""
+    engine = SlowEngine()
+    description = ModelDescription(
+        name=name, labels=["no", "yes"], kind="run", size_bytes=1, max_length_tokens=8, run_id="r", computation=None
+    )
+    return ServedModel(Classifier(engine, ["no", "yes"]), description), engine
+
+
+@dataclass
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def refusal(self) -> tuple[int, str]:
+        """Status and code of an answer that is no result."""
+        assert self.headers["content-type"] == "application/json", self.headers
+        assert set(self.json) == {"error"} and set(self.json["error"]) == {"code", "message"}
+        return self.status, self.json["error"]["code"]
+
+
+@dataclass
+class Running:
+    """A server that runs in a thread."""
+
+    port: int
+    log: io.StringIO
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            names = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, names, response.read())
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.ask("GET", path, headers=headers)
+
+    def post(self, body: Any, path: str = "/v1/classify", **headers: str) -> Answer:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.ask("POST", path, raw, {"Content-Type": "application/json", **headers})
+
+    def events(self, name: str = "request") -> list[dict[str, Any]]:
+        return [event for line in self.log.getvalue().splitlines() if (event := json.loads(line))["event"] == name]
+
+
+@contextlib.contextmanager
+def running(models: Sequence[ServedModel], limits: Limits | None = None, key: str | None = None) -> Iterator[Running]:
+    """Serves models on a free port."""
+    limits = limits or Limits()
+    stream, ready = io.StringIO(), threading.Event()
+    log = EventLog(stream)
+    application = create_application(models, limits, key=ApiKey(key) if key else None, log=log)
+    with listen("127.0.0.1", 0) as taken:
+        server = make_server(application, limits, log, started=ready.set)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})
+        thread.start()
+        try:
+            assert ready.wait(30)
+            yield Running(taken.getsockname()[1], stream)
+        finally:
+            server.should_exit = True
+            thread.join(30)
+            assert not thread.is_alive()

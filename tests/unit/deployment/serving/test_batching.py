@@ -1,0 +1,176 @@
+"""Batches over many requests: everyone gets their own results, in bounded time, from a bounded queue."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+
+from recurra.deployment.classifier import softmax
+from recurra.deployment.serving.batching import Batcher
+from recurra.deployment.serving.refusals import Refusal
+from recurra.deployment.serving.settings import Limits
+from served import SlowEngine, mark, slow_model
+
+FAR_S = 60_000.0
+
+
+def expected(texts: list[str]) -> np.ndarray:
+    return softmax(np.array([[mark(text), 0.0] for text in texts], dtype=np.float32))
+
+
+class Bench:
+    """A batcher on a slow model, and what it did."""
+
+    def __init__(self, **limits: object) -> None:
+        model, self.engine = slow_model()
+        self.failures: list[Exception] = []
+        self.batcher = Batcher("slow", model.classifier.predict_proba, Limits(**limits), failed=self.failures.append)
+        self.batcher.start()
+
+    def hold(self) -> object:
+        """Makes the thread busy with one text; what comes now waits."""
+        future = self.batcher.submit(["first"])
+        assert self.engine.begun.acquire(timeout=20)
+        return future
+
+    def end(self) -> None:
+        self.engine.open.set()
+        self.batcher.stop()
+
+
+@pytest.fixture
+def make() -> Iterator[type[Bench]]:
+    made: list[Bench] = []
+
+    def factory(**limits: object) -> Bench:
+        made.append(Bench(**limits))
+        return made[-1]
+
+    yield factory
+    for bench in made:
+        bench.end()
+
+
+@settings(max_examples=15)
+@given(
+    requests=st.lists(st.lists(st.text(alphabet="abc", min_size=1, max_size=3), min_size=1, max_size=5), max_size=12),
+    batch_texts=st.integers(1, 8),
+    alone=st.booleans(),
+)
+def test_everyone_gets_their_own(requests: list[list[str]], batch_texts: int, alone: bool) -> None:
+    bench = Bench(batch_texts=batch_texts, alone=alone, batch_wait_ms=0)
+    bench.hold()
+    futures = [bench.batcher.submit(texts) for texts in requests]
+    bench.engine.open.set()
+    for texts, future in zip(requests, futures, strict=True):
+        computed = future.result(20)
+        np.testing.assert_array_equal(computed.probabilities, expected(texts))
+        assert computed.batch_texts >= len(texts) and computed.waited_ms >= 0
+    bench.end()
+    batches = bench.engine.batches[1:]
+    assert [text for batch in batches for text in batch] == [text for texts in requests for text in texts]
+    if alone:
+        assert batches == requests
+    # Above the bound only where one request is: requests are never cut.
+    assert all(len(batch) <= batch_texts or batch in requests for batch in batches)
+    if not alone and requests and sum(map(len, requests)) <= batch_texts:
+        assert len(batches) == 1
+
+
+def test_a_full_batch_starts_at_once_and_a_lonely_text_after_its_wait(make) -> None:
+    bench = make(batch_texts=2, batch_wait_ms=FAR_S)
+    bench.engine.open.set()
+    one, two = bench.batcher.submit(["a"]), bench.batcher.submit(["b"])
+    assert one.result(20).batch_texts == two.result(20).batch_texts == 2
+    quick = make(batch_texts=64, batch_wait_ms=50)
+    quick.engine.open.set()
+    started = time.monotonic()
+    computed = quick.batcher.submit(["a"]).result(20)
+    assert computed.waited_ms >= 49 and time.monotonic() - started < 10
+
+
+def test_the_queue_has_an_end(make) -> None:
+    bench = make(max_waiting_texts=5)
+    bench.hold()
+    futures = [bench.batcher.submit(["a", "b"]) for _ in range(2)]
+    for _ in range(50):
+        with pytest.raises(Refusal) as caught:
+            bench.batcher.submit(["c", "d"])
+    assert (caught.value.status, caught.value.headers) == (429, {"Retry-After": "1"})
+    futures.append(bench.batcher.submit(["e"]))
+    assert bench.batcher.waiting_texts == 5
+    bench.engine.open.set()
+    assert [len(future.result(20).probabilities) for future in futures] == [2, 2, 1]
+    assert bench.batcher.submit(["c", "d"]).result(20).probabilities.shape == (2, 2)
+
+
+def test_who_would_wait_too_long_is_told_how_long(make) -> None:
+    bench = make(max_wait_s=3.0)
+    bench.batcher._learn(1.5)
+    bench.hold()
+    bench.batcher.submit(["a", "b"])
+    with pytest.raises(Refusal) as caught:
+        bench.batcher.submit(["c"])
+    assert caught.value.headers == {"Retry-After": "5"} and "try again in 5 s" in caught.value.message
+
+
+def test_what_nobody_waits_for_is_not_computed(make) -> None:
+    bench = make(timeout_s=0.05, batch_wait_ms=0)
+    bench.hold()
+    cancelled, late = bench.batcher.submit(["cancelled"]), bench.batcher.submit(["late"])
+    assert cancelled.cancel()
+    time.sleep(0.1)
+    bench.engine.open.set()
+    with pytest.raises(TimeoutError):
+        late.result(20)
+    with pytest.raises(CancelledError):
+        cancelled.result(20)
+    assert bench.batcher.submit(["next"]).result(20)
+    assert bench.engine.batches == [["first"], ["next"]]
+
+
+def test_a_text_that_fails_spoils_its_own_request_only(make) -> None:
+    bench = make(batch_texts=8)
+    bench.hold()
+    futures = [bench.batcher.submit(texts) for texts in (["a"], ["b", "spoil"], ["c", "d"])]
+    bench.engine.open.set()
+    np.testing.assert_array_equal(futures[0].result(20).probabilities, expected(["a"]))
+    np.testing.assert_array_equal(futures[2].result(20).probabilities, expected(["c", "d"]))
+    with pytest.raises(Refusal) as caught:
+        futures[1].result(20)
+    assert caught.value.status == 500 and "spoil" not in caught.value.message
+    assert [type(error) for error in bench.failures] == [ValueError]
+    assert bench.batcher.ready
+
+
+def test_the_end_finishes_what_was_accepted(make) -> None:
+    bench = make(batch_texts=1, batch_wait_ms=FAR_S)
+    bench.hold()
+    futures = [bench.batcher.submit([f"text {number}"]) for number in range(5)]
+    ending = threading.Thread(target=bench.batcher.stop)
+    ending.start()
+    while bench.batcher.ready:
+        time.sleep(0.001)
+    with pytest.raises(Refusal) as caught:
+        bench.batcher.submit(["too late"])
+    assert caught.value.status == 503
+    bench.engine.open.set()
+    assert [future.result(20).batch_texts for future in futures] == [1] * 5
+    ending.join(20)
+    assert not ending.is_alive()
+
+
+def test_slow_engines_tell_texts_apart() -> None:
+    engine = SlowEngine()
+    engine.open.set()
+    first, second = engine.logits(["a", "b"], 2)
+    assert first[0] != second[0]
