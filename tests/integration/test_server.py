@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -180,6 +181,19 @@ def test_the_schema_says_what_is_true(server: Running) -> None:
     operation = document["paths"]["/v1/classify"]["post"]
     assert {"200", "400", "404", "408", "413", "415", "422", "429", "503"} <= set(operation["responses"])
     assert request["properties"]["text"]["anyOf"][1]["maxItems"] == 256
+
+
+def test_the_examples_of_the_how_to_run(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    document = (Path(__file__).parents[2] / "docs/how-to/serving.md").read_text(encoding="utf-8")
+    bodies = re.findall(r"-d '(.*)'", document)
+    assert len(bodies) == 2
+    for body in bodies:
+        renamed = body.replace('"small"', '"tiny"').replace('"large"', '"other"').encode()
+        assert server.post(renamed).status == 200
+    program = re.findall(r"```python\n(.*?)```", document, re.DOTALL)[0]
+    exec(compile(program.replace("http://127.0.0.1:8000", server.url), "serving.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and all(line.split()[0] in {"negative", "positive"} for line in lines)
 
 
 def raw(server: Running, *parts: bytes, wait_s: float = 0.0) -> bytes:
