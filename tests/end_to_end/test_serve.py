@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import http.client
 import json
@@ -25,7 +26,10 @@ pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.serving.served import open_models
+from recurra.deployment.serving.settings import Limits
 from reviews import review_rows, train_tiny
+from served import running
 
 pytestmark = pytest.mark.xdist_group("onnx_run")
 
@@ -44,6 +48,22 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("served")
     export_run(train_tiny(root), root / "fp32", ExportOptions("onnx", "fp32"))
     return root / "fp32"
+
+
+def test_int8_answers_do_not_depend_on_what_others_ask(exported: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "int8"
+    export_run(exported.parent / "tiny", folder, ExportOptions("onnx", "int8"))
+    texts = [*TEXTS, "great " * 20, ""]
+    classifier = Classifier.open(folder, threads=1)
+    wanted = [classifier.predict_proba([text])[0].tolist() for text in texts]
+    # The test would show nothing if they did not depend on the batch.
+    assert not np.array_equal(classifier.predict_proba(texts), wanted)
+    models = open_models({"int8": folder}, threads=1)
+    with running(models, Limits(batch_wait_ms=50)) as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda text: server.post({"text": text}).json["results"][0], texts * 2))
+    found = [list(answer["predictions"][0]["probabilities"].values()) for answer in answers]
+    assert found == wanted * 2
+    assert {answer["batch_texts"] for answer in answers} == {1}
 
 
 @contextlib.contextmanager

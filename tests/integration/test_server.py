@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 
@@ -135,6 +137,30 @@ def test_what_is_wrong_is_told(server: Running, body: bytes, status: int, code: 
     answer = server.post(body)
     assert answer.refusal == (status, code)
     assert len(answer.body) < 600 and b"Traceback" not in answer.body and b'.py"' not in answer.body
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+BODIES = st.one_of(
+    st.binary(max_size=40),
+    JSON,
+    st.fixed_dictionaries({"text": JSON}, optional={"model": JSON | st.just("tiny"), "more": JSON}),
+    st.fixed_dictionaries({"text": st.text() | st.lists(st.text(), max_size=3)}, optional={"model": st.just("tiny")}),
+)
+
+
+@settings(max_examples=60)
+@given(body=BODIES)
+def test_whatever_comes_is_answered(server: Running, body: object) -> None:
+    answer = server.post(body)
+    if answer.status == 200:
+        texts = [body["text"]] if isinstance(body["text"], str) else body["text"]
+        np.testing.assert_allclose(probabilities(answer).sum(axis=1), np.ones(len(texts)))
+    else:
+        assert answer.refusal[0] in {400, 404, 422}
 
 
 def test_a_body_without_length_is_bounded_too(server: Running) -> None:

@@ -25,11 +25,14 @@ def serve(
         str | None, typer.Option("--api-key-env", metavar="NAME", help="Environment variable with a key to ask for.")
     ] = None,
     threads: options.Threads = 0,
-    batch_texts: Annotated[int, typer.Option("--batch-texts", min=1, help="Texts computed together.")] = 64,
+    batch_texts: Annotated[int, typer.Option("--batch-texts", min=1, help="Texts computed together.")] = 16,
     batch_wait_ms: Annotated[
         float, typer.Option("--batch-wait-ms", min=0, help="Longest that a text waits for others to join it.")
     ] = 2.0,
-    alone: Annotated[bool, typer.Option("--alone", help="Compute each request by itself.")] = False,
+    alone: Annotated[
+        bool | None,
+        typer.Option("--alone/--together", help="Compute each request by itself, or with others. Default: int8 alone."),
+    ] = None,
     max_waiting_texts: Annotated[
         int,
         typer.Option("--max-waiting-texts", min=1, help="Texts that wait for a model; beyond it the answer is 429."),

@@ -65,7 +65,12 @@ def _make_batcher(model: ServedModel, limits: Limits, metrics: Metrics, log: Eve
     def failed(error: Exception) -> None:
         log.failure("computation", error, model=model.name)
 
-    batcher = Batcher(model.name, model.classifier.predict_proba, limits, failed=failed)
+    computation = model.description.computation
+    # The activations of an int8 batch share a scale: results would depend on what others happen to ask.
+    alone = (
+        computation is not None and computation.compute_precision == "int8" if limits.alone is None else limits.alone
+    )
+    batcher = Batcher(model.name, model.classifier.predict_proba, limits, alone=alone, failed=failed)
     batcher.observe = metrics.watch(model.name, lambda: batcher.waiting_texts)
     return batcher
 

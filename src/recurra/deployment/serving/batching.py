@@ -57,6 +57,7 @@ class Batcher:
         name: Of the model.
         predict: Probabilities ``(texts, labels)`` of raw texts; is called by one thread only.
         limits: Bounds of the queue and of batches.
+        alone: Whether every request is a batch of its own.
         observe: Called with each successful batch's texts and seconds, for the metrics.
         failed: Called with what a request's computation raised.
     """
@@ -67,12 +68,14 @@ class Batcher:
         predict: Callable[[Sequence[str]], Probabilities],
         limits: Limits,
         *,
+        alone: bool = False,
         observe: Callable[[int, float], None] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
         self.name = name
         self._predict = predict
         self._limits = limits
+        self._alone = alone
         self.observe = observe
         self._failed = failed
         self._changed = threading.Condition()
@@ -144,7 +147,7 @@ class Batcher:
             if not self._jobs:
                 return None
             start_at = self._jobs[0].arrived + limits.batch_wait_ms / 1000
-            while not limits.alone and not self._stopping and self._waiting_texts < limits.batch_texts:
+            while not self._alone and not self._stopping and self._waiting_texts < limits.batch_texts:
                 left_s = start_at - time.monotonic()
                 if left_s <= 0:
                     break
@@ -168,7 +171,7 @@ class Batcher:
         return taken
 
     def _fits(self, texts: int) -> bool:
-        return not self._limits.alone and texts <= self._limits.batch_texts
+        return not self._alone and texts <= self._limits.batch_texts
 
     def _compute(self, jobs: Sequence[_Job]) -> None:
         texts = [text for job in jobs for text in job.texts]

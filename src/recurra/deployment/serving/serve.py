@@ -69,7 +69,7 @@ def serve(
     key = read_key(options.api_key_file, options.api_key_env)
     folders = name_folders(arguments)
     with listen(options.host, options.port) as taken:
-        models = open_models(folders, threads=options.threads or available_cores(), batch_size=limits.batch_texts)
+        models = open_models(folders, threads=options.threads or available_cores())
         host, port = taken.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         names = [model.name for model in models]

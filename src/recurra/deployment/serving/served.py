@@ -60,13 +60,12 @@ def name_folders(arguments: Sequence[str]) -> dict[str, Path]:
     return folders
 
 
-def open_models(folders: dict[str, Path], *, threads: int = 0, batch_size: int = 64) -> list[ServedModel]:
+def open_models(folders: dict[str, Path], *, threads: int = 0) -> list[ServedModel]:
     """Opens models and computes a first text with each, so that no user waits for what is made on first use.
 
     Args:
         folders: Run or export by name.
         threads: Threads of a computation of ONNX Runtime; 0 takes all cores.
-        batch_size: Texts of 32 tokens that are computed at a time.
 
     Raises:
         CheckpointError: If a folder is not a run or an export of ours, or was changed.
@@ -77,7 +76,7 @@ def open_models(folders: dict[str, Path], *, threads: int = 0, batch_size: int =
         quieten_libraries()
     models = []
     for name, folder in folders.items():
-        classifier = Classifier.open(folder, batch_size=batch_size, threads=threads)
+        classifier = Classifier.open(folder, threads=threads)
         classifier.predict_proba(_FIRST_TEXTS)
         models.append(ServedModel(classifier, _describe(name, folder, classifier)))
     return models

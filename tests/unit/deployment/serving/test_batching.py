@@ -30,10 +30,11 @@ def expected(texts: list[str]) -> np.ndarray:
 class Bench:
     """A batcher on a slow model, and what it did."""
 
-    def __init__(self, **limits: object) -> None:
+    def __init__(self, *, alone: bool = False, **limits: object) -> None:
         model, self.engine = slow_model()
         self.failures: list[Exception] = []
-        self.batcher = Batcher("slow", model.classifier.predict_proba, Limits(**limits), failed=self.failures.append)
+        predict = model.classifier.predict_proba
+        self.batcher = Batcher("slow", predict, Limits(**limits), alone=alone, failed=self.failures.append)
         self.batcher.start()
 
     def hold(self) -> object:
