@@ -29,6 +29,10 @@ check: $(DEV) ## lint, format, types, import contract, generated tables
 bench: $(DEV) ## measure speed and memory side by side with what a user would pick instead
 	@$(BIN)/python -m benchmarks
 
+load: $(DEV) ## serve EXPORT=DIR (a run or an export) and ask it with 64 clients; then overload it; SECONDS_EACH=5
+	@test -n "$(EXPORT)" || { echo "error: nothing to serve; give EXPORT=DIR, a run or an export" >&2; exit 2; }
+	@$(BIN)/python -m benchmarks.load "$(EXPORT)" --seconds $(or $(SECONDS_EACH),5)
+
 results: $(INSTALLED) ## write the tables in README and docs anew from the records under results/
 	@$(BIN)/python -m recurra.study.report
 
@@ -51,4 +55,4 @@ $(DEV): $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: help demo test check bench results clean
+.PHONY: help demo test check bench load results clean

@@ -1,0 +1,235 @@
+"""Many clients at once against ``recurra serve``, beside the same engine in this process.
+
+    python -m benchmarks.load EXPORT [--seconds 5] [--clients 64] [--texts 1] [--data FILE]
+
+The server runs in a process of its own; clients, server and engine share the machine's cores, so that the share of the
+engine's throughput that the server reaches holds the cost of the clients too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from recurra import Classifier
+from recurra.data.demo_corpus import demo_rows
+from recurra.data.files import stream_texts
+
+BATCH_SIZES = (1, 8, 32, 64)
+OVERLOAD = 4
+
+
+@dataclass
+class Tally:
+    """What the clients of one phase saw."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    seconds: dict[int, list[float]] = field(default_factory=dict)
+    texts: int = 0
+    broken: int = 0
+
+    def note(self, status: int, seconds: float, texts: int) -> None:
+        self.statuses[status] += 1
+        self.seconds.setdefault(status, []).append(seconds)
+        self.texts += texts if status == 200 else 0
+
+    def percentile_ms(self, share: float, status: int = 200) -> float:
+        return 1000 * float(np.percentile(self.seconds.get(status, [float("nan")]), share))
+
+
+class Client:
+    """One keep-alive connection; reads just as much HTTP as the server writes."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self.streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        if self.streams is None:
+            self.streams = await asyncio.open_connection(self.host, self.port)
+        reader, writer = self.streams
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        )
+        writer.write(head.encode() + b"\r\n" + body)
+        lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+        length = next(int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length:"))
+        content = await reader.readexactly(length)
+        if b"connection: close" in lines:
+            self.close()
+        return int(lines[0].split()[1]), content
+
+    def close(self) -> None:
+        if self.streams is not None:
+            self.streams[1].close()
+            self.streams = None
+
+
+async def work(client: Client, bodies: Sequence[bytes], texts: int, end: float, *, tally: Tally, seed: int) -> None:
+    """Asks one question after the other until the time is over."""
+    dice = random.Random(seed)
+    while time.monotonic() < end:
+        started = time.monotonic()
+        try:
+            status, _ = await client.ask("POST", "/v1/classify", dice.choice(bodies))
+        except (OSError, asyncio.IncompleteReadError):
+            tally.broken += 1
+            client.close()
+            continue
+        tally.note(status, time.monotonic() - started, texts)
+        if status == 429:
+            # A client that is turned away comes back, but not in a circle without end.
+            await asyncio.sleep(0.05)
+    client.close()
+
+
+async def phase(where: tuple[str, int], bodies: Sequence[bytes], texts: int, clients: int, seconds: float) -> Tally:
+    """Runs clients side by side for some seconds."""
+    tally, end = Tally(), time.monotonic() + seconds
+    await asyncio.gather(
+        *(work(Client(*where), bodies, texts, end, tally=tally, seed=seed) for seed in range(clients))
+    )  # fmt: skip
+    return tally
+
+
+async def resident_mib(where: tuple[str, int]) -> float:
+    client = Client(*where)
+    _, page = await client.ask("GET", "/metrics")
+    client.close()
+    line = next(line for line in page.decode().splitlines() if line.startswith("process_resident_memory_bytes "))
+    return float(line.split()[1]) / 2**20
+
+
+async def recovered_s(where: tuple[str, int], body: bytes, bound_s: float) -> float:
+    """Seconds until a request is answered within a bound again."""
+    started = time.monotonic()
+    client = Client(*where)
+    while True:
+        asked = time.monotonic()
+        status, _ = await client.ask("POST", "/v1/classify", body)
+        if status == 200 and time.monotonic() - asked < bound_s:
+            client.close()
+            return time.monotonic() - started
+        await asyncio.sleep(0.02)
+
+
+def engine_rate(folder: Path, texts: Sequence[str], seconds: float) -> tuple[float, int]:
+    """Texts a second of the engine in this process, at its best batch, and that batch."""
+    best = (0.0, 0)
+    classifier = Classifier.open(folder)
+    for size in BATCH_SIZES:
+        rates = []
+        classifier.predict_proba(texts[:size])
+        end = time.monotonic() + seconds / len(BATCH_SIZES)
+        dice = random.Random(0)
+        while time.monotonic() < end or not rates:
+            batch = dice.choices(texts, k=size)
+            started = time.monotonic()
+            classifier.predict_proba(batch)
+            rates.append(time.monotonic() - started)
+        best = max(best, (size * len(rates) / sum(rates), size))
+    return best
+
+
+def start(folder: Path, *more: str) -> tuple[subprocess.Popen[str], tuple[str, int], float]:
+    """Starts a server; returns it, where it listens, and the seconds until it was ready."""
+    command = [sys.executable, "-m", "recurra", "serve", str(folder), "--port", "0", "--json", "--quiet", *more]
+    started = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    lines = []
+    while (line := process.stdout.readline()) and line != "}\n":
+        lines.append(line)
+    if not lines:
+        raise SystemExit(process.wait())
+    url = urlsplit(json.loads("".join(lines) + "}")["url"])
+    return process, (str(url.hostname), int(url.port or 0)), time.monotonic() - started
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measures start, engine, load and overload."""
+    texts = sample_texts(options.data, options.text_column)
+    dice = random.Random(1)
+    bodies = [json.dumps({"text": dice.choices(texts, k=options.texts)}).encode() for _ in range(512)]
+    engine, batch = engine_rate(options.folder, texts, options.seconds)
+    process, where, ready_s = start(options.folder, *options.serve)
+    try:
+        asyncio.run(phase(where, bodies, options.texts, options.clients, 1.0))
+        before = asyncio.run(resident_mib(where))
+        load = asyncio.run(phase(where, bodies, options.texts, options.clients, options.seconds))
+        after = asyncio.run(resident_mib(where))
+        rate = load.texts / options.seconds
+    finally:
+        process.terminate()
+        code = process.wait(60)
+    overload, recovery_s, bound_s = overloaded(options, bodies, rate)
+    return {
+        "ready_s": ready_s,
+        "engine_texts_s": engine,
+        "engine_batch": batch,
+        "server_texts_s": rate,
+        "share_of_engine": rate / engine,
+        "p50_ms": load.percentile_ms(50),
+        "p99_ms": load.percentile_ms(99),
+        "statuses": dict(load.statuses),
+        "broken": load.broken,
+        "memory_before_mib": before,
+        "memory_after_mib": after,
+        "overload_statuses": dict(overload.statuses),
+        "overload_broken": overload.broken,
+        "overload_bound_ms": 1000 * bound_s,
+        "overload_p99_accepted_ms": overload.percentile_ms(99),
+        "overload_p99_refused_ms": overload.percentile_ms(99, 429),
+        "recovery_s": recovery_s,
+        "exit_code": code,
+    }
+
+
+def overloaded(options: argparse.Namespace, bodies: Sequence[bytes], rate: float) -> tuple[Tally, float, float]:
+    """More clients than a server's queue has room for: what is accepted, what is not, and how long it takes after."""
+    room = max(2 * options.clients * options.texts // OVERLOAD, options.texts)
+    process, where, _ = start(options.folder, *options.serve, "--max-waiting-texts", str(room))
+    bound_s = 4 * (room + 64) / max(rate, 1.0)
+    try:
+        tally = asyncio.run(phase(where, bodies, options.texts, OVERLOAD * options.clients, options.seconds))
+        recovery_s = asyncio.run(recovered_s(where, bodies[0], bound_s))
+    finally:
+        process.terminate()
+        process.wait(60)
+    return tally, recovery_s, bound_s
+
+
+def sample_texts(file: Path | None, column: str) -> list[str]:
+    """Texts of a file, or of the demo corpus."""
+    if file is None:
+        return [row.text for row in demo_rows(train_rows=1, validation_rows=1, test_rows=512)["test"]]
+    return [text for chunk in stream_texts(str(file), column, 4096) for text in chunk]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
+    parser.add_argument("folder", type=Path, help="a run or an export")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--texts", type=int, default=1, help="texts of a request")
+    parser.add_argument("--data", type=Path, help="file of texts; default: the demo corpus")
+    parser.add_argument("--text-column", default="text")
+    parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[], help="further options of recurra serve")
+    print(json.dumps(measure(parser.parse_args()), indent=1))
+
+
+if __name__ == "__main__":
+    main()
