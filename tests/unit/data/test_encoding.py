@@ -5,9 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from recurra.data.batching import Collator, LengthGroupedBatchSampler
+from recurra.data.cleaning import clean_texts
 from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_split, encode_texts
 from recurra.data.vocabulary import SPECIAL_TOKENS, as_transformers, wordpiece
@@ -24,6 +27,24 @@ def tokenizer():
 @pytest.fixture
 def split() -> TextSplit:
     return TextSplit("train", TEXTS, np.arange(len(TEXTS)) % 2, [str(index) for index in range(len(TEXTS))])
+
+
+ANY_TEXT = st.text(max_size=30) | st.lists(
+    st.sampled_from(["good", "unfriendly", "x" * 120, "\x00", "\u6f22", "!"])
+).map(" ".join)
+
+
+@given(texts=st.lists(ANY_TEXT, max_size=6), max_length=st.integers(3, 12))
+def test_any_text_becomes_the_tokens_that_it_has_alone(texts: list[str], max_length: int) -> None:
+    tokenizer = as_transformers(wordpiece({token: index for index, token in enumerate([*SPECIAL_TOKENS, *WORDS])}))
+    ids, offsets = encode_texts(clean_texts(texts), tokenizer, max_length)
+    assert offsets[0] == 0 and offsets[-1] == len(ids)
+    for start, end, text in zip(offsets, offsets[1:], texts, strict=False):
+        row = ids[start:end].tolist()
+        assert row == tokenizer(clean_texts([text])[0], truncation=True, max_length=max_length)["input_ids"]
+        assert 2 <= len(row) <= max_length
+        assert row[0] == tokenizer.cls_token_id and row[-1] == tokenizer.sep_token_id
+        assert set(row) <= set(range(len(tokenizer)))
 
 
 def test_equals_the_tokenizer_called_text_by_text(tokenizer, split: TextSplit, tmp_path: Path) -> None:
