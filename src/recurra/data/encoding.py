@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import itertools
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,20 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from recurra.core.errors import StorageError
-from recurra.core.files import atomic_path
 from recurra.data.dataset import TextSplit
+from recurra.data.token_cache import cache_path, read_arrays, write_arrays
 from recurra.data.vocabulary import tokenizer_hash
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-logger = logging.getLogger(__name__)
-CACHE_FORMAT = "recurra-tokens-1"
 # Rows handed to the tokenizer at a time: bounds the memory that its intermediate objects take.
 _CHUNK_ROWS = 8192
 
@@ -67,32 +59,41 @@ class EncodedSplit:
 
 
 def encode_texts(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerFast | Tokenizer, max_length: int
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerFast | Tokenizer, max_length: int | None
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     """Tokenises cleaned texts.
 
     Args:
         texts: Cleaned texts.
         tokenizer: Any fast tokenizer, or one of the tokenizers library itself.
-        max_length: Longest row in tokens, special tokens included; what is beyond is cut.
+        max_length: Longest row in tokens, special tokens included; what is beyond is cut. None gives the tokens of the
+            text alone: nothing is cut or added, and what looks like a special token is taken letter by letter.
 
     Returns:
         Flat ids ``(tokens,)`` and offsets ``(rows + 1,)``.
     """
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    plain = max_length is None
+    as_text = backend.encode_special_tokens
     rows: list[npt.NDArray[np.int32]] = []
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
     backend.no_padding()
-    backend.enable_truncation(max_length)
+    backend.no_truncation()
+    if max_length is not None:
+        backend.enable_truncation(max_length)
+    backend.encode_special_tokens = plain or as_text
     try:
         for start in range(0, len(texts), _CHUNK_ROWS):
-            chunk = [_shorten(text, max_length) for text in texts[start : start + _CHUNK_ROWS]]
-            encoded = [encoding.ids for encoding in backend.encode_batch_fast(chunk)]
+            chunk: Sequence[str] = texts[start : start + _CHUNK_ROWS]
+            if max_length is not None:
+                chunk = [_shorten(text, max_length) for text in chunk]
+            encoded = [encoding.ids for encoding in backend.encode_batch_fast(chunk, add_special_tokens=not plain)]
             offsets[start + 1 : start + 1 + len(chunk)] = [len(ids) for ids in encoded]
             rows.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32))
     finally:
-        # Left on, truncation would be saved into the model folder and cut other people's inputs.
+        # Left on, both would be saved into the model folder and change other people's inputs.
         backend.no_truncation()
+        backend.encode_special_tokens = as_text
     flat = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
     return flat, np.cumsum(offsets)
 
@@ -123,49 +124,11 @@ def encode_split(
         cache_dir: Folder of the cache; ``~/.cache/recurra/tokens`` if None.
     """
     key = f"{split.fingerprint}-{tokenizer_hash(tokenizer)}-{max_length}"
-    path = (cache_dir or Path.home() / ".cache" / "recurra" / "tokens") / f"{key}.safetensors"
-    cached = _read_cache(path, key)
-    if cached is not None and np.array_equal(cached.labels, split.labels):
-        return cached
+    path = cache_path(key, cache_dir)
+    cached = read_arrays(path, key, ("input_ids", "offsets", "labels"))
+    if cached is not None and np.array_equal(cached["labels"], split.labels):
+        return EncodedSplit(**cached)
     input_ids, offsets = encode_texts(split.texts, tokenizer, max_length)
-    encoded = EncodedSplit(input_ids=input_ids, offsets=offsets, labels=split.labels)
-    try:
-        _write_cache(path, key, encoded)
-    except StorageError as error:
-        logger.warning("tokenised rows were not cached: %s", error)
-    return encoded
-
-
-def _checksum(tensors: dict[str, npt.NDArray[Any]]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(np.ascontiguousarray(tensors[name]).tobytes())
-    return digest.hexdigest()
-
-
-def _write_cache(path: Path, key: str, encoded: EncodedSplit) -> None:
-    tensors: dict[str, npt.NDArray[Any]] = {
-        "input_ids": encoded.input_ids,
-        "offsets": encoded.offsets,
-        "labels": encoded.labels,
-    }
-    metadata = {"format": CACHE_FORMAT, "key": key, "sha256": _checksum(tensors)}
-    with atomic_path(path) as temporary:
-        try:
-            save_file(tensors, temporary, metadata=metadata)
-        except SafetensorError as error:
-            raise StorageError(f"cannot write '{path}': {error}") from error
-
-
-def _read_cache(path: Path, key: str) -> EncodedSplit | None:
-    """The cached rows, or None if there are none or the file is not whole."""
-    if not path.exists():
-        return None
-    with contextlib.suppress(SafetensorError, OSError), safe_open(path, framework="np") as file:
-        metadata = file.metadata() or {}
-        if metadata.get("format") == CACHE_FORMAT and metadata.get("key") == key:
-            tensors = {name: file.get_tensor(name) for name in ("input_ids", "offsets", "labels")}
-            if _checksum(tensors) == metadata.get("sha256"):
-                return EncodedSplit(**tensors)
-    logger.warning("'%s' is damaged and is made again", path)
-    return None
+    arrays = {"input_ids": input_ids, "offsets": offsets, "labels": split.labels}
+    write_arrays(path, key, arrays)
+    return EncodedSplit(**arrays)
