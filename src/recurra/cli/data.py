@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from recurra.cli import options
+from recurra.cli import language_data, options
 from recurra.cli.audit import audit_data
 from recurra.cli.output import print_json, print_lines, print_table
 
@@ -27,10 +27,13 @@ def list_corpora(as_json: options.Json = False) -> None:
     Example: recurra data list
     """
     from recurra.data.corpora import CORPORA
+    from recurra.data.language.configuration import MODES
+    from recurra.data.language.sources import SOURCES
 
-    corpora = [
+    labelled = [
         {
             "name": corpus.name,
+            "kind": "labelled",
             "description": corpus.description,
             "public_name": corpus.public_name,
             "layout": corpus.layout,
@@ -38,28 +41,45 @@ def list_corpora(as_json: options.Json = False) -> None:
         }
         for corpus in CORPORA.values()
     ]
+    running = [
+        {
+            "name": source.name,
+            "kind": "text",
+            "description": source.description,
+            "public_name": source.public_name and f"{source.public_name}, {source.name}",
+            "layout": source.layout,
+            "modes": MODES,
+        }
+        for source in SOURCES.values()
+    ]
+    corpora: list[dict[str, Any]] = [*labelled, *running]
     if as_json:
         print_json({"corpora": corpora})
         return
     rows = [
         [
-            corpus.name,
+            corpus["name"],
             name,
             text,
-            corpus.public_name or ("none: local only" if corpus.layout else "none: made here"),
+            corpus["public_name"] or ("none: local only" if corpus["layout"] else "none: made here"),
         ]
-        for corpus in CORPORA.values()
-        for name, text in corpus.protocols.items()
+        for corpus in corpora
+        for name, text in corpus.get("protocols", {"text": "for language modelling"}).items()
     ]
     print_table("", ["Corpus", "Protocol", "What it does", "Public name"], rows, left=("Protocol", "What it does"))
-    print_lines([f"{corpus.name}: {corpus.description}" for corpus in CORPORA.values()])
-    print_lines([f"data root, {corpus.name}: {corpus.layout}" for corpus in CORPORA.values() if corpus.layout])
-    print_lines(["A file of yours (.csv, .tsv, .jsonl, .parquet) can stand in place of a name."])
+    print_lines([f"{corpus['name']}: {corpus['description']}" for corpus in corpora])
+    print_lines([f"data root, {corpus['name']}: {corpus['layout']}" for corpus in corpora if corpus["layout"]])
+    print_lines(
+        [
+            *(f"text, mode={name}: {what}" for name, what in MODES.items()),
+            "A file of yours can stand in place of a name: .csv, .tsv, .jsonl, .parquet with labels; .txt for text.",
+        ]
+    )
 
 
 @app.command("describe")
 def describe(
-    name: options.Data,
+    name: options.AnyData,
     assignments: options.DataOverrides = None,
     data_protocol: options.DataProtocol = None,
     text_column: options.TextColumn = "text",
@@ -70,9 +90,18 @@ def describe(
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show splits, labels, lengths, fingerprints and left-out rows. Example: recurra data describe reviews.csv."""
-    from recurra.data.corpora import load_dataset
+    """Show splits, labels, lengths, fingerprints and left-out rows; of running text its words and bytes.
 
+    Example: recurra data describe reviews.csv
+    """
+    from recurra.data.corpora import load_dataset
+    from recurra.data.language.corpora import is_language_corpus
+
+    if is_language_corpus(name):
+        language_data.refuse_labelled_options(name, data_protocol, text_column, label_column, group_column)
+        values = {"validation": validation, "test": test}
+        language_data.describe(language_data.configure(name, assignments, data_root, **values), data_root, as_json)
+        return
     config = _configure(
         name,
         assignments,
@@ -109,7 +138,7 @@ def describe(
 
 @app.command("prepare")
 def prepare(
-    name: options.Data,
+    name: options.AnyData,
     assignments: options.DataOverrides = None,
     tokenizer: options.Tokenizer = None,
     data_protocol: options.DataProtocol = None,
@@ -120,9 +149,18 @@ def prepare(
     cache_dir: options.CacheDir = None,
     as_json: options.Json = False,
 ) -> None:
-    """Tokenise all splits into the cache, ahead of the first training. Example: recurra data prepare sst2."""
+    """Tokenise all splits into the cache, ahead of the first training.
+
+    Example: recurra data prepare sst2
+    """
+    from recurra.data.language.corpora import is_language_corpus
     from recurra.study.preparation import prepare_data
 
+    if is_language_corpus(name):
+        language_data.refuse_labelled_options(name, data_protocol, text_column, label_column, group_column)
+        text = language_data.configure(name, assignments, data_root, tokenizer=tokenizer)
+        language_data.prepare(text, data_root, cache_dir, as_json)
+        return
     config = _configure(
         name,
         assignments,

@@ -43,6 +43,9 @@ RunOrExport = Annotated[
     Path, typer.Argument(metavar="RUN|EXPORT", help="Folder of 'recurra train', of a study's run, or of 'export'.")
 ]
 Data = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, demo) or a labelled file of yours.")]
+AnyData = Annotated[
+    str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, wikitext-2-v1), a labelled file, or a .txt.")
+]
 TextColumn = Annotated[str, typer.Option("--text-column", help="Column with the text, in a file of yours.")]
 LabelColumn = Annotated[str, typer.Option("--label-column", help="Column with the label; numbers or words.")]
 GroupColumn = Annotated[

@@ -103,6 +103,28 @@ def padded_length(longest: int) -> int:
     return -(-longest // step) * step
 
 
+def pad_rows(
+    rows: Sequence[Sequence[int] | Integers], pad_token_id: int, *, longest: int | None = None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Pads rows on the right to `padded_length` of the longest.
+
+    Args:
+        rows: Token ids of each row.
+        pad_token_id: Token that fills.
+        longest: No row is padded beyond it; none is longer.
+
+    Returns:
+        Tokens, and where they are a row's own; both ``(rows, tokens)``.
+    """
+    lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
+    width = padded_length(int(lengths.max()))
+    inside = np.arange(width if longest is None else min(width, longest)) < lengths[:, None]
+    tokens = np.full(inside.shape, pad_token_id, dtype=np.int64)
+    # Row-major order of the mask is the order of the concatenation: one copy fills the whole batch.
+    tokens[inside] = np.concatenate(rows)
+    return tokens, inside
+
+
 class Collator:
     """Pads rows on the right to `padded_length` of the longest of their batch.
 
@@ -119,12 +141,7 @@ class Collator:
         Args:
             rows: Each with ``input_ids`` (a sequence of ids) and perhaps ``labels`` (one index).
         """
-        pieces = [row["input_ids"] for row in rows]
-        lengths = np.fromiter((len(piece) for piece in pieces), dtype=np.int64, count=len(pieces))
-        inside = np.arange(padded_length(int(lengths.max()))) < lengths[:, None]
-        tokens = np.full(inside.shape, self.pad_token_id, dtype=np.int64)
-        # Row-major order of the mask is the order of the concatenation: one copy fills the whole batch.
-        tokens[inside] = np.concatenate(pieces)
+        tokens, inside = pad_rows([row["input_ids"] for row in rows], self.pad_token_id)
         batch = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(inside.astype(np.int64))}
         if "labels" in rows[0]:
             batch["labels"] = torch.tensor([int(row["labels"]) for row in rows], dtype=torch.int64)

@@ -16,6 +16,7 @@ from recurra.data.demo_corpus import generate_demo
 from recurra.data.domain_sources import LOCAL_SOURCES, PUBLIC_SOURCES
 from recurra.data.domains import load_domains
 from recurra.data.formats import TABLE_FORMATS
+from recurra.data.language.sources import SOURCES
 from recurra.data.polarity import AMAZON_POLARITY, YELP_POLARITY, load_polarity
 from recurra.data.reviews import AMAZON_REVIEWS, YELP_REVIEWS, load_reviews
 from recurra.data.splits import load_files
@@ -168,9 +169,14 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
 
 
 def _check_looks_like_file(name: str) -> None:
+    if name in SOURCES:
+        raise ConfigurationError(
+            f"'{name}' is running text for language modelling and has no labels; allowed: {', '.join(CORPORA)}, "
+            f"or the path of a labelled file ({', '.join(TABLE_FORMATS)})"
+        )
     if not Path(name).suffix and not Path(name).exists():
         raise ConfigurationError(
-            f"unknown corpus '{name}'{did_you_mean(name, CORPORA)}; allowed: {', '.join(CORPORA)}, "
+            f"unknown corpus '{name}'{did_you_mean(name, [*CORPORA, *SOURCES])}; allowed: {', '.join(CORPORA)}, "
             f"or the path of a file ({', '.join(TABLE_FORMATS)})"
         )
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.data.dataset import TextSplit
-from recurra.data.token_cache import cache_path, read_arrays, write_arrays
+from recurra.data.token_cache import Arrays, cache_path, read_arrays, write_arrays
 from recurra.data.vocabulary import tokenizer_hash
 
 if TYPE_CHECKING:
@@ -129,6 +129,6 @@ def encode_split(
     if cached is not None and np.array_equal(cached["labels"], split.labels):
         return EncodedSplit(**cached)
     input_ids, offsets = encode_texts(split.texts, tokenizer, max_length)
-    arrays = {"input_ids": input_ids, "offsets": offsets, "labels": split.labels}
+    arrays: Arrays = {"input_ids": input_ids, "offsets": offsets, "labels": split.labels}
     write_arrays(path, key, arrays)
     return EncodedSplit(**arrays)

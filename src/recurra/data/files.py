@@ -111,8 +111,15 @@ def _unit(path: Path) -> str:
     return "row" if path.suffix.lower() == ".parquet" else "line"
 
 
-def check_text(value: Any, source: str, unit: str, place: int) -> str:
+def check_text(value: Any, source: str, unit: str, place: int, *, longest: int | None = MAX_CELL_CHARACTERS) -> str:
     """Returns a cell as text; nothing is the empty text.
+
+    Args:
+        value: The cell.
+        source: Where it stands, for messages.
+        unit: What ``place`` counts.
+        place: Where in the source, from 1.
+        longest: Most characters, or None for any number: a novel, not a row of a table.
 
     Raises:
         DataError: If it is no text, too long, or holds what is not a character.
@@ -123,7 +130,7 @@ def check_text(value: Any, source: str, unit: str, place: int) -> str:
         raise DataError(
             f"'{source}' {unit} {place}: the text is {_shown(value)}, a {type(value).__name__}; give text, in quotes"
         )
-    if len(value) > MAX_CELL_CHARACTERS:
+    if longest is not None and len(value) > longest:
         raise too_long(source, unit, place)
     if "\0" in value:
         raise DataError(f"'{source}' {unit} {place}: the text holds a NUL character; remove it")

@@ -73,7 +73,13 @@ def hub_file(repository: str, name: str) -> Path:
 
 
 def hub_dataset(
-    corpus: str, public_name: str, data_root: Path | None, *, folder: str, layout: str
+    corpus: str,
+    public_name: str,
+    data_root: Path | None,
+    *,
+    folder: str,
+    layout: str,
+    configuration: str | None = None,
 ) -> Mapping[str, Any]:
     """Loads a data set by its public name, from the hub's cache or fetched now.
 
@@ -83,6 +89,7 @@ def hub_dataset(
         data_root: Where a local copy was looked for, or None.
         folder: Folder of the data root that would hold the local copy.
         layout: Files of a local copy, for messages.
+        configuration: Which of the data sets under that name, if there are several.
 
     Returns:
         The splits by name, as the ``datasets`` library gives them.
@@ -98,7 +105,8 @@ def hub_dataset(
     import datasets
 
     try:
-        result: Mapping[str, Any] = datasets.load_dataset(public_name)
+        names = (public_name,) if configuration is None else (public_name, configuration)
+        result: Mapping[str, Any] = datasets.load_dataset(*names)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UnavailableError(f"{corpus}: {tried} and '{public_name}' cannot be loaded ({reason}); {cure}") from error

@@ -24,6 +24,7 @@ __all__ = [
     "encode_texts",
     "load_tokenizer",
     "read_tokenizer",
+    "tokenizer_from_folder",
 ]
 
 BERT_UNCASED = "bert-base-uncased"
@@ -111,7 +112,7 @@ def read_tokenizer(path: Path | str) -> PreTrainedTokenizerFast:
     place = _find_tokenizer(path)
     if place.is_file():
         return as_transformers(wordpiece(read_vocabulary(place)))
-    return _checked(_from_folder(place), place)
+    return _checked(tokenizer_from_folder(place), place)
 
 
 def _find_tokenizer(path: Path | str) -> Path:
@@ -128,7 +129,12 @@ def _find_tokenizer(path: Path | str) -> Path:
     return place
 
 
-def _from_folder(folder: Path) -> PreTrainedTokenizerFast:
+def tokenizer_from_folder(folder: Path) -> PreTrainedTokenizerFast:
+    """Reads what ``save_pretrained`` wrote into a folder, whatever kind of tokenizer it is.
+
+    Raises:
+        ConfigurationError: If it cannot be read.
+    """
     from transformers import AutoTokenizer
 
     # The tokenizers library raises a bare Exception for a broken file, so its own parser looks at it first.

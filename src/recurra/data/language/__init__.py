@@ -1,0 +1,1 @@
+"""Text for language modelling: corpora, tokenizers, packed blocks and lines."""

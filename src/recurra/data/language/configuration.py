@@ -1,0 +1,67 @@
+"""What text a language model is trained or judged on, and in which form it comes."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from recurra.core.configuration import Settings
+
+PACKED = "packed"
+LINES = "lines"
+MODES = {
+    PACKED: "texts joined by end-of-text and cut in blocks of the context; no padding, the remainder is dropped",
+    LINES: "a sample a line of more than min_characters, cut at the context and padded; padding is not counted",
+}
+MINIMUM_CONTEXT = 2
+_LONGEST_CONTEXT = 1_048_576
+
+
+class LanguageDataConfig(Settings):
+    """Names a text corpus. Where local copies lie (``data_root``) is a machine's matter and is passed apart.
+
+    Attributes:
+        name: A corpus (``wikitext-2-v1``) or the path of a ``.txt`` file of the user.
+        mode: ``packed`` or ``lines``, see `MODES`.
+        context: Tokens of a sample.
+        min_characters: ``lines`` takes lines of more characters than this, without the white space around them.
+        max_lines: ``lines`` takes so many of them from train, the first ones; None takes all. Other splits stay whole.
+        validation: File of the user with validation text; cut off the first file if absent.
+        test: File of the user with test text; cut off the first file if absent.
+        tokenizer: ``gpt2`` (data root or public name), ``trained`` (byte-level BPE of the training split), or the path
+            of a tokenizer folder.
+        trained_vocab_size: Vocabulary size that a trained tokenizer aims at.
+    """
+
+    name: str
+    mode: Literal["packed", "lines"] = "packed"
+    context: int = 1024
+    min_characters: int = Field(default=50, ge=0)
+    max_lines: int | None = Field(default=None, ge=1)
+    validation: str | None = None
+    test: str | None = None
+    tokenizer: str = "gpt2"
+    trained_vocab_size: int = Field(default=8192, ge=300, le=100_000)
+
+    @field_validator("context")
+    @classmethod
+    def _predicts(cls, value: int) -> int:
+        if not MINIMUM_CONTEXT <= value <= _LONGEST_CONTEXT:
+            raise ValueError(
+                f"allowed: {MINIMUM_CONTEXT} to {_LONGEST_CONTEXT:,} tokens; one token is read before one is predicted"
+            )
+        return value
+
+    @field_validator("name", "tokenizer")
+    @classmethod
+    def _not_blank(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("must not be empty; give a name or a path")
+        return value
+
+    @model_validator(mode="after")
+    def _lines_only(self) -> Self:
+        if self.mode != LINES and self.max_lines is not None:
+            raise ValueError(f"max_lines is for mode '{LINES}', and mode is '{self.mode}'; set mode={LINES}")
+        return self

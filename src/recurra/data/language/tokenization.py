@@ -1,0 +1,115 @@
+"""Which tokenizer a language model uses, and from where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recurra.core.errors import ConfigurationError, UnavailableError, did_you_mean
+from recurra.data.hub import hub_file
+from recurra.data.language.byte_bpe import as_language_tokenizer, read_byte_bpe, train_byte_bpe
+from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.language.dataset import LanguageDataset
+from recurra.data.language.sources import SOURCES
+from recurra.data.tokenization import tokenizer_from_folder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+GPT2 = "gpt2"
+TRAINED = "trained"
+_HUB_REPOSITORY = "openai-community/gpt2"
+_FILES = ("vocab.json", "merges.txt")
+_LOCAL_FOLDER = Path("tokenizers") / GPT2
+# Spaces in a row and at the ends, marks after a space, a line end, letters beyond ASCII, what looks special.
+_PROBE = "  Two  words , don 't \n<unk> naïve 漢字 🙂\t<|endoftext|> "
+
+
+def load_language_tokenizer(
+    config: LanguageDataConfig, dataset: LanguageDataset | None, data_root: Path | None
+) -> PreTrainedTokenizerFast:
+    """Returns the tokenizer that a configuration names; it has an end-of-text token (``eos_token_id``).
+
+    Args:
+        config: ``tokenizer`` is ``gpt2``, ``trained``, or the path of a folder.
+        dataset: A trained tokenizer sees its training split only; other tokenizers need none.
+        data_root: Folder with local copies of public data, or None.
+
+    Raises:
+        ConfigurationError: If the name is unknown, the path holds no tokenizer, or there is no text to train one on.
+        UnavailableError: If the public files are neither in the data root nor to be had.
+    """
+    if config.tokenizer == TRAINED:
+        if dataset is None or "train" not in dataset.splits:
+            raise ConfigurationError(
+                f"tokenizer '{TRAINED}' needs the training split of '{config.name}', which is not here; "
+                f"allowed: {GPT2}, or the path of a tokenizer folder"
+            )
+        return as_language_tokenizer(train_byte_bpe(dataset.splits["train"].texts, config.trained_vocab_size))
+    if config.tokenizer in (GPT2, _HUB_REPOSITORY):
+        return as_language_tokenizer(read_byte_bpe(*_public_files(data_root)))
+    return read_language_tokenizer(config.tokenizer)
+
+
+def default_language_tokenizer(name: str, data_root: Path | None) -> str:
+    """Returns the tokenizer to take where none was asked for.
+
+    Returns:
+        ``gpt2`` where it lies in the data root, and for public corpora; else ``trained``, which needs nothing from
+        outside.
+    """
+    if name in SOURCES or (data_root is not None and (data_root / _LOCAL_FOLDER / _FILES[0]).is_file()):
+        return GPT2
+    return TRAINED
+
+
+def _public_files(data_root: Path | None) -> tuple[Path, Path]:
+    if data_root is not None and all((data_root / _LOCAL_FOLDER / name).is_file() for name in _FILES):
+        return data_root / _LOCAL_FOLDER / _FILES[0], data_root / _LOCAL_FOLDER / _FILES[1]
+    try:
+        return hub_file(_HUB_REPOSITORY, _FILES[0]), hub_file(_HUB_REPOSITORY, _FILES[1])
+    except UnavailableError as error:
+        raise UnavailableError(
+            f"the tokenizer {GPT2} cannot be had: {error}; give --data-root DIR (or RECURRA_DATA_ROOT) where "
+            f"DIR/{_LOCAL_FOLDER}/{{{','.join(_FILES)}}} lie, or tokenizer={TRAINED}, or tokenizer=FOLDER"
+        ) from error
+
+
+def read_language_tokenizer(folder: Path | str) -> PreTrainedTokenizerFast:
+    """Reads a tokenizer from a folder made by ``save_pretrained``, or with GPT-2's two files.
+
+    Raises:
+        ConfigurationError: If there is none, or it has no end-of-text token.
+    """
+    place = Path(folder)
+    if not (place / "tokenizer.json").is_file():
+        if all((place / name).is_file() for name in _FILES):
+            return as_language_tokenizer(read_byte_bpe(place / _FILES[0], place / _FILES[1]))
+        options = [GPT2, TRAINED]
+        raise ConfigurationError(
+            f"unknown tokenizer '{folder}'{did_you_mean(str(folder), options)}; allowed: {', '.join(options)}, "
+            f"or the path of a folder with tokenizer.json, or with {' and '.join(_FILES)}"
+        )
+    tokenizer = tokenizer_from_folder(place)
+    if not getattr(tokenizer, "is_fast", False):
+        raise ConfigurationError(f"the tokenizer in '{folder}' has no tokenizer.json; save it as a fast tokenizer")
+    if tokenizer.eos_token_id is None:
+        raise ConfigurationError(
+            f"the tokenizer in '{folder}' has no end-of-text token (eos_token); texts cannot be joined with it"
+        )
+    return tokenizer
+
+
+def is_lossless(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether a text comes back from its tokens as it was, so that nats by word and by byte count all of it.
+
+    Decided on one text with what tokenizers are known to drop: case, accents, spaces, unknown characters.
+    """
+    backend = tokenizer.backend_tokenizer
+    as_text = backend.encode_special_tokens
+    backend.encode_special_tokens = True
+    try:
+        ids = backend.encode(_PROBE, add_special_tokens=False).ids
+    finally:
+        backend.encode_special_tokens = as_text
+    return bool(backend.decode(ids, skip_special_tokens=False) == _PROBE)

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recurra.core.errors import ConfigurationError, DataError, UnavailableError
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.language.corpora import load_language_dataset
+from recurra.data.language.dataset import RunningText
+from recurra.data.language.sources import SOURCES
+
+ROWS = [
+    "",
+    " = Title = \n",
+    "",
+    " A first line of <unk> words , and long enough to be taken as one . \n",
+    " Short . \n",
+]
+
+
+def put(root: Path, name: str, split: str, rows: list[Any]) -> None:
+    (root / name).mkdir(exist_ok=True)
+    pq.write_table(pa.table({"text": rows}), root / name / f"{split}.parquet")
+
+
+def test_rows_of_wikitext_become_lines_counted_as_published(tmp_path: Path) -> None:
+    put(tmp_path, "wikitext-2-v1", "test", ROWS)
+    split = load_language_dataset(LanguageDataConfig(name="wikitext-2-v1"), tmp_path).splits["test"]
+    assert split.texts == [row.strip() for row in ROWS]
+    eos = [word for row in ROWS for word in [*row.split(), "<eos>"]]
+    assert split.words == len(eos)
+    assert split.num_bytes == len("".join(f"{row.strip()}\n" for row in ROWS).encode())
+    assert split.long_lines(50).texts == [ROWS[3].strip()]
+
+
+def test_a_novel_is_one_text_of_many_lines(tmp_path: Path) -> None:
+    put(tmp_path, "english_novels", "test", ["TITLE\n\nIt was the age\n  of wisdom,\n", "Ça"])
+    put(tmp_path, "english_novels", "train", ["word " * 120_000])
+    splits = load_language_dataset(LanguageDataConfig(name="english_novels"), tmp_path).splits
+    assert splits["train"].words == 120_001
+    split = splits["test"]
+    assert (len(split), split.num_lines, split.words) == (2, 5, 1 + 4 + 2 + 1 + 5)
+    assert list(split.lines()) == ["TITLE", "", "It was the age", "of wisdom,", "Ça"]
+    assert split.num_bytes == len("TITLE\n\nIt was the age\n  of wisdom,\nÇa\n".encode())
+
+
+def test_the_fingerprint_depends_on_texts_and_where_they_end() -> None:
+    prints = [RunningText("a", texts).fingerprint for texts in (["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"])]
+    assert len(set(prints)) == 4
+    assert RunningText("b", ["ab", "c"]).fingerprint == prints[0]
+
+
+def test_long_lines_take_the_first_ones() -> None:
+    split = RunningText("train", ["x" * 51, "y" * 50, f"{'z' * 49}  ", "a\n" + "b" * 60, "c" * 70])
+    assert split.long_lines(50).texts == ["x" * 51, "b" * 60, "c" * 70]
+    assert split.long_lines(50, 2).texts == ["x" * 51, "b" * 60]
+
+
+def test_seen_lines_are_counted(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        put(tmp_path, "wikitext-2-v1", split, ROWS)
+    record = load_language_dataset(LanguageDataConfig(name="wikitext-2-v1"), tmp_path).record()
+    assert (record["splits"]["train"]["seen_lines"], record["splits"]["test"]["seen_lines"]) == (None, 1)
+    assert "validation" in record["notes"][0]
+
+
+def test_a_split_that_is_not_there_names_what_is(tmp_path: Path) -> None:
+    put(tmp_path, "wikitext-103-v1", "test", ROWS)
+    put(tmp_path, "english_novels", "test", ["One"])
+    with pytest.raises(UnavailableError, match=r"no split 'train' in .* \(there: test\), and 'Salesforce/wikitext'"):
+        load_language_dataset(LanguageDataConfig(name="wikitext-103-v1"), tmp_path, ["train", "test"])
+    with pytest.raises(UnavailableError, match=r"english_novels has no split 'validation' .* \(there: test\)"):
+        load_language_dataset(LanguageDataConfig(name="english_novels"), tmp_path, ["validation"])
+    with pytest.raises(UnavailableError, match="no public name; give --data-root"):
+        load_language_dataset(LanguageDataConfig(name="english_novels"))
+    with pytest.raises(UnavailableError, match="no folder wikitext-2-v1"):
+        load_language_dataset(LanguageDataConfig(name="wikitext-2-v1"), tmp_path)
+
+
+def test_what_is_not_local_comes_by_its_public_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load(*names: str) -> dict[str, dict[str, list[str]]]:
+        asked.append(names)
+        return {split: {"text": [f" {split} \n"]} for split in ("train", "validation", "test")}
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    put(tmp_path, "wikitext-2-v1", "test", [" local \n"])
+    dataset = load_language_dataset(LanguageDataConfig(name="wikitext-2-v1"), tmp_path, ["train", "test"])
+    assert {name: split.texts for name, split in dataset.splits.items()} == {"train": ["train"], "test": ["local"]}
+    assert asked == [("Salesforce/wikitext", "wikitext-2-v1")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"), [([""], "holds no text"), ([1, 2], "row 1: the text is 1"), (["ok", "a\0b"], "row 2: .* NUL")]
+)
+def test_damaged_rows(tmp_path: Path, rows: list[Any], message: str) -> None:
+    put(tmp_path, "wikitext-2-v1", "test", rows)
+    with pytest.raises(DataError, match=message):
+        load_language_dataset(LanguageDataConfig(name="wikitext-2-v1"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "splits", "message"),
+    [
+        ({"name": "wikitext-2"}, None, r"did you mean 'wikitext-2-v1'"),
+        ({"name": "wikitext-2-v1", "test": "a.txt"}, None, "'test' is for your own files"),
+        ({"name": "wikitext-2-v1"}, ["valid"], r"unknown split 'valid' \(did you mean 'validation'"),
+        ({"name": "wikitext-2-v1", "context": 0}, None, r"'context' is 0: allowed: 2 to"),
+        ({"name": "wikitext-2-v1", "context": -4}, None, r"'context' is -4: allowed: 2 to"),
+        ({"name": "wikitext-2-v1", "max_lines": 9}, None, "set mode=lines"),
+        ({"name": " "}, None, "must not be empty"),
+    ],
+)
+def test_impossible_configurations(values: dict[str, Any], splits: list[str] | None, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load_language_dataset(LanguageDataConfig.parse(values), None, splits)
+
+
+def test_a_classifier_has_no_use_for_running_text() -> None:
+    with pytest.raises(ConfigurationError, match="has no labels"):
+        load_dataset(DataConfig(name="wikitext-2-v1"))
+    with pytest.raises(ConfigurationError, match="did you mean 'wikitext-2-v1'"):
+        load_dataset(DataConfig(name="wikitext-2"))
+
+
+@pytest.mark.data
+def test_the_released_counts(data_root: Path) -> None:
+    expected = {"train": 2_088_628, "validation": 217_646, "test": 245_569}
+    dataset = load_language_dataset(LanguageDataConfig(name="wikitext-2-v1"), data_root)
+    assert {name: split.words for name, split in dataset.splits.items()} == expected
+    # The released files have a space at both ends of a line, and one for an empty line.
+    texts = dataset.splits["test"].texts
+    assert dataset.splits["test"].num_bytes + sum(2 if text else 1 for text in texts) == 1_256_449
+    record = dataset.record()
+    assert record["splits"]["test"]["seen_lines"] == 1
+    for name in ("wikitext-103-v1", "wikitext-2-raw-v1"):
+        other = load_language_dataset(LanguageDataConfig(name=name), data_root)
+        assert other.splits["test"].words == expected["test"]
+        assert SOURCES[name].present(data_root) == list(other.splits)

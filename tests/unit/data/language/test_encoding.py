@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import processors
+
+from recurra.data.language.byte_bpe import END_OF_TEXT, as_language_tokenizer, train_byte_bpe
+from recurra.data.language.dataset import RunningText
+from recurra.data.language.encoding import encode_running_text
+
+TEXTS = ["", "the film is good", "", "", f"the {END_OF_TEXT} film", "naïve 漢字\nsecond line", ""]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return as_language_tokenizer(train_byte_bpe(["the film is good , the best film"] * 4, 280))
+
+
+def test_the_joined_tokens_are_the_texts_each_with_its_end(tokenizer, tmp_path: Path) -> None:
+    split = RunningText("train", TEXTS)
+    encoded = encode_running_text(split, tokenizer, tmp_path)
+    ends = np.flatnonzero(encoded.joined == encoded.end_of_text)
+    # As many ends as texts, though one text spells the token out.
+    assert len(ends) == len(TEXTS) == len(encoded)
+    backend = tokenizer.backend_tokenizer
+    parts = np.split(encoded.joined, ends + 1)[:-1]
+    assert [backend.decode(part[:-1].tolist(), skip_special_tokens=False) for part in parts] == TEXTS
+    for index, part in enumerate(parts):
+        np.testing.assert_array_equal(encoded.text(index), part)
+    assert (encoded.words, encoded.num_bytes) == (split.words, split.num_bytes)
+
+
+def test_what_a_tokenizer_adds_around_a_text_is_left_out(tokenizer, tmp_path: Path) -> None:
+    plain = encode_running_text(RunningText("a", TEXTS), tokenizer, tmp_path / "a")
+    backend = tokenizer.backend_tokenizer
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, 0)]
+    )
+    try:
+        again = encode_running_text(RunningText("a", TEXTS), tokenizer, tmp_path / "b")
+    finally:
+        backend.post_processor = processors.Sequence([])
+    np.testing.assert_array_equal(again.input_ids, plain.input_ids)
+
+
+def test_cached_by_content_whole_or_made_again(tokenizer, tmp_path: Path, monkeypatch, caplog) -> None:
+    split = RunningText("train", TEXTS)
+    first = encode_running_text(split, tokenizer, tmp_path)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-8])
+    with caplog.at_level(logging.WARNING):
+        encode_running_text(split, tokenizer, tmp_path)
+    assert "damaged" in caplog.text and path.read_bytes() == whole
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("tokenised again")
+
+    monkeypatch.setattr("recurra.data.language.encoding.encode_texts", refuse)
+    np.testing.assert_array_equal(encode_running_text(split, tokenizer, tmp_path).joined, first.joined)
+    with pytest.raises(AssertionError, match="again"):
+        encode_running_text(RunningText("train", TEXTS[:-1]), tokenizer, tmp_path)

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from recurra.core.errors import ConfigurationError, UnavailableError
+from recurra.data.language.byte_bpe import END_OF_TEXT, as_language_tokenizer, read_byte_bpe, train_byte_bpe
+from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.language.dataset import LanguageDataset, RunningText
+from recurra.data.language.tokenization import (
+    default_language_tokenizer,
+    is_lossless,
+    load_language_tokenizer,
+    read_language_tokenizer,
+)
+from recurra.data.vocabulary import tokenizer_hash
+
+TEXTS = ["the film is good , the best film", "a bad film , the worst", "filming the good and the bad"] * 4
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return as_language_tokenizer(train_byte_bpe(TEXTS, 300))
+
+
+@pytest.fixture
+def files(tokenizer, tmp_path: Path) -> Path:
+    tokenizer.backend_tokenizer.model.save(str(tmp_path))
+    return tmp_path
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_every_text_comes_back(tokenizer, text: str) -> None:
+    backend = tokenizer.backend_tokenizer
+    backend.encode_special_tokens = True
+    assert backend.decode(backend.encode(text).ids, skip_special_tokens=False) == text
+    backend.encode_special_tokens = False
+
+
+def test_a_trained_one_has_end_of_text_the_bytes_and_merges(tokenizer) -> None:
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id) == (0, 0, 0)
+    assert 257 < len(tokenizer) <= 300
+    assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
+    assert len(tokenizer(" film")["input_ids"]) == 1
+
+
+def test_training_gives_the_same_tokenizer_in_every_process() -> None:
+    code = (
+        "import json, sys; from recurra.data.language.byte_bpe import train_byte_bpe;"
+        "print(train_byte_bpe(json.load(sys.stdin), 320).to_str())"
+    )
+    # Many merges are equally frequent: the order of ties is what could differ.
+    texts = [f"{a}{b} {b}{c}{a}" for a in "abcde" for b in "fghij" for c in "klm"]
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], input=json.dumps(texts), capture_output=True, text=True, check=True
+        )
+        for _ in range(2)
+    ]
+    expected = json.loads(train_byte_bpe(texts, 320).to_str())
+    assert [json.loads(run.stdout) for run in runs] == [expected] * 2
+
+
+def test_a_trained_one_sees_train_only() -> None:
+    splits = {"train": RunningText("train", TEXTS), "test": RunningText("test", ["zzyzx quux " * 9] * 9)}
+    config = LanguageDataConfig(name="x", tokenizer="trained", trained_vocab_size=400)
+    trained = load_language_tokenizer(config, LanguageDataset("x", "line", splits), None)
+    assert tokenizer_hash(trained) == tokenizer_hash(as_language_tokenizer(train_byte_bpe(TEXTS, 400)))
+    with pytest.raises(ConfigurationError, match="needs the training split of 'x'"):
+        load_language_tokenizer(config, LanguageDataset("x", "line", {"test": splits["test"]}), None)
+
+
+def test_two_files_and_a_saved_folder_give_the_same_tokenizer(tokenizer, files: Path, tmp_path: Path) -> None:
+    read = read_language_tokenizer(files)
+    tokenizer.save_pretrained(tmp_path / "saved")
+    saved = read_language_tokenizer(tmp_path / "saved")
+    auto = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    for other in (read, saved, auto):
+        assert other(TEXTS[0])["input_ids"] == tokenizer(TEXTS[0])["input_ids"]
+        assert other.eos_token_id == 0
+    assert tokenizer_hash(saved) == tokenizer_hash(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("vocab.json", "[1, 2]", "are no byte-level BPE"),
+        ("vocab.json", "{", "not UTF-8 JSON"),
+        ("vocab.json", '{"a": 0}', "are no byte-level BPE"),
+        ("merges.txt", "#version: 0.2\na b c\n", "are no byte-level BPE"),
+        ("merges.txt", "#version: 0.2\nzq qz\n", "makes 'zq', which"),
+    ],
+)
+def test_damaged_files(files: Path, name: str, content: str, message: str) -> None:
+    (files / name).write_text(content)
+    with pytest.raises(ConfigurationError, match=message):
+        read_byte_bpe(files / "vocab.json", files / "merges.txt")
+
+
+def test_unknown_and_unfit_ones(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"did you mean 'gpt2'\?"):
+        read_language_tokenizer("gpt-2")
+    backend = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    words = PreTrainedTokenizerFast(tokenizer_object=backend)
+    words.save_pretrained(tmp_path)
+    with pytest.raises(ConfigurationError, match="has no end-of-text token"):
+        read_language_tokenizer(tmp_path)
+    assert not is_lossless(words)
+
+
+def test_a_byte_level_one_is_lossless(tokenizer) -> None:
+    assert is_lossless(tokenizer)
+    assert not tokenizer.backend_tokenizer.encode_special_tokens
+
+
+def test_the_default(tmp_path: Path) -> None:
+    assert default_language_tokenizer("notes.txt", None) == "trained"
+    assert default_language_tokenizer("wikitext-2-v1", None) == "gpt2"
+
+
+def test_without_network_the_message_names_the_data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UnavailableError, match=r"DIR/tokenizers/gpt2/{vocab.json,merges.txt} lie"):
+        load_language_tokenizer(LanguageDataConfig(name="x"), None, tmp_path)
+
+
+@pytest.mark.data
+def test_the_released_one(data_root: Path) -> None:
+    released = load_language_tokenizer(LanguageDataConfig(name="x"), None, data_root)
+    assert released("Hello world")["input_ids"] == [15496, 995]
+    assert (len(released), released.eos_token_id, released.eos_token) == (50_257, 50_256, END_OF_TEXT)
+    # "  naïve" and the like as GPT-2's own code encodes them: two spaces, bytes beyond ASCII, a clitic, digits.
+    assert released.decode(released("It's  naïve, 漢字 1234!\n")["input_ids"]) == "It's  naïve, 漢字 1234!\n"
+    assert is_lossless(released)
