@@ -1,0 +1,153 @@
+"""Negative log-likelihood of every token of texts under any causal language model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from recurra.core.errors import ConfigurationError, RunError
+from recurra.evaluation.windows import Window, cut_windows
+from recurra.models.inference import autocast
+
+FINAL = "final"
+# Logits of so many positions are held at once for each head: 412 MB in FP32 for GPT-2's vocabulary.
+BATCH_POSITIONS = 2048
+# The loss needs a second copy of the logits, of so many positions at a time.
+_CHUNK_POSITIONS = 256
+
+Scores = dict[str, npt.NDArray[np.float64]]
+
+
+@torch.inference_mode()
+def score_texts(
+    model: Any,
+    texts: Sequence[npt.NDArray[np.integer[Any]]],
+    *,
+    first_read: int,
+    context: int,
+    stride: int | None = None,
+    batch_positions: int = BATCH_POSITIONS,
+    precision: str = "fp32",
+    exits: bool = False,
+) -> Scores:
+    """Scores each token of each text once.
+
+    Args:
+        model: Any module that is called like a causal language model of transformers; put into evaluation mode.
+        texts: Token ids of each text, shape ``(tokens,)``. Nothing is read across texts.
+        first_read: Token that is read before the first of a text, so that this one is scored too: end-of-text.
+        context: Tokens that are read at once.
+        stride: Tokens from one window to the next; None gives blocks. See `recurra.evaluation.windows`.
+        batch_positions: Positions of a batch; at least one window is taken.
+        precision: Precision of the matrix products.
+        exits: Also score the heads on the way, if the model's output has ``exit_logits``, a mapping or a tuple.
+
+    Returns:
+        Nats of all tokens, in order, shape ``(tokens of all texts,)``, by head: ``final``, and ``exit-1`` and so on
+        (or the mapping's keys).
+
+    Raises:
+        ConfigurationError: For a context that the model cannot read, an impossible stride, or tokens that the model
+            does not know.
+        RunError: If the model gives what is not a number.
+    """
+    _check(model, texts, first_read, context)
+    lengths = [len(text) for text in texts]
+    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    windows = list(cut_windows(lengths, context, stride))
+    heads: Scores = {}
+    was_training = model.training
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    accepted = inspect.signature(model.forward).parameters
+    fixed = {"use_cache": False} if "use_cache" in accepted else {}
+    if exits and "output_exits" in accepted:
+        fixed["output_exits"] = True
+    model.eval()
+    try:
+        with autocast(precision, device):
+            for batch in _batches(windows, batch_positions):
+                inputs, targets = _assemble(batch, texts, first_read)
+                # Right of the window there is nothing that a causal model could read: the mask spares it the work.
+                mask = {"attention_mask": (targets != -1).to(device)} if (targets == -1).any() else {}
+                kept = inputs.shape[1] - min(window.scored - window.start for window in batch)
+                last = {"logits_to_keep": kept} if "logits_to_keep" in accepted else {}
+                output = model(input_ids=inputs.to(device), **mask, **last, **fixed)
+                for name, logits in _heads(output, exits).items():
+                    nats = _nats(logits[:, -kept:], targets[:, -kept:].to(device))
+                    values = heads.setdefault(name, np.zeros(int(starts[-1])))
+                    for row, window in enumerate(batch):
+                        first = window.scored - window.start - (inputs.shape[1] - kept)
+                        piece = nats[row, first : first + window.end - window.scored]
+                        values[starts[window.text] + window.scored : starts[window.text] + window.end] = piece
+    finally:
+        model.train(was_training)
+    for name, values in heads.items():
+        if np.isnan(values).any():
+            raise RunError(f"the model's logits ({name}) are not numbers; check its weights, or use precision=fp32")
+    return heads or {FINAL: np.zeros(0)}
+
+
+def _check(model: Any, texts: Sequence[npt.NDArray[np.integer[Any]]], first_read: int, context: int) -> None:
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if limit and context > limit:
+        raise ConfigurationError(f"context {context} is more than the model can read; allowed: 1 to {limit} tokens")
+    largest = max([first_read, *(int(text.max()) for text in texts if len(text))])
+    if largest >= model.config.vocab_size:
+        raise ConfigurationError(
+            f"token {largest} is unknown to the model, which has {model.config.vocab_size} tokens; "
+            "the tokenizer does not fit it: take the one that the model was trained with"
+        )
+
+
+def _batches(windows: Sequence[Window], positions: int) -> Iterator[list[Window]]:
+    """Windows of like length together, the longest first."""
+    ordered = sorted(windows, key=lambda window: -window.tokens)
+    start = 0
+    while start < len(ordered):
+        rows = max(1, positions // ordered[start].tokens)
+        yield ordered[start : start + rows]
+        start += rows
+
+
+def _assemble(
+    batch: Sequence[Window], texts: Sequence[npt.NDArray[np.integer[Any]]], first_read: int
+) -> tuple[Tensor, Tensor]:
+    """Tokens that are read and to be predicted, ``(rows, tokens)``; to the right of a window the target is -1."""
+    width = max(window.tokens for window in batch)
+    inputs = np.full((len(batch), width), first_read, dtype=np.int64)
+    targets = np.full((len(batch), width), -1, dtype=np.int64)
+    for row, window in enumerate(batch):
+        text = texts[window.text]
+        targets[row, : window.tokens] = text[window.start : window.end]
+        inputs[row, 1 : window.tokens] = text[window.start : window.end - 1]
+        if window.start:
+            inputs[row, 0] = text[window.start - 1]
+    return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+
+def _heads(output: Any, exits: bool) -> dict[str, Tensor]:
+    early = getattr(output, "exit_logits", None) if exits else None
+    if early is None:
+        return {FINAL: output.logits}
+    if not isinstance(early, dict):
+        early = {f"exit-{number}": logits for number, logits in enumerate(early, start=1)}
+    return {**{str(name): logits for name, logits in early.items()}, FINAL: output.logits}
+
+
+def _nats(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float64]:
+    """Cross-entropy of each position, ``(rows, tokens)``, 0 where the target is -1."""
+    flat, wanted = logits.flatten(0, 1), targets.flatten()
+    parts = [
+        functional.cross_entropy(
+            part.to(torch.promote_types(part.dtype, torch.float32)), goal, reduction="none", ignore_index=-1
+        )
+        for part, goal in zip(flat.split(_CHUNK_POSITIONS), wanted.split(_CHUNK_POSITIONS), strict=True)
+    ]
+    return torch.cat(parts).double().cpu().numpy().reshape(targets.shape)

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import itertools
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from recurra.core.errors import ConfigurationError, RunError
+from recurra.data.language.encoding import EncodedText
+from recurra.evaluation.perplexity import evaluate_perplexity
+from recurra.evaluation.scoring import FINAL, score_texts
+from recurra.evaluation.windows import cut_windows
+
+VOCABULARY = 23
+
+
+class Bigrams(nn.Module):
+    """A model whose next-token probabilities are a table: its cross-entropy is known exactly."""
+
+    def __init__(self, logits: torch.Tensor, exits: Any = None) -> None:
+        super().__init__()
+        self.table = nn.Parameter(logits)
+        self.config = SimpleNamespace(vocab_size=len(logits))
+        self.exits = exits
+
+    def forward(self, input_ids: torch.Tensor, **_: object) -> SimpleNamespace:
+        logits = self.table[input_ids]
+        early = None if self.exits is None else self.exits(logits)
+        return SimpleNamespace(logits=logits, exit_logits=early)
+
+
+def gpt2() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=32,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        initializer_range=0.4,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return GPT2LMHeadModel(config).eval()
+
+
+def encoded(lengths: list[int], seed: int = 0) -> EncodedText:
+    dice = np.random.default_rng(seed)
+    ids = dice.integers(1, VOCABULARY, sum(lengths)).astype(np.int32)
+    return EncodedText(ids, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), 0, words=50, num_bytes=300)
+
+
+@torch.no_grad()
+def one_by_one(model: Any, text: np.ndarray, context: int) -> list[float]:
+    """The naive form: each token from all that fits before it, one call a token."""
+    read = [0, *text.tolist()]
+    nats = []
+    for index, token in enumerate(text.tolist()):
+        before = torch.tensor([read[max(0, index + 1 - context) : index + 1]])
+        nats.append(-float(model(input_ids=before).logits[0, -1].double().log_softmax(-1)[token]))
+    return nats
+
+
+@given(lengths=st.lists(st.integers(0, 20), max_size=4), context=st.integers(1, 9), share=st.floats(0, 1))
+def test_windows_score_each_token_once_with_the_most_before_it(lengths: list[int], context: int, share: float) -> None:
+    stride = 1 + round(share * (context - 1))
+    windows = list(cut_windows(lengths, context, stride))
+    scored = [(window.text, token) for window in windows for token in range(window.scored, window.end)]
+    assert scored == [(text, token) for text, length in enumerate(lengths) for token in range(length)]
+    for window in windows:
+        assert window.tokens <= context and window.start % stride == 0
+        for token in range(window.scored, window.end):
+            assert token - window.start >= min(token, context - stride)
+
+
+def test_bigrams_have_the_cross_entropy_of_their_counts() -> None:
+    text = encoded([30, 0, 41, 7])
+    stream = [0, *text.joined.tolist()]
+    counts = torch.ones(VOCABULARY, VOCABULARY, dtype=torch.float64)
+    for before, after in itertools.pairwise(stream):
+        counts[before, after] += 1
+    rows = counts.sum(1)
+    exact = -sum(math.log(counts[a, b] / rows[a]) for a, b in itertools.pairwise(stream))
+    model = Bigrams(counts.log())
+    # A bigram model needs one token only, so that context and stride must not matter.
+    for context, stride in ((1, 1), (8, None), (8, 3), (200, None)):
+        result = evaluate_perplexity(model, text, context=context, stride=stride)[FINAL]
+        assert result.nats == pytest.approx(exact, rel=1e-12) and result.tokens == 30 + 41 + 7 + 4
+    assert result.word_perplexity == pytest.approx(math.exp(exact / 50))
+    assert result.bits_per_byte == pytest.approx(exact / math.log(2) / 300)
+    assert result.token_perplexity == pytest.approx(math.exp(exact / result.tokens)) == math.exp(result.loss)
+
+
+def test_a_uniform_model_has_the_perplexity_of_its_vocabulary() -> None:
+    result = evaluate_perplexity(Bigrams(torch.zeros(VOCABULARY, VOCABULARY)), encoded([9, 5]), context=4)[FINAL]
+    assert result.token_perplexity == pytest.approx(VOCABULARY, rel=1e-6)
+
+
+def test_stride_one_is_the_loop_with_the_full_context() -> None:
+    model, text = gpt2(), encoded([25, 14])
+    scores = score_texts(model, [text.joined], first_read=0, context=8, stride=1)[FINAL]
+    np.testing.assert_allclose(scores, one_by_one(model, text.joined, 8), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_blocks_are_what_the_stock_model_says_with_its_own_loss() -> None:
+    model, text = gpt2(), encoded([25, 14, 30])
+    stream = np.concatenate([[0], text.joined])
+    nats = 0.0
+    for start in range(0, len(stream) - 1, 8):
+        block = torch.from_numpy(stream[start : start + 9].astype(np.int64))[None]
+        nats += float(model(block, labels=block).loss) * (block.shape[1] - 1)
+    assert evaluate_perplexity(model, text, context=8)[FINAL].nats == pytest.approx(nats, rel=1e-5)
+
+
+@pytest.mark.parametrize(("packed", "stride"), [(True, 3), (True, None), (False, None), (False, 2)])
+def test_the_batch_changes_nothing_and_padding_is_not_counted(packed: bool, stride: int | None) -> None:
+    model, text = gpt2(), encoded([25, 0, 14, 3, 1, 30])
+    results = [
+        evaluate_perplexity(model, text, context=8, stride=stride, packed=packed, batch_positions=positions)[FINAL]
+        for positions in (1, 20, 10_000)
+    ]
+    assert {result.tokens for result in results} == {len(text.joined)}
+    assert [result.nats for result in results] == pytest.approx([results[0].nats] * 3, rel=1e-6)
+
+
+def test_lines_begin_anew() -> None:
+    model, text = gpt2(), encoded([6, 0, 9])
+    loop = [nats for index in range(3) for nats in one_by_one(model, text.text(index), 32)]
+    assert evaluate_perplexity(model, text, context=32, packed=False)[FINAL].nats == pytest.approx(sum(loop), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [tuple, lambda found: {"loop 2": found[0], "loop 4": found[1]}])
+def test_exits_are_scored_if_the_model_has_them(kind: Any) -> None:
+    table = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(0))
+    model = Bigrams(table, exits=lambda logits: kind([logits * 0, logits * 0.5]))
+    text = encoded([20])
+    results = evaluate_perplexity(model, text, context=8, exits=True)
+    uniform, half, final = results.values()
+    assert uniform.token_perplexity == pytest.approx(VOCABULARY, rel=1e-6)
+    assert half.nats == pytest.approx(evaluate_perplexity(Bigrams(table * 0.5), text, context=8)[FINAL].nats)
+    assert final == evaluate_perplexity(model, text, context=8)[FINAL] and list(results)[-1] == FINAL
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"context": 0}, "context 0 is impossible; allowed: from 1"),
+        ({"context": -1}, "context -1 is impossible"),
+        ({"context": 33}, "context 33 is more than the model can read; allowed: 1 to 32"),
+        ({"context": 8, "stride": 9}, "stride 9 is impossible; allowed: 1 to the context, 8"),
+        ({"context": 8, "stride": 0}, "stride 0 is impossible"),
+    ],
+)
+def test_impossible_windows(values: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        evaluate_perplexity(gpt2(), encoded([20]), **values)
+
+
+def test_a_tokenizer_that_does_not_fit_and_a_broken_model() -> None:
+    with pytest.raises(ConfigurationError, match="token 22 is unknown to the model, which has 5 tokens"):
+        score_texts(Bigrams(torch.zeros(5, 5)), [np.array([3, 22])], first_read=0, context=4)
+    with pytest.raises(RunError, match="not numbers"):
+        score_texts(Bigrams(torch.full((5, 5), math.nan)), [np.array([3, 2])], first_read=0, context=4)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = gpt2().train()
+    first = evaluate_perplexity(model, encoded([20]), context=8)
+    assert model.training and evaluate_perplexity(model, encoded([20]), context=8) == first
