@@ -86,6 +86,8 @@ def score_texts(
                         first = window.scored - window.start - (inputs.shape[1] - kept)
                         piece = nats[row, first : first + window.end - window.scored]
                         values[starts[window.text] + window.scored : starts[window.text] + window.end] = piece
+                # Otherwise these logits would live on while the next batch makes its own.
+                del output, logits
     finally:
         model.train(was_training)
     for name, values in heads.items():

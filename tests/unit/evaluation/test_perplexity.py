@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -170,6 +171,22 @@ def test_a_tokenizer_that_does_not_fit_and_a_broken_model() -> None:
         score_texts(Bigrams(torch.zeros(5, 5)), [np.array([3, 22])], first_read=0, context=4)
     with pytest.raises(RunError, match="not numbers"):
         score_texts(Bigrams(torch.full((5, 5), math.nan)), [np.array([3, 2])], first_read=0, context=4)
+
+
+def test_the_logits_of_one_batch_are_held_at_a_time() -> None:
+    alive: list[int] = []
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    class Watched(Bigrams):
+        def forward(self, input_ids: torch.Tensor, **_: object) -> SimpleNamespace:
+            alive.append(sum(reference() is not None for reference in made))
+            output = super().forward(input_ids)
+            made.append(weakref.ref(output.logits))
+            assert output.logits.shape[:2].numel() <= 16
+            return output
+
+    evaluate_perplexity(Watched(torch.zeros(VOCABULARY, VOCABULARY)), encoded([90]), context=8, batch_positions=16)
+    assert len(made) > 4 and set(alive) == {0}
 
 
 def test_the_model_is_left_as_it_was() -> None:
