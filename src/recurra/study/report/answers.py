@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["distinguishable", "not distinguishable", "untested"]
+Verdict = Literal["distinguishable", "by rows only", "not distinguishable", "untested"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ContrastLine:
         odds_ratio: Rows that only ``a`` gets right for each that only ``b`` does, over all pairs.
         spread: The most that the seed alone moves either model: its best less its worst seed; none with one seed.
         inside_spread: Whether the gap is smaller than that; none with one seed.
-        verdict: Whether a difference is supported by rows and seeds alike.
+        verdict: Whether a difference is supported by rows and seeds alike; with one seed, at most by rows.
         statement: The finding in one sentence, and no more than the figures support.
     """
 

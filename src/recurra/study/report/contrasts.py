@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from recurra.evaluation.significance import BootstrapDifference, discordant_odds_ratio, holm, mean_interval
 from recurra.study.questions import Contrast, split_side
-from recurra.study.report.answers import ContrastLine
+from recurra.study.report.answers import ContrastLine, Verdict
 from recurra.study.report.comparison import SIGNIFICANCE_LEVEL
 from recurra.study.report.formatting import p_value, point_range, unsigned_points, words
 from recurra.study.report.grouping import TableKey
@@ -33,7 +33,8 @@ def answer_contrasts(contrasts: Sequence[Contrast], key: TableKey, judged: Judge
 
     A difference counts as distinguishable only if all of these hold: the paired bootstrap over rows, corrected by Holm
     over the contrasts of the table, has p below 0.05; with several seeds, the interval of the gap over seeds leaves out
-    0; and the seeds of the two models do not overlap. Rows speak for other texts, seeds for another training.
+    0; and the seeds of the two models do not overlap. Rows speak for other texts, seeds for another training: with one
+    seed, a difference counts by rows only.
 
     Args:
         contrasts: Of the study file.
@@ -89,9 +90,17 @@ def _answer(asked: _Asked, p_holm: float | None) -> ContrastLine:
         odds_ratio=discordant_odds_ratio(sum(t.only_a for t in tests), sum(t.only_b for t in tests)) if tests else None,
         spread=spread,
         inside_spread=None if spread is None else abs(mean) < spread,
-        verdict="untested" if p_holm is None else "not distinguishable" if against else "distinguishable",
+        verdict=_verdict(len(asked.gaps), against, tested=p_holm is not None),
     )
     return replace(line, statement=_statement(line, against, asked.reason))
+
+
+def _verdict(seeds: int, against: Sequence[str], *, tested: bool) -> Verdict:
+    if not tested:
+        return "untested"
+    if against:
+        return "not distinguishable"
+    return "distinguishable" if seeds > 1 else "by rows only"
 
 
 def _against(asked: _Asked, gap: float, half: float | None, p_holm: float | None) -> list[str]:
@@ -116,12 +125,12 @@ def _statement(line: ContrastLine, against: Sequence[str], reason: str) -> str:
         sentence += f" (95 % over rows {point_range(line.low, line.high)})"
     if line.verdict == "untested":
         sentence += f"; untested: {reason}."
-    elif line.verdict == "distinguishable":
-        sentence += f"; distinguishable at {over}."
-    else:
+    elif line.verdict == "not distinguishable":
         sentence += f"; not distinguishable at {over}: {words(list(against))}."
-    if line.seeds == 1 and line.verdict == "distinguishable":
-        sentence += " What another training would give is unknown."
+    elif line.verdict == "by rows only":
+        sentence += "; more than other rows would explain, but it is one seed: another training may undo it."
+    else:
+        sentence += f"; distinguishable at {over}."
     if line.spread is not None and line.inside_spread and line.gap:
         sentence += f" The gap is smaller than what the seed alone moves ({unsigned_points(line.spread)})."
     return sentence

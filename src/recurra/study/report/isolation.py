@@ -54,7 +54,7 @@ def isolation(table: TableSummary, key: str) -> Chart | None:
             LegendEntry("95 % over seeds", 0, "interval"),
             LegendEntry("95 % over rows", 0, "rows"),
             LegendEntry("distinguishable", 0, "mark"),
-            LegendEntry("not distinguishable, or untested", 0, "open"),
+            LegendEntry("by rows only, not distinguishable, or untested", 0, "open"),
         ],
         f"Gaps between the models that the study names, on {table.headline_split}.",
     )

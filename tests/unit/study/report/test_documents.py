@@ -46,7 +46,7 @@ def test_a_study_with_records_that_no_page_shows_gets_one(project: Path) -> None
     assert not (pages / "first.md").exists() and not (pages / "third.md").exists()
     content = (pages / "second.md").read_text(encoding="utf-8")
     assert content.startswith("# The second study\n")
-    assert "asked of second" in content and "distinguishable" in content
+    assert "asked of second" in content and "not distinguishable" in content
     assert render_results_markdown(project / "results", check=True) == []
 
 
@@ -113,5 +113,5 @@ def test_the_overview_has_a_line_for_each_table_and_links_to_the_pages_made_with
     assert lines[1].startswith("| [second](docs/results/second.md) |")
     page = (project / "docs" / "results" / "second.md").read_text(encoding="utf-8")
     gap = next(line for line in page.splitlines() if line.startswith("| asked of second")).split("|")[4].strip()
-    assert f"| {gap} " in lines[1] and "distinguishable" in lines[1]
+    assert f"| {gap} (" in lines[1] and "| not distinguishable |" in lines[1]
     assert render_results_markdown(project / "results", check=True) == []
