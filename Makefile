@@ -17,7 +17,8 @@ demo: $(INSTALLED) ## install if needed, then train and compare three models on 
 	@$(BIN)/recurra demo --output runs/demo
 
 test: $(DEV) ## run the test suite (RECURRA_DATA_ROOT=DIR adds the tests on real corpora)
-	@$(BIN)/python -m pytest -n auto --dist loadgroup --durations 15
+	@# Tests of one file share what was expensive to make; end to end first, so that nothing long is left for the end.
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations 15
 
 check: $(DEV) ## lint, format, types, import contract, generated tables
 	@$(BIN)/ruff check .

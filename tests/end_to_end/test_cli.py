@@ -27,8 +27,6 @@ from reviews import TINY_DATA, review_rows, snapshot, write_csv, write_reviews, 
 # Far beyond what anything here takes: a busy machine is no failure.
 PATIENCE_S = 900
 pytestmark = pytest.mark.timeout(2 * PATIENCE_S)
-# The study takes most of a minute: its tests share one worker, so that it runs once.
-one_study = pytest.mark.xdist_group("cli_study")
 
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "RECURRA_DATA_ROOT"}
 
@@ -71,7 +69,6 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return Study(folder, arguments, recurra(folder, *arguments))
 
 
-@one_study
 def test_the_answer_is_one_document_and_progress_goes_elsewhere(study: Study) -> None:
     assert study.done.returncode == 0, study.done.stderr
     answer = json.loads(study.done.stdout)
@@ -81,7 +78,6 @@ def test_the_answer_is_one_document_and_progress_goes_elsewhere(study: Study) ->
     assert "Traceback" not in study.done.stderr and "Warning" not in study.done.stderr
 
 
-@one_study
 def test_a_run_folder_holds_what_is_promised_and_no_more(study: Study) -> None:
     folder, _ = study.records["tiny"]
     assert {item.name for item in folder.iterdir()} == {
@@ -110,7 +106,6 @@ def test_a_run_folder_holds_what_is_promised_and_no_more(study: Study) -> None:
     }
 
 
-@one_study
 def test_records_say_what_the_predictions_on_disk_say(study: Study) -> None:
     for folder, record in study.records.values():
         assert record.run_id == folder.name
@@ -123,7 +118,6 @@ def test_records_say_what_the_predictions_on_disk_say(study: Study) -> None:
         assert not record.failed_audits()
 
 
-@one_study
 def test_both_models_saw_the_same_data(study: Study) -> None:
     records = [record for _, record in study.records.values()]
     assert records[0].data.fingerprint == records[1].data.fingerprint
@@ -131,26 +125,22 @@ def test_both_models_saw_the_same_data(study: Study) -> None:
     assert records[1].training.epochs == 2 and records[1].config["protocol"]["learning_rate"] == 3e-3
 
 
-@one_study
 def test_the_linear_model_learns_the_words(study: Study) -> None:
     assert study.records["linear"][1].metrics["test"].accuracy > 0.9
 
 
-@one_study
 def test_models_were_timed_side_by_side(study: Study) -> None:
     timed = json.loads((study.folder / "out" / "latency.json").read_text())["runs"]
     assert set(timed) == {folder.name for folder, _ in study.records.values()}
     assert all(set(batches) == {"batch_1", "batch_32"} for batches in timed.values())
 
 
-@one_study
 def test_the_report_is_one_file_that_names_every_model(study: Study) -> None:
     report = (study.folder / "out" / "report.html").read_text(encoding="utf-8")
     assert "linear" in report and "tiny" in report and "recurra compare reviews.csv" in report
     assert "http://" not in report.replace("http://www.w3.org", "") and "<script src" not in report
 
 
-@one_study
 def test_the_same_command_again_does_nothing_again(study: Study) -> None:
     before = {path: path.stat().st_mtime_ns for path in (study.folder / "out" / "runs").rglob("*") if path.is_file()}
     again = recurra(study.folder, *study.arguments)
@@ -161,7 +151,6 @@ def test_the_same_command_again_does_nothing_again(study: Study) -> None:
     assert after == before
 
 
-@one_study
 def test_the_study_file_plans_the_same_runs(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(study.folder)
     runs = plan_study(load_study("out/study.yaml"), Path("out"))
@@ -202,7 +191,6 @@ def test_a_run_is_evaluated_and_predicts_as_recorded(
     assert [line.split("\t")[::2] for line in lines] == [[row["label"], row["text"]] for row in some]
 
 
-@one_study
 def test_audits_of_the_study_are_collected(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "audit", "study", study.folder / "out", "--json")
     states = {audit["name"]: audit["status"] for audit in found["audits"]}
@@ -212,7 +200,6 @@ def test_audits_of_the_study_are_collected(study: Study, capsys: pytest.CaptureF
     assert {audit["status"] for audit in audits} == {"passed"}
 
 
-@one_study
 def test_a_run_that_fails_does_not_stop_the_others(study: Study, tmp_path: Path) -> None:
     write_reviews(tmp_path / "reviews.csv")
     write_tiny_model(tmp_path / "tiny.yaml")

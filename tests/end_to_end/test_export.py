@@ -17,8 +17,6 @@ from recurra.core.record import read_record
 from recurra.deployment.manifest import read_export
 from reviews import review_rows, snapshot, train_tiny, write_csv
 
-pytestmark = pytest.mark.xdist_group("exported_run_cli")
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:

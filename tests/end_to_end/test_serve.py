@@ -31,8 +31,6 @@ from recurra.deployment.serving.settings import Limits
 from reviews import review_rows, train_tiny
 from served import running
 
-pytestmark = pytest.mark.xdist_group("onnx_run")
-
 TEXTS = [text for text, _ in review_rows(20, seed=8)]
 PROGRAM = """
 import sys

@@ -26,9 +26,6 @@ from recurra.study.run import execute_run
 from reviews import snapshot
 from tiny_runs import TrainedRun
 
-# One process makes what these tests share.
-pytestmark = pytest.mark.xdist_group("trained_run")
-
 
 def history(folder: Path) -> list[dict[str, float]]:
     lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()

@@ -24,8 +24,6 @@ from recurra.deployment.serving.settings import Limits
 from reviews import review_rows, train_linear, train_tiny
 from served import Answer, Running, running, slow_model
 
-pytestmark = pytest.mark.xdist_group("served_run")
-
 KEY = "0123456789abcdef-key"
 TEXTS = [text for text, _ in review_rows(40, seed=3)]
 LEGITIMATE = {

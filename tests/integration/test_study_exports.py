@@ -30,9 +30,6 @@ from recurra.study.study import StudyResult, read_latency_file, report_study, ru
 from reviews import snapshot
 from tiny_runs import TrainedRun
 
-# One process makes what these tests share.
-pytestmark = pytest.mark.xdist_group("trained_run")
-
 ASKED = [{"precision": "fp32"}, {"precision": "fp16"}]
 MACHINE = Machine(threads=1, latency=False)
 

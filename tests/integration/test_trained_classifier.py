@@ -14,9 +14,6 @@ from recurra.evaluation.predictions import read_predictions
 from reviews import review_rows
 from tiny_runs import TrainedRun
 
-# One process makes what these tests share.
-pytestmark = pytest.mark.xdist_group("trained_run")
-
 TEXTS = [text for text, _ in review_rows(60, seed=9)]
 
 

@@ -28,9 +28,6 @@ from reviews import review_rows, snapshot, train_tiny
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TEXTS = [text for text, _ in review_rows(60, seed=9)]
 
-# One process makes what these tests share.
-pytestmark = pytest.mark.xdist_group("exported_run")
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:

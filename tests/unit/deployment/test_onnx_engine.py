@@ -30,9 +30,6 @@ from recurra.deployment.manifest import (
 from recurra.study.evaluate import evaluate_run
 from reviews import review_rows, train_tiny, write_csv
 
-# One process makes what these tests share.
-pytestmark = pytest.mark.xdist_group("onnx_run")
-
 TEXTS = [text for text, _ in review_rows(60, seed=9)]
 MIXED = [*TEXTS[:20], "", "!!!", "Great " * 200, "   ", "<br/>", *TEXTS[20:], "unheardof 変 word", TEXTS[0]]
 

@@ -24,9 +24,6 @@ from recurra.training.fit import remove_checkpoints, train_transformer
 from recurra.training.protocols import ProtocolConfig
 from tiny import tiny_model, tiny_split
 
-# One process makes what these tests share.
-pytestmark = pytest.mark.xdist_group("training")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_collections() -> Iterator[None]:
