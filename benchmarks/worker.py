@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from benchmarks.lockstep import Job
-from recurra.core.memory import keep_freed_memory, use_huge_pages
+from recurra.core.memory import tune_allocator
 
 # Modules, imported by name: the Trainer takes seconds to import and most competitors do without it.
 WORKLOADS = {
@@ -37,8 +37,7 @@ def main() -> int:
     torch.set_num_threads(job.threads)
     torch.manual_seed(0)
     if job.keep_memory:
-        keep_freed_memory()
-        use_huge_pages()
+        tune_allocator()
     call = importlib.import_module(WORKLOADS[job.workload]).build(job)
     for line in sys.stdin:
         index = int(line)

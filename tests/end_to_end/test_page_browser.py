@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,28 +15,8 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 
 pytestmark = pytest.mark.browser
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 KEY = "0123456789abcdef-key"
 NASTY = "<img src=x onerror=\"document.title='taken'\"> " + "Donaudampfschifffahrt" * 30
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip(f"no browser on PATH (looked for {', '.join(BROWSERS)})")
-    with playwright.sync_playwright() as driver:
-        running_browser = driver.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield running_browser
-        running_browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,32 +9,10 @@ import pytest
 from factories import RunFactory, invariance, leakage, study_latency
 from recurra.study.report import write_report
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra: dev)")
-
 pytestmark = pytest.mark.browser
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 LONG_WORD = "Donaudampfschifffahrtsgesellschaftskapitänsmütze" * 3
 NASTY = "<script>document.title='taken'</script>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip(f"no browser on PATH (looked for {', '.join(BROWSERS)})")
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

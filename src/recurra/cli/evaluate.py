@@ -29,13 +29,12 @@ def evaluate(
 
     Example: recurra evaluate runs/reviews --data more.csv --output predictions.csv
     """
-    from recurra.core.memory import keep_freed_memory, use_huge_pages
+    from recurra.core.memory import tune_allocator
     from recurra.models.quiet import quieten_libraries
     from recurra.study.evaluate import evaluate_run
 
     quieten_libraries()
-    keep_freed_memory()
-    use_huge_pages()
+    tune_allocator()
     result = evaluate_run(
         run,
         split=split,

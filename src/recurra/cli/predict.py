@@ -39,7 +39,7 @@ def predict(
 
     Example: recurra predict runs/reviews --input reviews.csv --output predictions.csv
     """
-    from recurra.core.memory import keep_freed_memory, use_huge_pages
+    from recurra.core.memory import tune_allocator
     from recurra.core.progress import Reporter
     from recurra.deployment.classifier import Classifier
     from recurra.deployment.manifest import needs_torch
@@ -55,8 +55,7 @@ def predict(
         from recurra.models.quiet import quieten_libraries
 
         quieten_libraries()
-    keep_freed_memory()
-    use_huge_pages()
+    tune_allocator()
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
     reporter = Reporter(quiet=quiet)
     rest = chunks if first is None else itertools.chain([first], chunks)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints
 
-from recurra.core.configuration import Settings, content_hash
+from recurra.core.configuration import Settings
 from recurra.core.errors import CheckpointError
-from recurra.core.files import pickles_in, read_json, write_json
+from recurra.core.files import pickles_in
 from recurra.core.record import CodeRecord, RunRecord, read_record
+from recurra.core.sealed import Sealed
 from recurra.data.cleaning import CLEANING_NAME
 from recurra.deployment.computation import Computation
 
 MANIFEST_NAME = "export.json"
 RUN_RECORD_NAME = "run-record.json"
-SCHEMA_VERSION = 1
 
 # One name, no folder: a manifest must not point outside its own.
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=100)]
@@ -65,12 +65,10 @@ class CheckRecord(Settings):
         return round(100 * (self.reference_accuracy - self.accuracy), 6)
 
 
-class ExportManifest(Settings):
+class ExportManifest(Sealed):
     """What an export folder is.
 
     Attributes:
-        schema_version: Of this file.
-        content_hash: Hash of everything else in this file.
         run_id: The run that it was made from.
         record_hash: Hash of that run's record.
         format: ``safetensors`` or ``onnx``.
@@ -87,7 +85,6 @@ class ExportManifest(Settings):
     """
 
     schema_version: Literal[1] = 1
-    content_hash: str = ""
     run_id: str
     record_hash: str
     format: Literal["safetensors", "onnx"]
@@ -106,10 +103,6 @@ class ExportManifest(Settings):
     def size_bytes(self) -> int:
         """Bytes of all files that it lists."""
         return sum(entry.size_bytes for entry in self.files.values())
-
-    def hashed(self) -> str:
-        """The hash of everything but the hash."""
-        return content_hash({**self.plain(), "content_hash": ""}, length=64)
 
 
 def is_export(folder: Path | str) -> bool:
@@ -130,9 +123,7 @@ def describe_file(path: Path) -> FileEntry:
 
 def write_manifest(folder: Path, manifest: ExportManifest) -> ExportManifest:
     """Writes ``export.json`` with the hash of its content; returns what was written."""
-    whole = manifest.model_copy(update={"content_hash": manifest.hashed()})
-    write_json(folder / MANIFEST_NAME, whole.plain())
-    return whole
+    return manifest.write(folder / MANIFEST_NAME)
 
 
 def read_manifest(folder: Path | str) -> ExportManifest:
@@ -144,34 +135,12 @@ def read_manifest(folder: Path | str) -> ExportManifest:
     path = Path(folder) / MANIFEST_NAME
     if not path.is_file():
         raise CheckpointError(f"'{folder}' is not an export: no {MANIFEST_NAME}; give a folder of 'recurra export'")
-    try:
-        values = read_json(path)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"'{path}' is not valid JSON ({error}): truncated or changed; export again") from error
-    version = values.get("schema_version") if isinstance(values, dict) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise CheckpointError(
-            f"'{path}' has schema {version}, this version reads up to {SCHEMA_VERSION}; upgrade recurra"
-        )
-    manifest = _parse(path, values)
-    if manifest.content_hash != manifest.hashed():
-        raise CheckpointError(f"'{path}' was changed after it was written: its hash does not fit; export again")
+    manifest = ExportManifest.read(path, what="an export of ours", cure="export the run again")
     if manifest.cleaning != CLEANING_NAME:
         raise CheckpointError(
             f"'{folder}' wants texts cleaned by '{manifest.cleaning}', this version has '{CLEANING_NAME}'; export again"
         )
     return manifest
-
-
-def _parse(path: Path, values: Any) -> ExportManifest:
-    try:
-        return ExportManifest.model_validate(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise CheckpointError(
-            f"'{path}' is not an export of ours: '{where}': {first['msg']}; export the run again"
-        ) from error
 
 
 def read_export(folder: Path | str) -> ExportManifest:

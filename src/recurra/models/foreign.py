@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import read_json
+from recurra.models.quiet import quiet_loading
 
 CONFIG_NAME = "config.json"
 _INDEXED = "model.safetensors.index.json"
@@ -52,18 +52,16 @@ def load_language_model(folder: Path | str) -> Any:
             "convert them where you trust them"
         )
     ours = values.get("model_type") == "recurra"
-    loading = logging.getLogger("transformers")
-    level = loading.level
-    loading.setLevel(logging.ERROR)
     try:
-        model, details = AutoModelForCausalLM.from_pretrained(
-            folder,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            **({} if ours else {"attn_implementation": "eager"}),
-        )
+        with quiet_loading():
+            model, details = AutoModelForCausalLM.from_pretrained(
+                folder,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **({} if ours else {"attn_implementation": "eager"}),
+            )
     except ConfigurationError as error:
         raise CheckpointError(f"'{folder / CONFIG_NAME}': {error}") from error
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
@@ -71,8 +69,6 @@ def load_language_model(folder: Path | str) -> Any:
         raise CheckpointError(
             f"'{folder}' is no causal language model that can be loaded without its own code: {first}"
         ) from error
-    finally:
-        loading.setLevel(level)
     missing = sorted(details["missing_keys"])
     if missing:
         raise CheckpointError(f"'{folder}' lacks weight '{missing[0]}': not a whole language model; copy it again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import pickles_in, read_json
 from recurra.models.configuration import RecurraConfig
 from recurra.models.modeling import RecurraForSequenceClassification
+from recurra.models.quiet import quiet_loading
 
 WEIGHTS_NAME = "model.safetensors"
 
@@ -59,25 +59,21 @@ def _load(folder: Path, weights: Path) -> RecurraForSequenceClassification:
             f"'{weights}' is not a whole safetensors file ({error}): truncated, "
             "or a pickle under that name; copy it again"
         ) from error
-    loading = logging.getLogger("transformers")
-    level = loading.level
-    loading.setLevel(logging.ERROR)
     try:
-        model, details = RecurraForSequenceClassification.from_pretrained(
-            folder,
-            use_safetensors=True,
-            local_files_only=True,
-            output_loading_info=True,
-            # Not to accept them, but to name the weight below instead of pointing at a log.
-            ignore_mismatched_sizes=True,
-        )
+        with quiet_loading():
+            model, details = RecurraForSequenceClassification.from_pretrained(
+                folder,
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+                # Not to accept them, but to name the weight below instead of pointing at a log.
+                ignore_mismatched_sizes=True,
+            )
     except ConfigurationError as error:
         raise CheckpointError(f"'{folder}/config.json': {error}") from error
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
         raise CheckpointError(f"'{folder}' cannot be loaded: {first}; copy or train it again") from error
-    finally:
-        loading.setLevel(level)
     _check_weights(weights, model, details, present)
     return model.eval()
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
-from recurra.core.configuration import Settings, content_hash
-from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.core.files import read_json, write_json
+from recurra.core.configuration import Settings
+from recurra.core.errors import ConfigurationError
 from recurra.core.record import CodeRecord, EnvironmentRecord, MetricsRecord, RunRecord
+from recurra.core.sealed import Sealed
 from recurra.deployment.computation import Computation
 from recurra.deployment.formats import check_format
 from recurra.deployment.manifest import CheckRecord
 
 EXPORTS_NAME = "exports"
-SCHEMA_VERSION = 1
 _ERROR_SUFFIX = ".error.json"
 
 
@@ -63,12 +62,10 @@ class ExportedSplit(Settings):
     only_reference: int
 
 
-class ExportRecord(Settings):
+class ExportRecord(Sealed):
     """What became of one export of one run.
 
     Attributes:
-        schema_version: Of this file.
-        content_hash: Hash of everything else in it.
         run_id: The run.
         record_hash: Hash of its record: with another record the export is another.
         format: As asked for.
@@ -84,7 +81,6 @@ class ExportRecord(Settings):
     """
 
     schema_version: Literal[1] = 1
-    content_hash: str = ""
     run_id: str
     record_hash: str
     format: str
@@ -97,10 +93,6 @@ class ExportRecord(Settings):
     folder_bytes: int
     splits: dict[str, ExportedSplit]
     check: CheckRecord
-
-    def hashed(self) -> str:
-        """The hash of everything but the hash."""
-        return content_hash({**self.plain(), "content_hash": ""}, length=64)
 
 
 def export_folder(output: Path, run_id: str, request: ExportRequest) -> Path:
@@ -120,8 +112,7 @@ def error_path(folder: Path) -> Path:
 
 def write_export_record(folder: Path, record: ExportRecord) -> None:
     """Writes the record beside the export, atomically and with its hash."""
-    whole = record.model_copy(update={"content_hash": record.hashed()})
-    write_json(record_path(folder), whole.plain())
+    record.write(record_path(folder))
 
 
 def read_export_record(path: Path) -> ExportRecord:
@@ -130,27 +121,7 @@ def read_export_record(path: Path) -> ExportRecord:
     Raises:
         CheckpointError: If it cannot be read, a newer version wrote it, or it was changed.
     """
-    try:
-        values = read_json(path)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"'{path}' cannot be read as a record of an export ({error}); delete it") from error
-    version = values.get("schema_version") if isinstance(values, dict) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise CheckpointError(
-            f"'{path}' has schema {version}, this version reads up to {SCHEMA_VERSION}; upgrade recurra"
-        )
-    try:
-        record = ExportRecord.model_validate(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise CheckpointError(f"'{path}' is not a record of an export: '{where}': {first['msg']}; delete it") from error
-    if record.content_hash != record.hashed():
-        raise CheckpointError(
-            f"'{path}' was changed after it was written: its content does not fit its hash; restore it, "
-            "or delete it to export again"
-        )
-    return record
+    return ExportRecord.read(path, what="a record of an export", cure="restore it, or delete it to export again")
 
 
 def fits(export: ExportRecord, record: RunRecord) -> bool:

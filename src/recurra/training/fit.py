@@ -14,7 +14,7 @@ from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedModel,
 from transformers.trainer_callback import PrinterCallback
 
 from recurra.core.files import read_json
-from recurra.core.memory import keep_freed_memory, peak_memory_mib, use_huge_pages
+from recurra.core.memory import peak_memory_mib, tune_allocator
 from recurra.core.progress import Reporter
 from recurra.core.record import EpochRecord, TrainingRecord
 from recurra.core.seeds import derive_seed
@@ -61,8 +61,7 @@ def train_transformer(
     Raises:
         RunError: If the loss is not finite.
     """
-    keep_freed_memory()
-    use_huge_pages()
+    tune_allocator()
     arguments = training_arguments(protocol, folder / CHECKPOINTS_NAME, seed=seed, precision=precision)
     steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
     with (

@@ -6,6 +6,7 @@ that the model shifts itself.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -22,7 +23,7 @@ from recurra.data.language.encoding import EncodedText, Tokens
 IGNORED = -100
 
 
-class _Samples:
+class _Samples(ABC):
     """A map-style dataset of token rows; the ``DataLoader`` may ask for a whole batch at once."""
 
     def __init__(self, context: int) -> None:
@@ -40,12 +41,12 @@ class _Samples:
         return [self[index] for index in indices]
 
     @property
+    @abstractmethod
     def lengths(self) -> npt.NDArray[np.int64]:
         """Tokens of each sample, shape ``(samples,)``."""
-        raise NotImplementedError
 
-    def _row(self, index: int) -> Tokens:
-        raise NotImplementedError
+    @abstractmethod
+    def _row(self, index: int) -> Tokens: ...
 
 
 class PackedBlocks(_Samples):
