@@ -51,10 +51,11 @@ def main() -> int:
             measures += found
             for cells in render.rows({"measures": [measure.plain() for measure in found]}):
                 _say("  " + " | ".join(cells))
-    report = _report(options, measures, prepared.source, time.perf_counter() - start)
+            report = _report(options, measures, prepared.source, time.perf_counter() - start)
+            if options.json is not None:
+                # After every part: what was measured survives a part that fails or is stopped.
+                write_json(options.json, report)
     _print(report)
-    if options.json is not None:
-        write_json(options.json, report)
     return 0
 
 
