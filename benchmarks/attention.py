@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch.nn import functional
 
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
+from benchmarks.turns import median_ms
 from recurra.models.attention import attend
 from recurra.models.presets import preset
 
@@ -51,14 +51,12 @@ def _compare(heads: int, head_dim: int, tokens: int, repeats: int) -> dict[str, 
         attended(attention).backward(gradient)
         qkv.grad = None
 
-    times: dict[str, list[float]] = {}
-    for _ in range(repeats):
-        for kind, run in (("forward", forward), ("both", both)):
-            for name, attention in (("ours", ours), ("sdpa", functional.scaled_dot_product_attention)):
-                start = time.perf_counter_ns()
-                run(attention)
-                times.setdefault(f"{name} {kind}", []).append((time.perf_counter_ns() - start) / 1e6)
-    return {name: statistics.median(values) for name, values in times.items()}
+    calls = {
+        f"{name} {kind}": partial(run, attention)
+        for kind, run in (("forward", forward), ("both", both))
+        for name, attention in (("ours", ours), ("sdpa", functional.scaled_dot_product_attention))
+    }
+    return median_ms(calls, repeats)
 
 
 def measure(setting: Setting) -> list[Measure]:

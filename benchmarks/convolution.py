@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch.nn import functional
 
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
+from benchmarks.turns import median_ms
 from recurra.models.convolution import DepthwiseConvolution
 from recurra.models.presets import preset
 
@@ -42,7 +42,7 @@ def stock(states: Tensor, weight: Tensor, dilation: int) -> Tensor:
 
 
 def _compare(
-    width: int, dilations: list[int], shape: tuple[int, int], precision: torch.dtype, repeats: int
+    width: int, dilations: Sequence[int], shape: tuple[int, int], precision: torch.dtype, repeats: int
 ) -> dict[str, float]:
     states = torch.randn(*shape, width, dtype=precision, requires_grad=True)
     slope = torch.randn(*shape, width, dtype=precision)
@@ -64,14 +64,12 @@ def _compare(
             convolve(index).backward(slope)
             states.grad = layer.weight.grad = None
 
-    times: dict[str, list[float]] = {}
-    for _ in range(repeats):
-        for kind, run in (("forward", forward), ("both", both)):
-            for name, convolve in (("ours", ours), ("plain", plain)):
-                start = time.perf_counter_ns()
-                run(convolve)
-                times.setdefault(f"{name} {kind}", []).append((time.perf_counter_ns() - start) / 1e6)
-    return {name: statistics.median(values) for name, values in times.items()}
+    calls = {
+        f"{name} {kind}": partial(run, convolve)
+        for kind, run in (("forward", forward), ("both", both))
+        for name, convolve in (("ours", ours), ("plain", plain))
+    }
+    return median_ms(calls, repeats)
 
 
 def measure(setting: Setting) -> list[Measure]:

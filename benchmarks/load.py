@@ -135,7 +135,7 @@ def engine_rate(folder: Path, texts: Sequence[str], seconds: float, threads: int
     best = (0.0, 0)
     classifier = Classifier.open(folder, threads=threads)
     for size in BATCH_SIZES:
-        rates = []
+        rates: list[float] = []
         classifier.predict_proba(texts[:size])
         end = time.monotonic() + seconds / len(BATCH_SIZES)
         dice = random.Random(0)

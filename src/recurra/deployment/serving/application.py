@@ -70,8 +70,15 @@ def _make_batcher(model: ServedModel, limits: Limits, metrics: Metrics, log: Eve
     alone = (
         computation is not None and computation.compute_precision == "int8" if limits.alone is None else limits.alone
     )
-    batcher = Batcher(model.name, model.classifier.predict_proba, limits, alone=alone, failed=failed)
-    batcher.observe = metrics.watch(model.name, lambda: batcher.waiting_texts)
+    batcher = Batcher(
+        model.name,
+        model.classifier.predict_proba,
+        limits,
+        alone=alone,
+        observe=metrics.batches(model.name),
+        failed=failed,
+    )
+    metrics.show_queue(model.name, lambda: batcher.waiting_texts)
     return batcher
 
 

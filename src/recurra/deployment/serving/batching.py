@@ -76,7 +76,7 @@ class Batcher:
         self._predict = predict
         self._limits = limits
         self._alone = alone
-        self.observe = observe
+        self._observe = observe
         self._failed = failed
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
@@ -187,8 +187,8 @@ class Batcher:
             return
         seconds = time.monotonic() - started
         self._learn(seconds / len(texts))
-        if self.observe is not None:
-            self.observe(len(texts), seconds)
+        if self._observe is not None:
+            self._observe(len(texts), seconds)
         start = 0
         for job in jobs:
             end = start + len(job.texts)

@@ -35,9 +35,12 @@ class Metrics:
         )
         self._waiting = Gauge("recurra_waiting_texts", "Texts in the queue.", ["model"], registry=registry)
 
-    def watch(self, model: str, waiting: Callable[[], int]) -> Callable[[int, float], None]:
-        """Shows a model's queue, and returns what is to be called with the texts and seconds of each batch."""
+    def show_queue(self, model: str, waiting: Callable[[], int]) -> None:
+        """Shows the texts that wait for a model, asked for when the page is."""
         self._waiting.labels(model).set_function(waiting)
+
+    def batches(self, model: str) -> Callable[[int, float], None]:
+        """Returns what is to be called with the texts and seconds of each batch of a model."""
         texts, sizes = self.texts.labels(model), self.batch_texts.labels(model)
         times = self.batch_seconds.labels(model)
 

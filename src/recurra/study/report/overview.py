@@ -12,8 +12,8 @@ LINEAR = "linear"
 
 CAPTION = (
     "Test accuracy; ± half of the 95 % interval over seeds, or over the test rows with one seed. Published figures are "
-    "of the papers' own split, which leaks. The gap is recurrent less baseline; a verdict holds for the rows and seeds "
-    "that were tested."
+    "of the papers' own split (for SST-2 the pooled one, which leaks). The gap is recurrent less baseline; a verdict "
+    "holds for the rows and seeds that were tested."
 )
 
 
