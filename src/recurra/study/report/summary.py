@@ -317,6 +317,9 @@ class Summary:
 
 def plain(value: Any) -> Any:
     """Plain values of nested dataclasses; `dataclasses.asdict` copies every leaf as if it could change."""
+    # Most values are leaves: asking what else they could be is what takes the time.
+    if value is None or isinstance(value, (str, float, int)):
+        return value
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, dict):
