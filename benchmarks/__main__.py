@@ -26,6 +26,7 @@ PARTS = {
     "steps": "benchmarks.training_step",
     "trainer": "benchmarks.trainer",
     "predict": "benchmarks.prediction",
+    "deployment": "benchmarks.deployment",
     "forward": "benchmarks.forward",
     "memory": "benchmarks.memory",
     "attention": "benchmarks.attention",

@@ -19,6 +19,7 @@ WORKLOADS = {
     "training step": "benchmarks.training_step",
     "trainer": "benchmarks.trainer",
     "predict": "benchmarks.prediction",
+    "deployment": "benchmarks.deployment",
     "forward": "benchmarks.forward",
     "memory": "benchmarks.memory",
     "attention": "benchmarks.attention",

@@ -1,0 +1,180 @@
+"""An int8 export against BERT of equal width and depth: text to label, by its pipeline and by ONNX Runtime in int8.
+
+Weights are fresh: what is timed does not depend on them. BERT's graph is exported by torch, fused and quantised with
+ONNX Runtime's own tools (dynamic, a scale for each output), and given our tokenizer, batches and session options; with
+and without the fusion of its Transformer tool, of which the faster counts.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import pipeline
+
+from benchmarks import corpus as corpora
+from benchmarks import models
+from benchmarks.lockstep import Competitor, Job
+from benchmarks.measures import Measure, Setting
+from benchmarks.onnx_peers import SQUARE, int8_rate, write_bert
+from recurra.data.encoding import encode_texts
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.onnx_engine import OnnxEngine
+from recurra.deployment.onnx_export import write_onnx
+from recurra.deployment.weights import write_tokenizer
+from recurra.models.accounting import forward_flops
+from recurra.models.presets import preset
+
+OURS, PIPELINE, PLAIN, FUSED = "recurra int8", "BERT, pipeline", "BERT, int8", "BERT, int8, fused"
+LABELS = ["negative", "positive"]
+BATCH_SIZE = 32
+SENTENCES = 2_560
+SINGLE = 40
+CHUNKS = 8
+LARGEST_MIB = 12.0
+MIB = 2**20
+
+
+def build(job: Job) -> Callable[[int], dict[str, Any]]:
+    """Returns a call that classifies the ``i``-th of ``job.steps`` chunks, one by one and in batches."""
+    corpus = corpora.read(job.corpus_folder)
+    tokenizer = corpus.tokenizer
+    tokenizer.model_max_length = corpora.MAX_LENGTH
+    chunks = _chunks(corpus.texts, job.steps)
+    folder = Path(tempfile.mkdtemp(prefix="recurra-bench-onnx-", dir=job.corpus))
+    about: dict[str, float] = {}
+    if job.variant == PIPELINE:
+        model = models.bert(job.preset, dict(enumerate(LABELS))).eval()
+        classify = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")
+
+        def predict(texts: Sequence[str]) -> int:
+            return len(classify(list(texts), batch_size=BATCH_SIZE, truncation=True))
+
+    else:
+        write_tokenizer(tokenizer, corpora.MAX_LENGTH, folder)
+        if job.variant == OURS:
+            write_onnx(models.ours(job.preset).eval(), "int8", corpora.MAX_LENGTH, folder, {})
+        else:
+            write_bert(models.bert(job.preset).eval(), folder, fused=job.variant == FUSED)
+        engine = OnnxEngine.load(
+            folder,
+            precision="int8",
+            max_length=corpora.MAX_LENGTH,
+            pad_token_id=tokenizer.pad_token_id,
+            threads=job.threads,
+        )
+        classifier = Classifier(engine, LABELS, batch_size=BATCH_SIZE)
+        about = {"size_mib": sum(path.stat().st_size for path in folder.iterdir()) / MIB}
+
+        def predict(texts: Sequence[str]) -> int:
+            return len(classifier.predict(texts))
+
+    def call(index: int) -> dict[str, Any]:
+        texts = chunks[index]
+        single = [_seconds(partial(predict, [text])) for text in texts[:SINGLE]]
+        return {"single_ms": [1000 * value for value in single], "batch_s": _seconds(partial(predict, texts)), **about}
+
+    return call
+
+
+def _chunks(texts: list[str], count: int) -> list[list[str]]:
+    order = np.random.default_rng(0).permutation(np.resize(np.arange(len(texts)), SENTENCES))
+    return [[texts[index] for index in part] for part in np.array_split(order, CHUNKS)[:count]]
+
+
+def _operations(corpus_folder: Path, name: str) -> float:
+    """Operations that a sentence needs on average, without padding."""
+    corpus = corpora.read(corpus_folder)
+    texts = [text for chunk in _chunks(corpus.texts, CHUNKS) for text in chunk]
+    _, offsets = encode_texts(texts, corpus.tokenizer.backend_tokenizer, corpora.MAX_LENGTH)
+    config = preset(name)
+    return float(np.mean([forward_flops(config, int(tokens)) for tokens in np.diff(offsets)]))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def measure(setting: Setting) -> list[Measure]:
+    """Measures the recurrent preset, which is the one to deploy."""
+    name, count = "recurrent", setting.sized(CHUNKS, 1)
+    jobs = {variant: setting.job("deployment", variant, name, count) for variant in (OURS, PIPELINE, PLAIN, FUSED)}
+    single: dict[str, list[float]] = {variant: [] for variant in jobs}
+    batch: dict[str, list[float]] = {variant: [] for variant in jobs}
+    size_mib = 0.0
+    with setting.competitors(jobs) as competitors:
+        for index in range(-1, count):
+            # The first chunk comes twice; the first time warms up.
+            for variant, found in _round(competitors, max(index, 0)).items():
+                if index >= 0:
+                    single[variant] += found["single_ms"]
+                    batch[variant].append(found["batch_s"])
+                size_mib = found.get("size_mib", size_mib) if variant == OURS else size_mib
+    latency = {variant: float(np.median(values)) for variant, values in single.items()}
+    rate = {variant: SENTENCES / CHUNKS / float(np.median(values)) for variant, values in batch.items()}
+    quickest = min((PLAIN, FUSED), key=lambda variant: latency[variant])
+    fastest = max((PLAIN, FUSED), key=lambda variant: rate[variant])
+    operations = rate[OURS] * _operations(Path(setting.corpus), name)
+    peak = int8_rate(Path(setting.corpus), setting.threads, setting.sized(9, 1))
+
+    def line(title: str, figures: tuple[float, str, float, str], result: float, **rest: Any) -> Measure:
+        ours, other_name, other, unit = figures
+        return Measure("deployment", title, name, OURS, ours, other_name, other, unit, result, **rest)
+
+    return [
+        line(
+            "int8 export, batch 1, against pipeline('text-classification') with BERT",
+            (latency[OURS], PIPELINE, latency[PIPELINE], "ms a text"),
+            latency[PIPELINE] / latency[OURS],
+            result_unit="x",
+            target=5.0,
+        ),
+        line(
+            "int8 export, batch 1, against ONNX Runtime int8 of that BERT",
+            (latency[OURS], quickest, latency[quickest], "ms a text"),
+            latency[quickest] / latency[OURS],
+            result_unit="x",
+            target=1.0,
+        ),
+        line(
+            "int8 export, batch 32, against that pipeline at batch 32",
+            (rate[OURS], PIPELINE, rate[PIPELINE], "texts a second"),
+            rate[OURS] / rate[PIPELINE],
+            result_unit="x",
+            target=6.0,
+        ),
+        line(
+            "int8 export, batch 32, against ONNX Runtime int8 of that BERT",
+            (rate[OURS], fastest, rate[fastest], "texts a second"),
+            rate[OURS] / rate[fastest],
+            result_unit="x",
+        ),
+        line(
+            "share of the int8 matrix-product rate, batch 32, text to label",
+            (operations / 1e9, f"{SQUARE} x {SQUARE} product", peak / 1e9, "G operations a second"),
+            100 * operations / peak,
+            result_unit="%",
+            target=35.0,
+        ),
+        line(
+            "int8 export with its tokenizer, of what is allowed",
+            (size_mib, "allowed", LARGEST_MIB, "MiB"),
+            100 * size_mib / LARGEST_MIB,
+            result_unit="%",
+            target=100.0,
+            at_most=True,
+        ),
+    ]
+
+
+def _round(competitors: dict[str, Competitor], index: int) -> dict[str, dict[str, Any]]:
+    names = list(competitors)
+    turn = index % len(names)
+    return {name: competitors[name].call(index)["value"] for name in names[turn:] + names[:turn]}

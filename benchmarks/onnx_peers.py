@@ -1,0 +1,83 @@
+"""What an int8 export is held against: BERT as ONNX Runtime's own tools make it, and a large whole-number product."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from onnxruntime.transformers import optimizer
+
+from recurra.deployment.onnx_engine import MODEL_NAME, open_session
+from recurra.deployment.onnx_graph import IR_VERSION, OPSET
+
+SQUARE = 2048
+
+
+def write_bert(model: Any, folder: Path, *, fused: bool) -> None:
+    """Writes BERT as an int8 ``model.onnx``."""
+    whole, merged = folder / "whole.onnx", folder / "merged.onnx"
+    ids = torch.randint(5, 1000, (2, 7))
+    inputs = ["input_ids", "attention_mask"]
+    axes = {name: {0: "batch", 1: "tokens"} for name in inputs} | {"logits": {0: "batch"}}
+    model.config._attn_implementation = "eager"
+    with warnings.catch_warnings():
+        # The newer exporter needs a package more; this one knows BERT well.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model,
+            (ids, torch.ones_like(ids)),
+            str(whole),
+            input_names=inputs,
+            output_names=["logits"],
+            dynamic_axes=axes,
+            opset_version=OPSET,
+            dynamo=False,
+        )
+    config = model.config
+    if fused:
+        graph = optimizer.optimize_model(
+            str(whole), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size
+        )
+        graph.save_model_to_file(str(merged))
+    quantize_dynamic(
+        str(merged if fused else whole),
+        str(folder / MODEL_NAME),
+        weight_type=QuantType.QInt8,
+        per_channel=True,
+        extra_options={"DefaultTensorType": TensorProto.FLOAT},
+    )
+    for path in (whole, merged):
+        path.unlink(missing_ok=True)
+
+
+def int8_rate(folder: Path, threads: int, repeats: int) -> float:
+    """Operations a second of a large square product of whole numbers, by ONNX Runtime."""
+    dice = np.random.default_rng(0)
+    weight = dice.integers(-127, 128, (SQUARE, SQUARE), dtype=np.int8)
+    shape = [SQUARE, SQUARE]
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["states", "weight"], ["product"])],
+        "square",
+        [helper.make_tensor_value_info("states", TensorProto.UINT8, shape)],
+        [helper.make_tensor_value_info("product", TensorProto.INT32, shape)],
+        initializer=[numpy_helper.from_array(weight, "weight")],
+    )
+    path = folder / "square.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION), str(path)
+    )
+    session = open_session(path, threads)
+    states = {"states": dice.integers(0, 256, (SQUARE, SQUARE), dtype=np.uint8)}
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        session.run(None, states)
+        seconds.append(time.perf_counter() - start)
+    return float(2 * SQUARE**3 / np.median(seconds))
