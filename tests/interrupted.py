@@ -22,11 +22,12 @@ import transformers
 import recurra.core.folders as folders_module
 import recurra.deployment.export as export_module
 import recurra.study.exporting as exporting_module
+import recurra.study.language_run as language_run_module
 import recurra.study.run as run_module
 import recurra.training.trainer as trainer_module
 from recurra.core.errors import StorageError
 from recurra.core.progress import Reporter
-from recurra.core.record import RunRecord
+from recurra.core.record import AnyRecord
 from recurra.study.machine import Machine
 from recurra.study.spec import RunConfig
 from recurra.training.fit import train_transformer
@@ -83,6 +84,7 @@ def die_before(owner: Any, name: str, call: int) -> None:
 MOMENTS: dict[str, tuple[Any, str, int]] = {
     "first step": (trainer_module.RecurraTrainer, "training_step", 1),
     "middle of epoch 2": (trainer_module.RecurraTrainer, "training_step", 5),
+    "step 20": (trainer_module.RecurraTrainer, "training_step", 20),
     "step 30": (trainer_module.RecurraTrainer, "training_step", 30),
     "evaluation of epoch 2": (trainer_module.RecurraTrainer, "evaluate", 2),
     "optimiser of checkpoint 2": (trainer_module, "save_optimizer", 2),
@@ -91,7 +93,8 @@ MOMENTS: dict[str, tuple[Any, str, int]] = {
     "marker of checkpoint 3": (trainer_module, "mark_complete", 3),
     "removal after checkpoint 3": (trainer_module, "remove_checkpoints_but", 3),
     "end of training": (trainer_module.RecurraTrainer, "_load_best_model", 1),
-    "model folder": (run_module, "_save", 1),
+    "model folder": (run_module, "save_model_folder", 1),
+    "language model folder": (language_run_module, "save_model_folder", 1),
     "note that training is done": (run_module, "write_json", 1),
     "predictions": (run_module, "write_predictions", 2),
     "record": (run_module, "write_record", 1),
@@ -130,7 +133,7 @@ def execute(config: dict[str, Any], folder: Path, moments: list[str], keep_check
     _prepare(moments)
     cache = folder.parent / "cache"
     machine = Machine(threads=1, latency=False, cache_dir=cache, keep_checkpoints=keep_checkpoints)
-    record: RunRecord | None = run_module.execute_run(RunConfig.parse(config), folder, machine, Reporter(quiet=True))
+    record: AnyRecord | None = run_module.execute_run(RunConfig.parse(config), folder, machine, Reporter(quiet=True))
     assert record is not None
 
 

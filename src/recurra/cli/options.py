@@ -62,8 +62,8 @@ Tokenizer = Annotated[
     str | None,
     typer.Option(
         "--tokenizer",
-        help="bert-base-uncased, trained (on the training split), or a folder or vocab.txt. "
-        "Default: bert-base-uncased if the data root has it or the corpus is sst2, else trained.",
+        help="bert-base-uncased, trained (on the training split), or a folder or vocab.txt; for running text gpt2, "
+        "trained, or a folder. Default: bert-base-uncased if the data root has it or the corpus is sst2, else trained.",
     ),
 ]
 Protocol = Annotated[

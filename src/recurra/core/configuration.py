@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -66,11 +66,16 @@ def _fields_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> list[st
         field = current.model_fields.get(str(part))
         if field is None:
             continue
-        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
-        nested = [item for item in candidates if isinstance(item, type) and issubclass(item, BaseModel)]
-        if nested:
-            current = nested[0]
+        current = next(_models_in(field.annotation), current)
     return list(current.model_fields)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Configurations that a type is made of, however they are wrapped; of a union the first comes first."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
 
 
 class _StrictLoader(yaml.SafeLoader):

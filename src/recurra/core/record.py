@@ -3,9 +3,9 @@
 A run without a record did not happen. Everything that the report, the README tables and the studies show is read from
 records; nothing is computed twice.
 
-Schema 2 added ``content_hash`` and ``wall_s``. Records of schema 1 lack both and are read as they are. A change that an
-older version would read wrongly raises the number; a new optional field raises it as well, because unknown keys are
-refused.
+Schema 2 added ``content_hash`` and ``wall_s``, schema 3 ``task`` and with it the records of language models
+(`recurra.core.language_record`). Older records are read as they are. A change that an older version would read wrongly
+raises the number; a new optional field raises it as well, because unknown keys are refused.
 """
 
 from __future__ import annotations
@@ -16,66 +16,55 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
 from recurra.core.errors import CheckpointError
 from recurra.core.files import write_text
+from recurra.core.language_record import LanguageRunRecord
+from recurra.core.record_parts import (
+    AnyRunRecord,
+    AnyTrainingRecord,
+    AuditResult,
+    CodeRecord,
+    EnvironmentRecord,
+    LatencyRecord,
+    ModelRecord,
+    Part,
+)
 
-SCHEMA_VERSION = 2
+__all__ = [
+    "RECORD_NAME",
+    "SCHEMA_VERSION",
+    "AnyRecord",
+    "AuditResult",
+    "CodeRecord",
+    "DataRecord",
+    "EnvironmentRecord",
+    "EpochRecord",
+    "LanguageRunRecord",
+    "LatencyRecord",
+    "LengthSummary",
+    "MetricsRecord",
+    "ModelRecord",
+    "RunRecord",
+    "SplitRecord",
+    "TrainingRecord",
+    "holds_record",
+    "read_any_record",
+    "read_language_record",
+    "read_record",
+    "write_record",
+]
+
+SCHEMA_VERSION = 3
 RECORD_NAME = "record.json"
 _FIRST_HASHED_VERSION = 2
 # The line of the hash in the file as we write it: what is hashed is the rest.
 _HASH_LINE = re.compile(rb'^ "content_hash": (?:"[0-9a-f]*"|null),\n', re.MULTILINE)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-
-class AuditResult(_Part):
-    """What one audit found.
-
-    Attributes:
-        name: For example ``leakage.normalised``.
-        status: ``passed``, ``failed``, ``measured`` (a figure to know, with no pass or fail), or ``skipped`` (then the
-            summary says why).
-        summary: One sentence for a reader, with the figure.
-        value: The figure that was judged, if there is one.
-        threshold: What it was judged against.
-        details: Everything else: counts a split, examples.
-    """
-
-    name: str
-    status: Literal["passed", "failed", "measured", "skipped"]
-    summary: str
-    value: float | None = None
-    threshold: float | None = None
-    details: dict[str, Any] = Field(default_factory=dict)
-
-
-class CodeRecord(_Part):
-    """Which code ran."""
-
-    version: str
-    commit: str | None = None
-    dirty: bool | None = None
-
-
-class EnvironmentRecord(_Part):
-    """Where it ran. ``precision`` is that of the matrix products: ``fp32``, ``bf16`` or ``fp16``."""
-
-    python: str
-    packages: dict[str, str]
-    platform: str
-    cpu: str
-    cores: int
-    threads: int
-    accelerator: str | None = None
-    precision: str = "fp32"
-
-
-class LengthSummary(_Part):
+class LengthSummary(Part):
     """Lengths of the texts of a split in words. ``counts[i]`` texts have ``edges[i] <= words < edges[i + 1]``."""
 
     mean: float
@@ -86,7 +75,7 @@ class LengthSummary(_Part):
     counts: list[int]
 
 
-class SplitRecord(_Part):
+class SplitRecord(Part):
     """One split: fingerprint (content and order), rows, rows a label, lengths in words."""
 
     fingerprint: str
@@ -95,7 +84,7 @@ class SplitRecord(_Part):
     words: LengthSummary
 
 
-class DataRecord(_Part):
+class DataRecord(Part):
     """What it ran on. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated."""
 
     name: str
@@ -110,20 +99,7 @@ class DataRecord(_Part):
     tokenizer: dict[str, Any] = Field(default_factory=dict)
 
 
-class ModelRecord(_Part):
-    """What was trained. ``kind`` is ``transformer`` or ``linear``; FLOPs are for one token of a forward pass."""
-
-    preset: str
-    kind: Literal["transformer", "linear"]
-    parameters: int
-    embedding_parameters: int
-    non_embedding_parameters: int
-    flops_per_token: float
-    file_size_bytes: int
-    description: str = ""
-
-
-class EpochRecord(_Part):
+class EpochRecord(Part):
     """One epoch. Losses are means over examples; ``wall_s`` is the epoch's own."""
 
     epoch: int
@@ -134,21 +110,13 @@ class EpochRecord(_Part):
     wall_s: float
 
 
-class TrainingRecord(_Part):
-    """How the training went. ``best_epoch`` is the one whose weights were kept; peak memory is the process's."""
+class TrainingRecord(AnyTrainingRecord):
+    """How a classifier's training went, epoch by epoch."""
 
-    protocol: str
-    epochs: int
-    steps: int
-    best_epoch: int
-    wall_s: float
-    tokens_per_s: float
-    peak_memory_mib: float
-    resumed: int = 0
     history: list[EpochRecord] = Field(default_factory=list)
 
 
-class MetricsRecord(_Part):
+class MetricsRecord(Part):
     """Quality on one split.
 
     Attributes:
@@ -172,55 +140,24 @@ class MetricsRecord(_Part):
     confusion_matrix: list[list[int]]
 
 
-class LatencyRecord(_Part):
-    """Time a sample in milliseconds at one batch size, over ``samples`` real texts, after warm-up, synchronised.
+class RunRecord(AnyRunRecord):
+    """Everything about one run of a classifier. See the parts."""
 
-    ``median_ms`` and ``p90_ms`` are over batches, each divided by its size; ``mean_ms`` is total time by samples.
-    ``scope`` says what was timed: ``model`` (tokenised input to logits) or ``text`` (text to label).
-    """
-
-    batch_size: int
-    samples: int
-    median_ms: float
-    p90_ms: float
-    mean_ms: float
-    precision: str
-    threads: int
-    device: str
-    scope: Literal["model", "text"] = "model"
-
-
-class RunRecord(_Part):
-    """Everything about one run. See the parts.
-
-    Attributes:
-        content_hash: SHA-256 of everything else in the file, set when it is written; none in records of schema 1.
-        wall_s: Seconds of the process that finished the run: training, evaluation, audits; none in schema 1.
-    """
-
-    schema_version: Literal[1, 2] = 2
-    content_hash: str | None = None
-    run_id: str
-    config: dict[str, Any]
-    config_hash: str
-    seed: int
-    created: str
-    wall_s: float | None = None
-    code: CodeRecord
-    environment: EnvironmentRecord
+    schema_version: Literal[1, 2, 3] = 3
+    task: Literal["classification"] = "classification"
     data: DataRecord
-    model: ModelRecord
     training: TrainingRecord
     metrics: dict[str, MetricsRecord]
-    latency: dict[str, LatencyRecord] = Field(default_factory=dict)
-    audits: list[AuditResult] = Field(default_factory=list)
-
-    def failed_audits(self) -> list[AuditResult]:
-        """The audits that failed."""
-        return [audit for audit in self.audits if audit.status == "failed"]
 
 
-def write_record(folder: Path | str, record: RunRecord) -> Path:
+AnyRecord = RunRecord | LanguageRunRecord
+_OF_TASK: dict[str, type[RunRecord] | type[LanguageRunRecord]] = {
+    "classification": RunRecord,
+    "language modelling": LanguageRunRecord,
+}
+
+
+def write_record(folder: Path | str, record: AnyRecord) -> Path:
     """Writes ``record.json`` into a run folder, atomically and with the hash of its content, and returns its path."""
     path = Path(folder) / RECORD_NAME
     values = record.model_copy(update={"schema_version": SCHEMA_VERSION, "content_hash": None}).model_dump(mode="json")
@@ -229,7 +166,34 @@ def write_record(folder: Path | str, record: RunRecord) -> Path:
 
 
 def read_record(folder: Path | str) -> RunRecord:
-    """Reads the record of a run folder (or a record file).
+    """Reads the record of a classifier's run folder (or a record file).
+
+    Raises:
+        CheckpointError: As `read_any_record`, or if it is the record of a language model.
+    """
+    record = read_any_record(folder)
+    if isinstance(record, LanguageRunRecord):
+        raise CheckpointError(
+            f"'{folder}' is a run of a language model, and a classifier is needed; "
+            "'recurra evaluate' and 'recurra audit model' take it"
+        )
+    return record
+
+
+def read_language_record(folder: Path | str) -> LanguageRunRecord:
+    """Reads the record of a language model's run folder (or a record file).
+
+    Raises:
+        CheckpointError: As `read_any_record`, or if it is the record of a classifier.
+    """
+    record = read_any_record(folder)
+    if isinstance(record, RunRecord):
+        raise CheckpointError(f"'{folder}' is a run of a classifier, and a language model is needed")
+    return record
+
+
+def read_any_record(folder: Path | str) -> AnyRecord:
+    """Reads the record of a run folder (or a record file), whatever was trained.
 
     Raises:
         CheckpointError: If there is none, it is not a record that this version can read, or it was changed after it
@@ -247,8 +211,9 @@ def read_record(folder: Path | str) -> RunRecord:
         raise CheckpointError(
             f"'{path}' has record schema {version}, this version reads up to {SCHEMA_VERSION}; upgrade recurra"
         )
+    task = values.get("task") if isinstance(values, dict) else None
     try:
-        record = RunRecord.model_validate(values)
+        record = _OF_TASK.get(str(task), RunRecord).model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -264,10 +229,10 @@ def read_record(folder: Path | str) -> RunRecord:
 
 
 def holds_record(folder: Path | str, config_hash: str) -> bool:
-    """Whether a folder holds the record of a run of this configuration; as strict as `read_record`, and much faster.
+    """Whether a folder holds the record of a run of this configuration; as strict as reading it, and faster.
 
     Raises:
-        CheckpointError: If there is a record that `read_record` refuses.
+        CheckpointError: If there is a record that `read_any_record` refuses.
     """
     path = _record_path(folder)
     try:
@@ -275,11 +240,11 @@ def holds_record(folder: Path | str, config_hash: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return read_record(path).config_hash == config_hash
+        return read_any_record(path).config_hash == config_hash
     # A file whose hash fits is what `write_record` wrote: no need to look inside.
     if f'\n "content_hash": "{_hash_of_file(text)}",\n'.encode() in text[:200]:
         return f'\n "config_hash": "{config_hash}",\n'.encode() in text
-    return read_record(path).config_hash == config_hash
+    return read_any_record(path).config_hash == config_hash
 
 
 def _record_path(folder: Path | str) -> Path:

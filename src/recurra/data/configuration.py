@@ -47,6 +47,11 @@ class DataConfig(Settings):
     trained_vocab_size: int = Field(default=4000, ge=64, le=100_000)
 
     @property
+    def reading(self) -> str:
+        """How the corpus is read, in a word for names of runs: the protocol of its splits."""
+        return self.protocol or "default"
+
+    @property
     def part(self) -> str:
         """What sets this part or reading of the corpus apart, for names of runs; empty for the corpus as it is.
 
@@ -54,9 +59,9 @@ class DataConfig(Settings):
         """
         parts = []
         if self.length_tail is not None:
-            parts.append(f"{self.length_tail}-{_percent(self.tail_fraction)}")
+            parts.append(f"{self.length_tail}-{percent(self.tail_fraction)}")
         if self.fraction != 1:
-            parts.append(f"train-{_percent(self.fraction)}")
+            parts.append(f"train-{percent(self.fraction)}")
         if self.split_seed:
             parts.append(f"split-{self.split_seed}")
         return "-".join(parts)
@@ -75,5 +80,6 @@ class DataConfig(Settings):
         return self
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share for the name of a run, for example ``10pct``."""
     return f"{share * 100:.4g}pct"

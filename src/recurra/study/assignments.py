@@ -10,8 +10,10 @@ from typing import Any
 from recurra.core.configuration import override
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import DataConfig
+from recurra.data.language.configuration import LanguageDataConfig
 from recurra.data.tokenization import default_tokenizer
 from recurra.study.spec import RunConfig, make_run
+from recurra.study.tasks import AnyDataConfig
 from recurra.training.protocols import ProtocolConfig, load_protocol
 
 SECTIONS = ("data", "model")
@@ -32,12 +34,13 @@ class Assignments:
     model: dict[str, Any] = field(default_factory=dict)
 
 
-def sort_assignments(assignments: Iterable[str], *, model_keys: bool = True) -> Assignments:
+def sort_assignments(assignments: Iterable[str], *, model_keys: bool = True, text: bool = False) -> Assignments:
     """Sorts ``key=value`` pairs into protocol, data and model.
 
     Args:
         assignments: For example ``max_epochs=3``, ``data.max_length=64``, ``model.hidden_size=128``.
         model_keys: Whether keys of the model are accepted: one model is meant, not several.
+        text: Whether the data are running text, which has other keys than labelled rows.
 
     Raises:
         ConfigurationError: For a pair without ``=`` or an unknown key of protocol or data. Keys of the model are
@@ -45,7 +48,8 @@ def sort_assignments(assignments: Iterable[str], *, model_keys: bool = True) -> 
     """
     protocol: list[str] = []
     sections: dict[str, list[str]] = {"data": [], "model": []}
-    allowed = [*ProtocolConfig.model_fields, *(f"data.{key}" for key in DataConfig.model_fields)]
+    fields = (LanguageDataConfig if text else DataConfig).model_fields
+    allowed = [*ProtocolConfig.model_fields, *(f"data.{key}" for key in fields)]
     for assignment in assignments:
         key, separator, value = assignment.partition("=")
         key = key.strip()
@@ -93,7 +97,7 @@ def configure_data(
 
 
 def configure_run(
-    model: str, data: DataConfig, protocol: str, assignments: Assignments, *, seed: int, precision: str
+    model: str, data: AnyDataConfig, protocol: str, assignments: Assignments, *, seed: int, precision: str
 ) -> RunConfig:
     """Builds the configuration of one run.
 
@@ -108,5 +112,5 @@ def configure_run(
     Raises:
         ConfigurationError: For an unknown name or an impossible value.
     """
-    training = load_protocol(protocol, assignments.protocol)
+    training = load_protocol(protocol, assignments.protocol, language=isinstance(data, LanguageDataConfig))
     return make_run(model, data, training, seed=seed, precision=precision, overrides=assignments.model)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import CheckpointError, RecurraError
-from recurra.core.record import RECORD_NAME, AuditResult, RunRecord, read_record
+from recurra.core.record import RECORD_NAME, AnyRecord, AuditResult, read_any_record
 from recurra.data.dataset import TextDataset
 from recurra.evaluation.audits import audit_leakage, audit_shortcuts
 
@@ -70,15 +70,15 @@ def audit_study(folder: Path) -> tuple[list[StudyAudit], dict[str, str]]:
     return [_over_runs(data, name, entries) for (data, name), entries in found.items()], missing
 
 
-def _records(folder: Path) -> tuple[list[RunRecord], dict[str, str]]:
+def _records(folder: Path) -> tuple[list[AnyRecord], dict[str, str]]:
     if (folder / RECORD_NAME).exists():
-        return [read_record(folder)], {}
+        return [read_any_record(folder)], {}
     runs = sorted(path for path in (folder / "runs").glob("*") if path.is_dir() and not path.name.startswith("."))
-    records: list[RunRecord] = []
+    records: list[AnyRecord] = []
     missing: dict[str, str] = {}
     for run in runs:
         try:
-            records.append(read_record(run))
+            records.append(read_any_record(run))
         except RecurraError as error:
             missing[run.name] = str(error)
     if not records:

@@ -7,14 +7,14 @@ from pathlib import Path
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.errors import StorageError
 from recurra.core.files import write_text
-from recurra.core.record import RECORD_NAME, RunRecord, read_record
+from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record
 from recurra.study.spec import RunConfig
 
 CONFIG_NAME = "config.yaml"
 _OURS = {".lock", "log.txt", "error.json"}
 
 
-def claim_folder(config: RunConfig, folder: Path) -> RunRecord | None:
+def claim_folder(config: RunConfig, folder: Path) -> AnyRecord | None:
     """Writes the configuration into a fresh folder; returns the record if the same run is finished there.
 
     Raises:
@@ -27,7 +27,7 @@ def claim_folder(config: RunConfig, folder: Path) -> RunRecord | None:
             raise StorageError(
                 f"'{folder}' holds another run ({present.run_id}, wanted {config.run_id}); choose another --output"
             )
-        return read_record(folder) if (folder / RECORD_NAME).exists() else None
+        return read_any_record(folder) if (folder / RECORD_NAME).exists() else None
     if any(item.name not in _OURS for item in folder.iterdir()):
         raise StorageError(f"'{folder}' is not empty and not a run folder of ours; choose another --output")
     write_text(path, write_yaml(config.plain()))

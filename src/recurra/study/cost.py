@@ -17,9 +17,10 @@ from typing import Any
 from recurra.core.configuration import content_hash
 from recurra.core.errors import StorageError
 from recurra.core.files import read_json, write_json
-from recurra.data.configuration import DataConfig
+from recurra.data.language.configuration import LanguageDataConfig
 from recurra.study.machine import Machine
 from recurra.study.spec import RunConfig
+from recurra.study.tasks import AnyDataConfig
 from recurra.study.variants import LINEAR
 
 BACKWARD = 2  # passes that the backward pass costs
@@ -34,11 +35,13 @@ class DataCost:
         label_names: Names of the classes.
         lengths: Training rows of each length in tokens, by the length as text (a key of JSON).
         flops: Operations of a training epoch, by model.
+        vocab_size: Tokens that a language model tells apart; none for classifiers, whose heads are of no weight.
     """
 
     label_names: list[str]
     lengths: dict[str, int]
     flops: dict[str, float] = field(default_factory=dict)
+    vocab_size: int | None = None
 
     @property
     def rows(self) -> int:
@@ -116,16 +119,26 @@ def epoch_flops(run: RunConfig, data: DataCost) -> float:
     Raises:
         ConfigurationError: If the model configuration is wrong.
     """
-    from recurra.models.accounting import forward_flops
+    from recurra.models.accounting import forward_flops, language_flops
+    from recurra.study.language_preflight import language_configuration
     from recurra.study.preflight import model_configuration
 
-    config = model_configuration(run, data.label_names, None)
-    forward = sum(rows * forward_flops(config, int(length)) for length, rows in data.lengths.items())
+    if run.models_language:
+        shape = language_configuration(run, data.vocab_size, None)
+        forward = sum(
+            rows * language_flops(shape, int(length), with_exits=True) for length, rows in data.lengths.items()
+        )
+    else:
+        config = model_configuration(run, data.label_names, None)
+        forward = sum(rows * forward_flops(config, int(length)) for length, rows in data.lengths.items())
     return (1 + BACKWARD) * forward
 
 
-def _counted(config: DataConfig, machine: Machine) -> DataCost:
+def _counted(config: AnyDataConfig, machine: Machine) -> DataCost:
     import numpy as np
+
+    if isinstance(config, LanguageDataConfig):
+        return _counted_text(config, machine)
 
     from recurra.data.corpora import load_dataset
     from recurra.data.encoding import encode_split
@@ -138,6 +151,21 @@ def _counted(config: DataConfig, machine: Machine) -> DataCost:
     return DataCost(
         list(dataset.label_names), {str(length): int(count) for length, count in zip(lengths, rows, strict=True)}
     )
+
+
+def _counted_text(config: LanguageDataConfig, machine: Machine) -> DataCost:
+    import numpy as np
+
+    from recurra.data.language.corpora import load_language_dataset
+    from recurra.data.language.preparation import encode_for, make_samples
+    from recurra.data.language.tokenization import load_language_tokenizer
+
+    dataset = load_language_dataset(config, machine.data_root, ["train"])
+    tokenizer = load_language_tokenizer(config, dataset, machine.data_root)
+    samples = make_samples(encode_for(dataset.splits["train"], config, tokenizer, machine.cache_dir), config)
+    lengths, rows = np.unique(samples.lengths, return_counts=True)
+    counts = {str(length): int(count) for length, count in zip(lengths, rows, strict=True)}
+    return DataCost([], counts, vocab_size=len(tokenizer))
 
 
 def _kept(path: Path) -> DataCost | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import RecurraError
-from recurra.core.record import RunRecord
+from recurra.core.record import AnyRecord
 from recurra.study.cost import CostBook
 from recurra.study.plan import PlannedRun
 from recurra.study.spec import RunConfig
@@ -131,14 +131,14 @@ def _rate(members: Sequence[PlannedRun], book: CostBook) -> tuple[float | None, 
     return (statistics.median(values), len(values)) if values else (None, 0)
 
 
-def _readable(run: PlannedRun) -> RunRecord | None:
+def _readable(run: PlannedRun) -> AnyRecord | None:
     try:
         return run.record
     except RecurraError:
         return None
 
 
-def whole_seconds(record: RunRecord) -> float:
+def whole_seconds(record: AnyRecord) -> float:
     """Seconds of a whole run where they are recorded and in one piece, else those of its training."""
     whole = record.wall_s is not None and not record.training.resumed
     return record.wall_s if whole and record.wall_s is not None else record.training.wall_s

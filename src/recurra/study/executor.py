@@ -12,7 +12,8 @@ from typing import Protocol
 from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError
 from recurra.core.progress import Reporter, Task
-from recurra.models.names import PRESETS
+from recurra.data.configuration import DataConfig
+from recurra.models.names import LANGUAGE_PRESETS, PRESETS
 from recurra.study.claim import claim_folder
 from recurra.study.machine import Machine
 from recurra.study.plan import run_folder
@@ -126,10 +127,13 @@ def rough_weight(config: RunConfig) -> float:
     if config.model == LINEAR:
         return 0.0
     base = config.model_overrides.get("preset", config.model)
-    shape = {**PRESETS.get(base, PRESETS["recurrent"])[1], **config.model_overrides}
+    presets = {**PRESETS, **LANGUAGE_PRESETS}
+    shape = {**presets.get(base, PRESETS["recurrent"])[1], **config.model_overrides}
     outside = shape.get("num_prelude_layers", 0) + shape.get("num_coda_layers", 0)
     layers = shape["num_core_layers"] * shape["num_recurrences"] + outside
-    share = config.data.fraction * (config.data.tail_fraction if config.data.length_tail else 1.0)
+    share = config.data.fraction
+    if isinstance(config.data, DataConfig) and config.data.length_tail:
+        share *= config.data.tail_fraction
     return float(shape["hidden_size"] ** 2 * layers * config.protocol.max_epochs * share)
 
 

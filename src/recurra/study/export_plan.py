@@ -15,7 +15,7 @@ from typing import Any, Literal
 from recurra.core.environment import available_cores
 from recurra.core.files import read_json
 from recurra.core.progress import Reporter
-from recurra.core.record import RunRecord
+from recurra.core.record import AnyRecord, LanguageRunRecord, RunRecord
 from recurra.study.export_record import (
     ExportRequest,
     error_path,
@@ -69,7 +69,7 @@ class PlannedExport:
 
 
 def plan_exports(
-    spec: StudySpec, output: Path, runs: Sequence[tuple[RunConfig, RunRecord | None]]
+    spec: StudySpec, output: Path, runs: Sequence[tuple[RunConfig, AnyRecord | None]]
 ) -> list[PlannedExport]:
     """Returns every export that a study asks for: each of its requests for each Transformer.
 
@@ -84,7 +84,8 @@ def plan_exports(
     return [
         _look_at(output, config, record, request)
         for config, record in runs
-        if config.model != LINEAR
+        # A study of language models asks for none.
+        if config.model != LINEAR and not isinstance(record, LanguageRunRecord)
         for request in spec.exports
     ]
 

@@ -40,7 +40,7 @@ from recurra.study.export_record import (
 )
 from recurra.study.machine import Machine
 from recurra.study.plan import RUNS_NAME
-from recurra.study.run import accelerator_name
+from recurra.study.run_folder import accelerator_name
 from recurra.study.worker import end_with_parent
 
 WEIGHT_SUFFIXES = (".safetensors", ".onnx")

@@ -10,7 +10,7 @@ import numpy as np
 
 from recurra.core.configuration import override
 from recurra.core.errors import CheckpointError, ConfigurationError, did_you_mean
-from recurra.core.record import RECORD_NAME, AuditResult, read_record
+from recurra.core.record import RECORD_NAME, AuditResult, read_any_record
 from recurra.core.seeds import derive_seed
 from recurra.models.names import LANGUAGE_PRESET_NAMES, PRESET_NAMES
 
@@ -69,7 +69,7 @@ def _audit_preset(name: str, assignments: Sequence[str], seed: int) -> list[Audi
     torch.manual_seed(derive_seed(seed, "weights"))
     if name in LANGUAGE_PRESET_NAMES:
         language = RecurraForCausalLM(config).eval()
-        return [*_language_audits(language, seed), _declared(language, Task.LANGUAGE_MODELLING)]
+        return [*language_audits(language, seed), _declared(language, Task.LANGUAGE_MODELLING)]
     classifier = RecurraForSequenceClassification(config).eval()
     return [*_invariance(classifier, seed), _declared(classifier, Task.CLASSIFICATION)]
 
@@ -77,7 +77,7 @@ def _audit_preset(name: str, assignments: Sequence[str], seed: int) -> list[Audi
 def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
     from recurra.models.linear import LinearClassifier
 
-    record = read_record(folder)
+    record = read_any_record(folder)
     recorded = record.model.parameters
     if record.model.kind == "linear":
         linear = LinearClassifier.load(folder / "model")
@@ -118,7 +118,7 @@ def _audits_of_weights(folder: Path, seed: int) -> tuple[list[AuditResult], torc
         classifier = load_classifier_model(folder)
         return _invariance(classifier, seed), classifier
     language = load_language_model(folder)
-    return _language_audits(language, seed), language
+    return language_audits(language, seed), language
 
 
 def _invariance(model: torch.nn.Module, seed: int) -> list[AuditResult]:
@@ -132,7 +132,8 @@ def _invariance(model: torch.nn.Module, seed: int) -> list[AuditResult]:
     return audit_invariance(model, rows, pad_token_id=config.pad_token_id or 0, seed=seed)
 
 
-def _language_audits(model: torch.nn.Module, seed: int) -> list[AuditResult]:
+def language_audits(model: torch.nn.Module, seed: int) -> list[AuditResult]:
+    """Audits a causal language model: causality of every head and padding; of ours also the cache."""
     from recurra.evaluation.audits import audit_cache, audit_causality, audit_language_padding
     from recurra.models.language_modeling import RecurraForCausalLM
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from recurra.core.errors import CheckpointError
 from recurra.core.files import read_json
-from recurra.core.record import RunRecord, holds_record, read_record
+from recurra.core.record import AnyRecord, holds_record, read_any_record
 from recurra.study.claim import CONFIG_NAME
 from recurra.study.progress import RunProgress, read_progress
 from recurra.study.spec import RunConfig, StudySpec, expand
@@ -46,13 +46,13 @@ class PlannedRun:
     progress: RunProgress | None = None
 
     @cached_property
-    def record(self) -> RunRecord | None:
+    def record(self) -> AnyRecord | None:
         """The record of a run that is done, read when it is asked for.
 
         Raises:
             CheckpointError: If it cannot be trusted.
         """
-        return read_record(self.folder) if self.state in ("done", "refused") else None
+        return read_any_record(self.folder) if self.state in ("done", "refused") else None
 
 
 def plan_study(spec: StudySpec, output: Path) -> list[PlannedRun]:

@@ -8,10 +8,11 @@ from typing import Any
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError, RecurraError
-from recurra.core.record import read_record
+from recurra.core.record import read_any_record
 from recurra.data.corpora import load_dataset
 from recurra.data.tokenization import check_tokenizer
 from recurra.models.names import PRESETS
+from recurra.study.language_preflight import preflight_language
 from recurra.study.machine import Machine
 from recurra.study.spec import RunConfig
 from recurra.study.variants import LINEAR
@@ -32,14 +33,20 @@ def preflight(configs: Iterable[RunConfig], machine: Machine) -> None:
     label_names: dict[str, list[str]] = {}
     seen: set[str] = set()
     for config in configs:
+        if config.models_language:
+            key = content_hash([{**config.plain(), "seed": 0}])
+            if key not in seen:
+                preflight_language(config, machine)
+            seen.add(key)
+            continue
         data = content_hash([config.data.plain(), config.data_hash])
         if data not in label_names:
-            label_names[data] = load_dataset(config.data, machine.data_root).label_names
+            label_names[data] = load_dataset(config.labelled_data, machine.data_root).label_names
         model = content_hash([data, config.model, config.model_overrides])
         if config.model == LINEAR or model in seen:
             continue
         seen.add(model)
-        check_tokenizer(config.data, machine.data_root)
+        check_tokenizer(config.labelled_data, machine.data_root)
         # A preset as it stands is known to be good; looking at it would load transformers.
         if config.model_overrides:
             model_configuration(config, label_names[data], None)
@@ -76,9 +83,10 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
         "label2id": {name: index for index, name in names.items()},
     }
     result = preset(base, num_labels=len(names), **values)
-    if result.max_position_embeddings < config.data.max_length:
+    longest = config.labelled_data.max_length
+    if result.max_position_embeddings < longest:
         raise ConfigurationError(
-            f"max_length is {config.data.max_length}, the model takes at most {result.max_position_embeddings} tokens; "
+            f"max_length is {longest}, the model takes at most {result.max_position_embeddings} tokens; "
             "lower data.max_length or raise max_position_embeddings"
         )
     return result
@@ -87,6 +95,6 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
 def is_finished(config: RunConfig, folder: Path) -> bool:
     """Whether the folder holds the record of this very run."""
     try:
-        return read_record(folder).config_hash == config.config_hash
+        return read_any_record(folder).config_hash == config.config_hash
     except RecurraError:
         return False

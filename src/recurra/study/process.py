@@ -12,7 +12,7 @@ from pathlib import Path
 
 from recurra.core.errors import StorageError
 from recurra.core.files import write_json
-from recurra.core.record import RunRecord
+from recurra.core.record import AnyRecord
 from recurra.study.machine import Machine
 from recurra.study.plan import ERROR_NAME, look_at, read_reason
 from recurra.study.spec import RunConfig
@@ -26,7 +26,7 @@ class Outcome:
 
     config: RunConfig
     folder: Path
-    record: RunRecord | None
+    record: AnyRecord | None
     error: str | None = None
     exit_code: int = 0
 

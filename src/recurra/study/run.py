@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,12 @@ import torch
 import transformers
 
 from recurra.core.environment import available_cores, code_record, environment_record
-from recurra.core.files import FolderLock, read_json, storage_errors, write_json
+from recurra.core.files import FolderLock, read_json, write_json
 from recurra.core.memory import peak_memory_mib
 from recurra.core.progress import Reporter
 from recurra.core.record import (
     RECORD_NAME,
+    AnyRecord,
     AuditResult,
     LatencyRecord,
     MetricsRecord,
@@ -46,17 +45,23 @@ from recurra.models.names import PRESETS
 from recurra.models.quiet import quieten_libraries
 from recurra.study.auditing import data_audits
 from recurra.study.claim import claim_folder
+from recurra.study.language_run import execute_language, train_language
 from recurra.study.machine import Machine
 from recurra.study.preflight import model_configuration
+from recurra.study.run_folder import (
+    MODEL_NAME,
+    TRAINING_NAME,
+    accelerator_name,
+    leave_process_group,
+    save_model_folder,
+    speaks_for_all,
+)
 from recurra.study.spec import RunConfig
 from recurra.study.variants import LINEAR
 from recurra.training.fit import remove_checkpoints, started_by_torchrun, train_transformer
 
-MODEL_NAME = "model"
-TRAINING_NAME = "training.json"
 
-
-def execute_run(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> RunRecord | None:
+def execute_run(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> AnyRecord | None:
     """Executes a run, or takes it up where it was interrupted, or returns its record if it is done.
 
     Args:
@@ -76,17 +81,22 @@ def execute_run(config: RunConfig, folder: Path, machine: Machine, reporter: Rep
     quieten_libraries()
     code_record()  # remembers the commit that is loaded now: the checkout may move on during a long run
     torch.set_num_threads(machine.threads or available_cores())
-    if started_by_torchrun() and int(os.environ["RANK"]) > 0:
-        if (folder / RECORD_NAME).exists():
-            return None
-        _train(config, folder, machine, Reporter(quiet=True))
+    if not speaks_for_all():
+        if not (folder / RECORD_NAME).exists():
+            train = train_language if config.models_language else _train
+            train(config, folder, machine, Reporter(quiet=True))
         return None
     with FolderLock(folder):
         done = claim_folder(config, folder)
         if done is not None:
             reporter.say(f"{config.run_id}: already done")
             return done
-        return _execute(config, folder, machine, reporter)
+        execute = execute_language if config.models_language else _execute
+        record: AnyRecord = execute(config, folder, machine, reporter)
+        write_record(folder, record)
+        if not machine.keep_checkpoints:
+            remove_checkpoints(folder)
+        return record
 
 
 def _execute(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> RunRecord:
@@ -97,7 +107,7 @@ def _execute(config: RunConfig, folder: Path, machine: Machine, reporter: Report
         folder / MODEL_NAME,
         kind=model_record.kind,
         precision=config.precision,
-        max_length=config.data.max_length,
+        max_length=config.labelled_data.max_length,
     )
     classifier = Classifier(engine, dataset.label_names, batch_size=max(config.protocol.evaluation_batch_size, 64))
     metrics: dict[str, MetricsRecord] = {}
@@ -110,13 +120,14 @@ def _execute(config: RunConfig, folder: Path, machine: Machine, reporter: Report
         seen.append(audit_seen(dataset.splits["train"], split, logits.argmax(axis=1) == split.labels))
     audits = data_audits(dataset) + seen
     if isinstance(engine, TransformerEngine):
-        encoded = encode_split(dataset.splits[dataset.reported_splits[-1]], engine.tokenizer, config.data.max_length)
+        last = dataset.splits[dataset.reported_splits[-1]]
+        encoded = encode_split(last, engine.tokenizer, config.labelled_data.max_length)
         audits += audit_invariance(engine.model, encoded, pad_token_id=engine.model.config.pad_token_id or 0)
     latency: dict[str, LatencyRecord] = {}
     if machine.latency:
         reporter.stage(config.run_id, "timing")
         latency = time_classifier(classifier, dataset, config)
-    record = RunRecord(
+    return RunRecord(
         run_id=config.run_id,
         config=config.plain(),
         config_hash=config.config_hash,
@@ -134,25 +145,16 @@ def _execute(config: RunConfig, folder: Path, machine: Machine, reporter: Report
         latency=latency,
         audits=audits,
     )
-    write_record(folder, record)
-    if not machine.keep_checkpoints:
-        remove_checkpoints(folder)
-    return record
-
-
-def accelerator_name() -> str | None:
-    """Name of the accelerator, if there is one."""
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def _train(
     config: RunConfig, folder: Path, machine: Machine, reporter: Reporter
 ) -> tuple[TextDataset, TrainingRecord, ModelRecord, dict[str, Any]]:
     reporter.stage(config.run_id, "loading data")
-    dataset = load_dataset(config.data, machine.data_root)
+    dataset = load_dataset(config.labelled_data, machine.data_root)
     if config.model == LINEAR:
         return _train_linear(config, dataset, folder)
-    tokenizer = load_tokenizer(config.data, dataset, machine.data_root)
+    tokenizer = load_tokenizer(config.labelled_data, dataset, machine.data_root)
     transformers.set_seed(derive_seed(config.seed, "weights"))
     model = RecurraForSequenceClassification(model_configuration(config, dataset.label_names, len(tokenizer)))
     done = folder / TRAINING_NAME
@@ -169,34 +171,17 @@ def _train(
             precision=config.precision,
             reporter=reporter,
         )
-        if not started_by_torchrun() or int(os.environ["RANK"]) == 0:
-            tokenizer.model_max_length = config.data.max_length
-            _save(folder, lambda target: (model.save_pretrained(target), tokenizer.save_pretrained(target)))
+        if speaks_for_all():
+            tokenizer.model_max_length = config.labelled_data.max_length
+            save_model_folder(folder, lambda target: (model.save_pretrained(target), tokenizer.save_pretrained(target)))
             write_json(done, training.model_dump(mode="json"))
         if started_by_torchrun():
             leave_process_group()
     return dataset, training, _model_record(config, model, folder), describe_tokenizer(tokenizer)
 
 
-def leave_process_group() -> None:
-    """Ends the distributed part in order; a process that just exits can abort the others."""
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
-
-
 def _encode(dataset: TextDataset, name: str, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:
-    return encode_split(dataset.splits[name], tokenizer, config.data.max_length, machine.cache_dir)
-
-
-def _save(folder: Path, write: Any) -> None:
-    """Writes the model folder beside its place and renames it, so that it is whole or absent."""
-    target, temporary = folder / MODEL_NAME, folder / f".{MODEL_NAME}.part"
-    with storage_errors(target):
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        write(temporary)
-        shutil.rmtree(target, ignore_errors=True)
-        temporary.rename(target)
+    return encode_split(dataset.splits[name], tokenizer, config.labelled_data.max_length, machine.cache_dir)
 
 
 def _model_record(config: RunConfig, model: RecurraForSequenceClassification, folder: Path) -> ModelRecord:
@@ -208,7 +193,7 @@ def _model_record(config: RunConfig, model: RecurraForSequenceClassification, fo
         parameters=counts.total,
         embedding_parameters=counts.embeddings,
         non_embedding_parameters=counts.non_embedding,
-        flops_per_token=flops_per_token(model.config, config.data.max_length),
+        flops_per_token=flops_per_token(model.config, config.labelled_data.max_length),
         file_size_bytes=weights.stat().st_size if weights.exists() else 0,
         description=PRESETS[config.model][0] if config.model in PRESETS else "from a model file",
     )
@@ -227,7 +212,7 @@ def _train_linear(
         selection=(selection.texts, selection.labels),
     )
     wall_s = time.perf_counter() - start
-    _save(folder, linear.save)
+    save_model_folder(folder, linear.save)
     words = int(train.word_counts.sum())
     training = TrainingRecord(
         protocol=config.protocol.name,

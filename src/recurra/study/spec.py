@@ -8,14 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from recurra.core.configuration import Settings, content_hash, override, read_yaml
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import DataConfig
-from recurra.models.names import PRESET_NAMES
+from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.language.corpora import is_language_corpus
+from recurra.models.names import LANGUAGE_PRESET_NAMES, PRESET_NAMES
 from recurra.study.export_record import ExportRequest
 from recurra.study.questions import PRECISIONS, Contrast, PublishedReference
+from recurra.study.tasks import AnyDataConfig, check_task, leaks, models_language
 from recurra.study.variants import LINEAR, ModelEntry, ModelVariant
 from recurra.training.protocols import ProtocolConfig, load_protocol
 
@@ -26,13 +29,26 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 LINEAR_PROTOCOL = ProtocolConfig(name=LINEAR, learning_rate=1.0, batch_size=32, max_epochs=1)
 
 
+def _parse_data(value: Any) -> AnyDataConfig:
+    """Which of the two a mapping is, its corpus says; left to pydantic, messages would name both."""
+    if isinstance(value, DataConfig | LanguageDataConfig):
+        return value
+    name = value.get("name") if isinstance(value, Mapping) else None
+    if isinstance(name, str) and is_language_corpus(name):
+        return LanguageDataConfig.parse(value, source=f"data '{name}'")
+    return DataConfig.model_validate(value)
+
+
+DataEntry = Annotated[AnyDataConfig, BeforeValidator(_parse_data)]
+
+
 class RunConfig(Settings):
     """One run: a model, data, a protocol and a seed.
 
     Attributes:
         model: Name in tables: a preset, ``linear``, or the name of a model file.
         model_overrides: Keys of the model configuration on top of the preset; ``preset`` names another base.
-        data: What to train and test on.
+        data: What to train and test on: labelled rows, or running text for a language model.
         data_hash: Hash of the user's files, so that a changed file is a changed run.
         protocol: How to train.
         seed: Seed of weights, batch order and dropout. The data have their own ``split_seed``.
@@ -41,11 +57,38 @@ class RunConfig(Settings):
 
     model: str
     model_overrides: dict[str, Any] = Field(default_factory=dict)
-    data: DataConfig
+    data: DataEntry
     data_hash: str | None = None
     protocol: ProtocolConfig
     seed: Seed = 0
     precision: Precision = "fp32"
+
+    def model_post_init(self, _: object) -> None:
+        """Checks that model and data belong together."""
+        check_task(self.model, self.model_overrides, self.data)
+
+    @property
+    def models_language(self) -> bool:
+        """Whether it trains a language model."""
+        return models_language(self.model, self.model_overrides)
+
+    @property
+    def label(self) -> str:
+        """The model's name where it is shown; that of a language model that reads the future says so."""
+        unsaid = "leaks" not in self.model and leaks(self.model, self.model_overrides)
+        return f"{self.model}-leaks" if unsaid else self.model
+
+    @property
+    def labelled_data(self) -> DataConfig:
+        """The data of a classifier."""
+        assert isinstance(self.data, DataConfig)
+        return self.data
+
+    @property
+    def text_data(self) -> LanguageDataConfig:
+        """The data of a language model."""
+        assert isinstance(self.data, LanguageDataConfig)
+        return self.data
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copies with changes; what was derived from the old values is derived anew."""
@@ -63,7 +106,7 @@ class RunConfig(Settings):
     def run_id(self) -> str:
         """Readable and unique: data, protocol, part, model, training protocol, seed, and the hash's first digits."""
         data = Path(self.data.name).stem if self.data_hash else self.data.name
-        parts = [data, self.data.protocol or "default", *filter(None, [self.data.part]), self.model]
+        parts = [data, self.data.reading, *filter(None, [self.data.part]), self.label]
         if self.model != LINEAR:
             parts += [self.protocol.name, f"s{self.seed}"]
         slug = "-".join("".join(c if c.isalnum() or c in "._" else "-" for c in part) for part in parts)
@@ -71,12 +114,12 @@ class RunConfig(Settings):
 
 
 class StudySpec(Settings):
-    """A study: every combination of data, models, protocols and seeds.
+    """A study: every combination of data, models, protocols and seeds, of classifiers or of language models.
 
     Attributes:
         name: Short name; the report's file name and heading.
         title: Heading of the report; the name if empty.
-        data: Corpora or files.
+        data: Corpora or files; all labelled or all running text.
         models: Presets, ``linear``, model files, or variants written out; see `recurra.study.variants.ModelVariant`.
         protocols: Training protocols by name or file.
         protocol_overrides: ``key=value`` on top of each protocol.
@@ -89,7 +132,7 @@ class StudySpec(Settings):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)
     title: str = ""
-    data: list[DataConfig] = Field(min_length=1)
+    data: list[DataEntry] = Field(min_length=1)
     models: list[ModelEntry] = Field(min_length=1)
     protocols: list[str] = Field(default=["paper"], min_length=1)
     protocol_overrides: list[str] = Field(default_factory=list)
@@ -121,17 +164,31 @@ class StudySpec(Settings):
 
     @field_validator("data")
     @classmethod
-    def _no_data_twice(cls, values: list[DataConfig]) -> list[DataConfig]:
+    def _no_data_twice(cls, values: list[AnyDataConfig]) -> list[AnyDataConfig]:
+        if len({type(value) for value in values}) > 1:
+            raise ValueError("labelled data and running text are two studies; write a file for each")
         for index, value in enumerate(values):
             if value in values[:index]:
                 raise ValueError(f"'{value.name}' stands there twice with the same settings; name each once")
         return values
 
     @model_validator(mode="after")
+    def _of_one_task(self) -> Self:
+        for key in ("exports", "published") if self.models_language else ():
+            if getattr(self, key):
+                raise ValueError(f"'{key}' is for classifiers, and this study trains language models; leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _contrasts_are_in_the_study(self) -> Self:
         for contrast in self.contrasts:
             contrast.check([model_name(model) for model in self.models], self.precisions)
         return self
+
+    @property
+    def models_language(self) -> bool:
+        """Whether it trains language models."""
+        return isinstance(self.data[0], LanguageDataConfig)
 
     @property
     def precisions(self) -> list[str]:
@@ -160,14 +217,15 @@ def resolve_model(name: str | ModelVariant) -> tuple[str, dict[str, Any]]:
     """
     if isinstance(name, ModelVariant):
         return name.name, name.overrides
-    if name == LINEAR or name in PRESET_NAMES:
+    presets = PRESET_NAMES + LANGUAGE_PRESET_NAMES
+    if name == LINEAR or name in presets:
         return name, {}
     if Path(name).suffix in {".yaml", ".yml"}:
         return Path(name).stem, read_yaml(name)
-    raise ConfigurationError(unknown("model", name, [LINEAR, *PRESET_NAMES, "a .yaml file"]))
+    raise ConfigurationError(unknown("model", name, [LINEAR, *presets, "a .yaml file"]))
 
 
-def file_hash(data: DataConfig) -> str | None:
+def file_hash(data: AnyDataConfig) -> str | None:
     """Hash of the files that a user's data come from, or none for a corpus by name."""
     paths = [Path(name) for name in (data.name, data.validation, data.test) if name]
     if not paths[0].is_file():
@@ -182,7 +240,7 @@ def file_hash(data: DataConfig) -> str | None:
 
 def make_run(
     model: str | ModelVariant,
-    data: DataConfig,
+    data: AnyDataConfig,
     protocol: ProtocolConfig,
     *,
     seed: int,
@@ -208,7 +266,7 @@ def make_run(
 
 def expand(spec: StudySpec) -> list[RunConfig]:
     """Returns all runs of a study, cheap controls first, then seed by seed so that early results cover every model."""
-    protocols = [load_protocol(name, spec.protocol_overrides) for name in spec.protocols]
+    protocols = [load_protocol(name, spec.protocol_overrides, language=spec.models_language) for name in spec.protocols]
     models = sorted(spec.models, key=lambda name: name != LINEAR)
     # Checked and, for files, hashed once; the seeds were checked with the study.
     checked = [

@@ -8,9 +8,10 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 
 from recurra.core.configuration import Settings
 from recurra.core.errors import ConfigurationError, did_you_mean, unknown
-from recurra.models.names import MODEL_KEYS, PRESET_NAMES
+from recurra.models.names import LANGUAGE_PRESET_NAMES, MODEL_KEYS, PRESET_NAMES
 
 LINEAR = "linear"
+_PRESET_NAMES = PRESET_NAMES + LANGUAGE_PRESET_NAMES
 
 
 class ModelVariant(Settings):
@@ -32,15 +33,15 @@ class ModelVariant(Settings):
     @field_validator("name")
     @classmethod
     def _own_name(cls, value: str) -> str:
-        if value == LINEAR or value in PRESET_NAMES:
+        if value == LINEAR or value in _PRESET_NAMES:
             raise ValueError("that is a preset's name; give the variant a name of its own")
         return value
 
     @field_validator("preset")
     @classmethod
     def _known_preset(cls, value: str) -> str:
-        if value not in PRESET_NAMES:
-            raise ValueError(unknown("preset", value, PRESET_NAMES))
+        if value not in _PRESET_NAMES:
+            raise ValueError(unknown("preset", value, _PRESET_NAMES))
         return value
 
     @model_validator(mode="after")

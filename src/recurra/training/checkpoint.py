@@ -25,6 +25,7 @@ from recurra.core.files import storage_errors, write_text
 MARKER_NAME = "complete.json"
 OPTIMIZER_NAME = "optimizer.safetensors"
 SCHEDULE_NAME = "schedule.json"
+SCALER_NAME = "scaler.json"
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
@@ -84,7 +85,7 @@ def load_optimizer(path: Path) -> dict[str, Any]:
 
 
 def save_schedule(path: Path, state: Mapping[str, Any]) -> None:
-    """Writes a learning-rate schedule's ``state_dict`` (infinities allowed: plateau schedules start at one)."""
+    """Writes the ``state_dict`` of a schedule or a loss scaler (infinities allowed: plateau schedules start at one)."""
     write_text(path, json.dumps(state) + "\n")
 
 

@@ -27,6 +27,7 @@ from recurra.training.vocabulary import reachable_vocabulary
 
 CHECKPOINTS_NAME = "checkpoints"
 HISTORY_NAME = "history.jsonl"
+ONE_CYCLE = "onecycle"
 
 
 def train_transformer(
@@ -76,20 +77,21 @@ def train_transformer(
             compute_metrics=_accuracy,
             collator=Collator(model.config.pad_token_id or 0),
             data_seed=derive_seed(seed, "order"),
-            callbacks=[HistoryCallback(folder / HISTORY_NAME, task), *_early_stopping(protocol)],
+            one_cycle=protocol.schedule == ONE_CYCLE,
+            callbacks=[HistoryCallback(folder / HISTORY_NAME, task), *early_stopping(protocol)],
         )
         # Prints to standard output, which belongs to the command's own result.
         trainer.remove_callback(PrinterCallback)
-        resumed = _train_or_resume(trainer, folder / CHECKPOINTS_NAME, protocol, reporter)
+        resumed = train_or_resume(trainer, folder / CHECKPOINTS_NAME, protocol, reporter)
     record = _record(trainer, train, protocol, resumed=int(resumed))
-    # A trainer that still lives when the process group ends can abort the process.
     trainer.callback_handler.callbacks.clear()
     del trainer
+    # A trainer that still lives when the process group ends can abort the process.
     gc.collect()
     return record
 
 
-def _train_or_resume(trainer: RecurraTrainer, folder: Path, protocol: ProtocolConfig, reporter: Reporter) -> bool:
+def train_or_resume(trainer: RecurraTrainer, folder: Path, protocol: ProtocolConfig, reporter: Reporter) -> bool:
     """Trains from the last complete checkpoint if there is one; returns whether there was."""
     checkpoint = latest_checkpoint(folder)
     if checkpoint is None:
@@ -117,6 +119,8 @@ def training_arguments(protocol: ProtocolConfig, folder: Path, *, seed: int, pre
         "cosine": ("cosine", {}),
         "linear": ("linear", {}),
         "constant": ("constant_with_warmup", {}),
+        # Made by our trainer.
+        ONE_CYCLE: ("constant", {}),
     }
     schedule, schedule_arguments = schedules[protocol.schedule]
     on_accelerator = torch.cuda.is_available()
@@ -128,9 +132,11 @@ def training_arguments(protocol: ProtocolConfig, folder: Path, *, seed: int, pre
         num_train_epochs=protocol.max_epochs,
         learning_rate=protocol.learning_rate,
         weight_decay=protocol.weight_decay,
+        adam_beta1=protocol.adam_betas[0],
+        adam_beta2=protocol.adam_betas[1],
         lr_scheduler_type=schedule,
         lr_scheduler_kwargs=schedule_arguments,
-        warmup_steps=0 if protocol.schedule == "plateau" else protocol.warmup_ratio,
+        warmup_steps=0 if protocol.schedule in ("plateau", ONE_CYCLE) else protocol.warmup_ratio,
         max_grad_norm=protocol.max_grad_norm,
         label_smoothing_factor=protocol.label_smoothing,
         optim="adamw_torch_fused",
@@ -161,7 +167,8 @@ def started_by_torchrun() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def _early_stopping(protocol: ProtocolConfig) -> list[EarlyStoppingCallback]:
+def early_stopping(protocol: ProtocolConfig) -> list[EarlyStoppingCallback]:
+    """The callback that stops early, if the protocol wants it."""
     if protocol.early_stopping_patience == 0:
         return []
     return [EarlyStoppingCallback(protocol.early_stopping_patience, protocol.early_stopping_threshold)]

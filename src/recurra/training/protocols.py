@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from recurra.core.configuration import Settings, override
 from recurra.core.errors import ConfigurationError, unknown
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class ProtocolConfig(Settings):
@@ -22,8 +24,11 @@ class ProtocolConfig(Settings):
         gradient_accumulation: Micro-batches an optimiser step; ``batch_size`` must be a multiple.
         max_epochs: Passes over the training split at most.
         weight_decay: Decoupled weight decay of all weights but biases and norms.
-        schedule: ``plateau`` halves after epochs without improvement; the others run over all steps.
-        warmup_ratio: Share of all steps with a rising learning rate (not for ``plateau``).
+        adam_betas: Decays of AdamW's two moments.
+        schedule: ``plateau`` halves after epochs without improvement; the others run over all steps. ``onecycle`` rises
+            from a 25th for 30 % of the steps and falls to almost nothing, both along a cosine (Smith and Topin 2018, as
+            PyTorch has it; the moments' decays stay as they are).
+        warmup_ratio: Share of all steps with a rising learning rate (not for ``plateau`` and ``onecycle``).
         plateau_factor: Factor of the plateau schedule.
         plateau_patience: Epochs without improvement of the selection loss that the plateau schedule waits for.
         early_stopping_patience: Epochs without improvement after which training stops; 0 never stops early.
@@ -33,13 +38,17 @@ class ProtocolConfig(Settings):
         evaluation_batch_size: Batch size of evaluation and of the second latency figure.
     """
 
+    # Added after runs had been recorded: at their defaults they are left out, so that old runs keep their identity.
+    LATER_KEYS: ClassVar[frozenset[str]] = frozenset({"adam_betas"})
+
     name: str
     learning_rate: float = Field(gt=0, le=1)
     batch_size: int = Field(ge=1, le=65536)
     gradient_accumulation: int = Field(default=1, ge=1)
     max_epochs: int = Field(ge=1, le=10_000)
     weight_decay: float = Field(default=0.01, ge=0)
-    schedule: Literal["plateau", "cosine", "linear", "constant"] = "cosine"
+    adam_betas: tuple[Decay, Decay] = (0.9, 0.999)
+    schedule: Literal["plateau", "cosine", "linear", "constant", "onecycle"] = "cosine"
     warmup_ratio: float = Field(default=0.0, ge=0, lt=1)
     plateau_factor: float = Field(default=0.5, gt=0, lt=1)
     plateau_patience: int = Field(default=2, ge=0)
@@ -56,6 +65,12 @@ class ProtocolConfig(Settings):
                 f"'gradient_accumulation' is {self.gradient_accumulation}: must divide batch_size {self.batch_size}"
             )
 
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        unused = {key for key in self.LATER_KEYS if getattr(self, key) == fields[key].default}
+        return {key: value for key, value in handler(self).items() if key not in unused}
+
 
 PROTOCOLS: dict[str, ProtocolConfig] = {
     # Guo et al., section 5.1; the weight decay is AdamW's own default, which the papers do not mention.
@@ -68,18 +83,51 @@ PROTOCOLS: dict[str, ProtocolConfig] = {
     ),
 }
 
+LANGUAGE_PROTOCOLS: dict[str, ProtocolConfig] = {
+    # CRT-Deep, section 4: micro-batches of 2, 8 of them a step. Its 50,000 lines are a matter of the data.
+    "paper": ProtocolConfig(
+        name="paper", learning_rate=3e-4, batch_size=16, gradient_accumulation=8, max_epochs=10, weight_decay=0.01,
+        adam_betas=(0.9, 0.95), schedule="onecycle", early_stopping_patience=0, max_grad_norm=1.0,
+        evaluation_batch_size=8,
+    ),
+    # For crt-tiny and crt-small, blocks of 128 or 256 tokens, on a corpus that is seen a few times.
+    "tuned": ProtocolConfig(
+        name="tuned", learning_rate=2e-3, batch_size=16, max_epochs=3, weight_decay=0.1, adam_betas=(0.9, 0.95),
+        schedule="cosine", warmup_ratio=0.05, early_stopping_patience=0, evaluation_batch_size=16,
+    ),
+}  # fmt: skip
 
-def load_protocol(name: str, overrides: Iterable[str] = ()) -> ProtocolConfig:
+
+def load_protocol(name: str, overrides: Iterable[str] = (), *, language: bool = False) -> ProtocolConfig:
     """Returns a protocol by name or from a YAML file, with ``key=value`` overrides applied.
+
+    Args:
+        name: A protocol of the task, or a file.
+        overrides: Changes to it.
+        language: Whether a language model is trained: its protocols have the same names and other values.
 
     Raises:
         ConfigurationError: If there is no such protocol or file, or a value is impossible.
     """
     overrides = list(overrides)
-    if name in PROTOCOLS:
+    known = LANGUAGE_PROTOCOLS if language else PROTOCOLS
+    if name in known:
         if not overrides:
-            return PROTOCOLS[name]
-        return ProtocolConfig.parse(override(PROTOCOLS[name].plain(), overrides), source=f"protocol '{name}'")
+            return known[name]
+        return ProtocolConfig.parse(override(known[name].plain(), overrides), source=f"protocol '{name}'")
     if Path(name).suffix in {".yaml", ".yml"}:
         return ProtocolConfig.load(name, overrides)
-    raise ConfigurationError(unknown("protocol", name, [*PROTOCOLS, "a .yaml file"]))
+    raise ConfigurationError(unknown("protocol", name, [*known, "a .yaml file"]))
+
+
+def check_language_protocol(protocol: ProtocolConfig) -> None:
+    """Refuses what a protocol asks for and the training of a language model does not do.
+
+    Raises:
+        ConfigurationError: For label smoothing.
+    """
+    if protocol.label_smoothing:
+        raise ConfigurationError(
+            f"'label_smoothing' is {protocol.label_smoothing}: a language model's loss is the plain cross-entropy, "
+            "from which perplexity follows; allowed: 0"
+        )

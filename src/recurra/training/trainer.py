@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_model
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from recurra.core.errors import RunError
 from recurra.core.files import storage_errors, write_text
 from recurra.core.progress import Task
-from recurra.data.batching import Collator, LengthGroupedBatchSampler, sorted_batches
+from recurra.data.batching import LengthGroupedBatchSampler, sorted_batches
 from recurra.data.encoding import EncodedSplit
 from recurra.training.checkpoint import (
     OPTIMIZER_NAME,
+    SCALER_NAME,
     SCHEDULE_NAME,
     load_optimizer,
     load_random_state,
@@ -31,6 +34,9 @@ from recurra.training.checkpoint import (
     save_random_state,
     save_schedule,
 )
+
+Entry = dict[str, Any]
+History = Callable[[TrainerState], list[Entry]]
 
 
 class FixedBatches:
@@ -51,11 +57,21 @@ class FixedBatches:
 
 
 class RecurraTrainer(Trainer):
-    """Trains on `EncodedSplit`s in length-grouped batches; checkpoints hold no pickle."""
+    """Trains on rows with ``lengths`` in length-grouped batches; checkpoints hold no pickle.
 
-    def __init__(self, *, collator: Collator, data_seed: int, **arguments: Any) -> None:
+    Args:
+        collator: Makes batches of rows.
+        data_seed: Seed of the batch order.
+        one_cycle: Whether the learning rate follows PyTorch's one-cycle schedule, which transformers does not have.
+        arguments: Of the Trainer.
+    """
+
+    def __init__(
+        self, *, collator: Callable[..., Any], data_seed: int, one_cycle: bool = False, **arguments: Any
+    ) -> None:
         super().__init__(data_collator=collator, **arguments)
         self._data_seed = data_seed
+        self._one_cycle = one_cycle
         self._epoch_started = time.perf_counter()
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -72,6 +88,17 @@ class RecurraTrainer(Trainer):
     def _loader(self, split: EncodedSplit, sampler: Any) -> DataLoader[Any]:
         pin = self.args.dataloader_pin_memory
         return DataLoader(split, batch_sampler=sampler, collate_fn=self.data_collator, pin_memory=pin)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The schedule of the learning rate over all steps."""
+        if self._one_cycle and vars(self)["lr_scheduler"] is None:
+            self.lr_scheduler = OneCycleLR(
+                optimizer or self.optimizer,
+                max_lr=self.args.learning_rate,
+                total_steps=num_training_steps,
+                cycle_momentum=False,
+            )
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def restore_finished(self, checkpoint: Path) -> None:
         """Takes up the state and the best weights of a training that had ended at ``checkpoint``."""
@@ -115,6 +142,16 @@ class RecurraTrainer(Trainer):
             self.optimizer.load_state_dict(load_optimizer(Path(checkpoint) / OPTIMIZER_NAME))
             self.lr_scheduler.load_state_dict(load_schedule(Path(checkpoint) / SCHEDULE_NAME))
 
+    def _save_scaler(self, output_dir: str) -> None:
+        scaler = getattr(self.accelerator, "scaler", None)
+        if scaler is not None and self.args.should_save:
+            save_schedule(Path(output_dir) / SCALER_NAME, scaler.state_dict())
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        scaler = getattr(self.accelerator, "scaler", None)
+        if checkpoint is not None and scaler is not None:
+            scaler.load_state_dict(load_schedule(Path(checkpoint) / SCALER_NAME))
+
     def _save_rng_state(self, output_dir: str) -> None:
         save_random_state(Path(output_dir), self.args.process_index)
 
@@ -135,11 +172,22 @@ class RecurraTrainer(Trainer):
 
 
 class HistoryCallback(TrainerCallback):
-    """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite."""
+    """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite.
 
-    def __init__(self, path: Path, task: Task) -> None:
+    Args:
+        path: The file.
+        task: What is shown while it runs.
+        read: Makes an entry an epoch of the Trainer's state; none takes that of a classifier.
+        tell: Says what an entry shows besides the losses; none takes the accuracy.
+    """
+
+    def __init__(
+        self, path: Path, task: Task, *, read: History | None = None, tell: Callable[[Entry], str] | None = None
+    ) -> None:
         self.path = path
         self.task = task
+        self.read = read or history_of
+        self.tell = tell or (lambda entry: f"accuracy {entry['validation_accuracy']:.4f}")
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Takes up a resumed state; its best checkpoint is looked for in this folder, which may have moved."""
@@ -153,7 +201,7 @@ class HistoryCallback(TrainerCallback):
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Writes the history so far; it is taken from the Trainer's state, so that a resumed run has all of it."""
-        history = history_of(state)
+        history = self.read(state)
         if history and not np.isfinite(history[-1]["train_loss"] + history[-1]["validation_loss"]):
             raise RunError(
                 f"the loss is not finite in epoch {history[-1]['epoch']}; lower learning_rate "
@@ -165,19 +213,29 @@ class HistoryCallback(TrainerCallback):
             last = history[-1]
             self.task.reporter.say(
                 f"  epoch {last['epoch']}: train loss {last['train_loss']:.4f}, "
-                f"selection loss {last['validation_loss']:.4f}, accuracy {last['validation_accuracy']:.4f}, "
+                f"selection loss {last['validation_loss']:.4f}, {self.tell(last)}, "
                 f"{last['wall_s']:.0f} s"
             )
 
 
-def _json_line(entry: dict[str, float]) -> str:
+def _json_line(entry: Entry) -> str:
     return json.dumps(entry, allow_nan=False) + "\n"
 
 
-def history_of(state: TrainerState) -> list[dict[str, float]]:
-    """One entry an epoch from the Trainer's log: losses, selection accuracy, learning rate, wall seconds."""
-    history: list[dict[str, float]] = []
-    train: dict[str, float] = {}
+def history_of(state: TrainerState) -> list[Entry]:
+    """One entry an epoch of a classifier: losses, selection accuracy, learning rate, wall seconds."""
+    return read_history(state, lambda line: {"validation_accuracy": line["eval_accuracy"]})
+
+
+def read_history(state: TrainerState, measured: Callable[[Entry], Entry]) -> list[Entry]:
+    """One entry an epoch from the Trainer's log: losses, what else was measured, learning rate, wall seconds.
+
+    Args:
+        state: The Trainer's.
+        measured: Takes what else was measured out of the log's line of an evaluation.
+    """
+    history: list[Entry] = []
+    train: Entry = {}
     for line in state.log_history:
         if "loss" in line:
             train = line
@@ -187,7 +245,7 @@ def history_of(state: TrainerState) -> list[dict[str, float]]:
                     "epoch": round(line["epoch"]),
                     "train_loss": train.get("loss", float("nan")),
                     "validation_loss": line["eval_loss"],
-                    "validation_accuracy": line["eval_accuracy"],
+                    **measured(line),
                     "learning_rate": train.get("learning_rate", float("nan")),
                     "wall_s": line["epoch_wall_s"],
                 }

@@ -7,7 +7,10 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from recurra.core.configuration import Settings
+from recurra.data.configuration import percent
 
+# What people call the corpora whose data sets have a version in their name.
+ALIASES = {"wikitext-2": "wikitext-2-v1", "wikitext-103": "wikitext-103-v1"}
 PACKED = "packed"
 LINES = "lines"
 MODES = {
@@ -22,11 +25,13 @@ class LanguageDataConfig(Settings):
     """Names a text corpus. Where local copies lie (``data_root``) is a machine's matter and is passed apart.
 
     Attributes:
-        name: A corpus (``wikitext-2-v1``) or the path of a ``.txt`` file of the user.
+        name: A corpus (``wikitext-2-v1``, or ``wikitext-2`` for short) or the path of a ``.txt`` file of the user.
         mode: ``packed`` or ``lines``, see `MODES`.
         context: Tokens of a sample.
         min_characters: ``lines`` takes lines of more characters than this, without the white space around them.
         max_lines: ``lines`` takes so many of them from train, the first ones; None takes all. Other splits stay whole.
+        fraction: Share of the training text that is used: so many of its texts from the start, which keeps neighbours
+            together. Other splits stay whole, and a trained tokenizer sees this part only.
         validation: File of the user with validation text; cut off the first file if absent.
         test: File of the user with test text; cut off the first file if absent.
         tokenizer: ``gpt2`` (data root or public name), ``trained`` (byte-level BPE of the training split), or the path
@@ -39,6 +44,7 @@ class LanguageDataConfig(Settings):
     context: int = 1024
     min_characters: int = Field(default=50, ge=0)
     max_lines: int | None = Field(default=None, ge=1)
+    fraction: float = Field(default=1.0, gt=0, le=1)
     validation: str | None = None
     test: str | None = None
     tokenizer: str = "gpt2"
@@ -59,6 +65,26 @@ class LanguageDataConfig(Settings):
         if not value.strip():
             raise ValueError("must not be empty; give a name or a path")
         return value
+
+    @field_validator("name")
+    @classmethod
+    def _whole_name(cls, value: str) -> str:
+        return ALIASES.get(value, value)
+
+    @property
+    def reading(self) -> str:
+        """How the text becomes samples, in a word for names of runs: mode and context."""
+        return f"{self.mode}-{self.context}"
+
+    @property
+    def part(self) -> str:
+        """What sets this part of the corpus apart, for names of runs; empty for the corpus as it is."""
+        parts = []
+        if self.max_lines is not None:
+            parts.append(f"{self.max_lines}-lines")
+        if self.fraction != 1:
+            parts.append(f"train-{percent(self.fraction)}")
+        return "-".join(parts)
 
     @model_validator(mode="after")
     def _lines_only(self) -> Self:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
-from recurra.data.language.configuration import LanguageDataConfig
-from recurra.data.language.dataset import LanguageDataset
+from recurra.data.language.configuration import ALIASES, LanguageDataConfig
+from recurra.data.language.dataset import LanguageDataset, RunningText
 from recurra.data.language.sources import SOURCES, SPLITS
 from recurra.data.language.text_files import TEXT_FORMATS, load_text_files
 
 
 def is_language_corpus(name: str) -> bool:
     """Whether a name or file is text for language modelling, not a labelled corpus."""
-    return name in SOURCES or Path(name).suffix.lower() in TEXT_FORMATS
+    return name in SOURCES or name in ALIASES or Path(name).suffix.lower() in TEXT_FORMATS
 
 
 def load_language_dataset(
@@ -23,7 +24,7 @@ def load_language_dataset(
     """Loads the text that a configuration names.
 
     Args:
-        config: Corpus or file. Mode and context do not matter here.
+        config: Corpus or file, and the share of its training text. Mode and context do not matter here.
         data_root: Folder with local copies of public data, or None.
         splits: Splits that are needed; None takes all that are there.
 
@@ -44,7 +45,7 @@ def load_language_dataset(
                 f"unknown corpus '{config.name}'{did_you_mean(config.name, SOURCES)}; allowed: {', '.join(SOURCES)}, "
                 f"or the path of a text file ({', '.join(TEXT_FORMATS)})"
             )
-        return load_text_files(config, splits)
+        return _part_of(load_text_files(config, splits), config)
     given = [key for key in ("validation", "test") if getattr(config, key) is not None]
     if given:
         raise ConfigurationError(f"'{given[0]}' is for your own files; the corpus '{config.name}' has its own splits")
@@ -53,4 +54,15 @@ def load_language_dataset(
     absent = [name for name in SPLITS if name not in loaded]
     if splits is None and absent:
         notes.append(f"Not in the data root: {', '.join(absent)}; there: {', '.join(loaded)}.")
-    return LanguageDataset(config.name, source.unit, loaded, notes)
+    return _part_of(LanguageDataset(config.name, source.unit, loaded, notes), config)
+
+
+def _part_of(dataset: LanguageDataset, config: LanguageDataConfig) -> LanguageDataset:
+    """The data set with the wanted share of its training text."""
+    train = dataset.splits.get("train")
+    if config.fraction == 1 or train is None:
+        return dataset
+    kept = max(1, round(len(train) * config.fraction))
+    note = f"Of train the first {kept:,} of {len(train):,} {dataset.unit}s are used."
+    splits = {**dataset.splits, "train": RunningText("train", train.texts[:kept])}
+    return replace(dataset, splits=splits, notes=[*dataset.notes, note])

@@ -1,0 +1,131 @@
+"""The parts that records of all runs are made of, and what is common to them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Part(BaseModel):
+    """Base of every part of a record: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class AuditResult(Part):
+    """What one audit found.
+
+    Attributes:
+        name: For example ``leakage.normalised``.
+        status: ``passed``, ``failed``, ``measured`` (a figure to know, with no pass or fail), or ``skipped`` (then the
+            summary says why).
+        summary: One sentence for a reader, with the figure.
+        value: The figure that was judged, if there is one.
+        threshold: What it was judged against.
+        details: Everything else: counts a split, examples.
+    """
+
+    name: str
+    status: Literal["passed", "failed", "measured", "skipped"]
+    summary: str
+    value: float | None = None
+    threshold: float | None = None
+    details: dict[str, Any] = Field(default_factory=dict)
+
+
+class CodeRecord(Part):
+    """Which code ran."""
+
+    version: str
+    commit: str | None = None
+    dirty: bool | None = None
+
+
+class EnvironmentRecord(Part):
+    """Where it ran. ``precision`` is that of the matrix products: ``fp32``, ``bf16`` or ``fp16``."""
+
+    python: str
+    packages: dict[str, str]
+    platform: str
+    cpu: str
+    cores: int
+    threads: int
+    accelerator: str | None = None
+    precision: str = "fp32"
+
+
+class ModelRecord(Part):
+    """What was trained. ``kind`` is ``transformer`` or ``linear``; FLOPs are for one token of a forward pass."""
+
+    preset: str
+    kind: Literal["transformer", "linear"]
+    parameters: int
+    embedding_parameters: int
+    non_embedding_parameters: int
+    flops_per_token: float
+    file_size_bytes: int
+    description: str = ""
+
+
+class AnyTrainingRecord(Part):
+    """How the training went. ``best_epoch`` is the one whose weights were kept; peak memory is the process's."""
+
+    protocol: str
+    epochs: int
+    steps: int
+    best_epoch: int
+    wall_s: float
+    tokens_per_s: float
+    peak_memory_mib: float
+    resumed: int = 0
+
+
+class LatencyRecord(Part):
+    """Time a sample in milliseconds at one batch size, over ``samples`` real texts, after warm-up, synchronised.
+
+    ``median_ms`` and ``p90_ms`` are over batches, each divided by its size; ``mean_ms`` is total time by samples.
+    ``scope`` says what was timed: ``model`` (tokenised input to logits) or ``text`` (text to label).
+    """
+
+    batch_size: int
+    samples: int
+    median_ms: float
+    p90_ms: float
+    mean_ms: float
+    precision: str
+    threads: int
+    device: str
+    scope: Literal["model", "text"] = "model"
+
+
+class AnyRunRecord(Part):
+    """What every record holds; `recurra.core.record` and `recurra.core.language_record` say of which types.
+
+    Attributes:
+        content_hash: SHA-256 of everything else in the file, set when it is written; none in records of schema 1.
+        task: What was trained.
+        wall_s: Seconds of the process that finished the run: training, evaluation, audits; none in schema 1.
+    """
+
+    schema_version: int
+    content_hash: str | None = None
+    task: str
+    run_id: str
+    config: dict[str, Any]
+    config_hash: str
+    seed: int
+    created: str
+    wall_s: float | None = None
+    code: CodeRecord
+    environment: EnvironmentRecord
+    data: Any
+    model: ModelRecord
+    training: Any
+    metrics: dict[str, Any]
+    latency: dict[str, LatencyRecord] = Field(default_factory=dict)
+    audits: list[AuditResult] = Field(default_factory=list)
+
+    def failed_audits(self) -> list[AuditResult]:
+        """The audits that failed."""
+        return [audit for audit in self.audits if audit.status == "failed"]

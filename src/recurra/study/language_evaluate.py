@@ -1,0 +1,138 @@
+"""Evaluating a finished run of a language model: on a split of its own corpus, or on a text file of the user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recurra.core.errors import ConfigurationError, DataError, unknown
+from recurra.core.language_record import LanguageMetricsRecord, LanguageRunRecord
+from recurra.core.record import RECORD_NAME, read_any_record, read_language_record
+from recurra.data.language.configuration import LINES, LanguageDataConfig
+from recurra.data.language.corpora import load_language_dataset
+from recurra.data.language.dataset import RunningText
+from recurra.data.language.preparation import encode_for
+from recurra.data.language.text_files import read_text_file
+from recurra.data.language.tokenization import is_lossless, read_language_tokenizer
+
+MODEL_FOLDER = "model"
+
+
+@dataclass(frozen=True)
+class LanguageEvaluation:
+    """Quality of a language model on some text.
+
+    Attributes:
+        run_id: The run.
+        label: The model's name for tables; that of a leaking one says so.
+        source: The split, or the file.
+        fingerprint: Of the text.
+        metrics: What was measured now.
+        recorded: What the run's record says of the same split, cut in the same way, if it has it.
+        precision: Precision of the matrix products.
+        lossless: Whether the tokenizer gives the text back.
+    """
+
+    run_id: str
+    label: str
+    source: str
+    fingerprint: str
+    metrics: LanguageMetricsRecord
+    recorded: LanguageMetricsRecord | None
+    precision: str
+    lossless: bool
+
+    def plain(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        return {
+            **vars(self),
+            "metrics": self.metrics.model_dump(mode="json"),
+            "recorded": None if self.recorded is None else self.recorded.model_dump(mode="json"),
+        }
+
+
+def is_language_run(folder: Path) -> bool:
+    """Whether a folder holds the record of a language model's run.
+
+    Raises:
+        CheckpointError: If it holds a record that cannot be trusted.
+    """
+    return (folder / RECORD_NAME).exists() and isinstance(read_any_record(folder), LanguageRunRecord)
+
+
+def evaluate_language_run(
+    run: Path,
+    *,
+    split: str | None = None,
+    data: Path | None = None,
+    stride: int | None = None,
+    data_root: Path | None = None,
+    cache_dir: Path | None = None,
+    precision: str | None = None,
+) -> LanguageEvaluation:
+    """Evaluates every head of a run's language model.
+
+    Args:
+        run: The run folder.
+        split: A split of the run's corpus; none takes the last that the run reports, usually ``test``.
+        data: A text file instead.
+        stride: Tokens from one window to the next; none gives blocks of the run's context.
+        data_root: Local copies of public data.
+        cache_dir: Cache of tokenised text.
+        precision: Precision to compute in; none takes the run's.
+
+    Raises:
+        CheckpointError: If the run is not finished or damaged.
+        ConfigurationError: If there is no such split, split and file are both named, or the stride cannot be.
+        DataError: If the text cannot be used, or is not that of the record any more.
+    """
+    from recurra.models.foreign import load_language_model
+    from recurra.models.inference import check_precision, default_device
+    from recurra.study.language_evaluation import measure_text
+
+    record = read_language_record(run)
+    config = LanguageDataConfig.parse(record.config["data"], source="record")
+    if split is not None and data is not None:
+        raise ConfigurationError(f"both the split '{split}' and the file '{data}' are given; give one of the two")
+    if data is None:
+        text = _own_split(record, config, split or record.data.reported_splits[-1], data_root)
+    else:
+        text = RunningText(str(data), read_text_file(data))
+    computed = precision or record.environment.precision
+    check_precision(computed)
+    tokenizer = read_language_tokenizer(run / MODEL_FOLDER)
+    lossless = is_lossless(tokenizer)
+    metrics = measure_text(
+        load_language_model(run / MODEL_FOLDER).to(default_device()),
+        encode_for(text, config, tokenizer, cache_dir),
+        context=config.context,
+        stride=stride,
+        packed=config.mode != LINES,
+        lossless=lossless,
+        precision=computed,
+    )
+    recorded = record.metrics.get(text.name) if data is None else None
+    return LanguageEvaluation(
+        run_id=record.run_id,
+        label=record.label,
+        source=text.name,
+        fingerprint=text.fingerprint,
+        metrics=metrics,
+        recorded=recorded if recorded is not None and recorded.stride == metrics.stride else None,
+        precision=computed,
+        lossless=lossless,
+    )
+
+
+def _own_split(record: LanguageRunRecord, config: LanguageDataConfig, name: str, data_root: Path | None) -> RunningText:
+    if name not in record.data.splits:
+        raise ConfigurationError(unknown(f"split of run '{record.run_id}'", name, record.data.splits))
+    found = load_language_dataset(config, data_root, [name]).splits[name]
+    recorded = record.data.splits[name].fingerprint
+    if found.fingerprint != recorded:
+        raise DataError(
+            f"split '{name}' of '{config.name}' is not what the run was recorded on (fingerprint {found.fingerprint}, "
+            f"recorded {recorded}): the text has changed; restore it, or evaluate a file with --data FILE"
+        )
+    return found

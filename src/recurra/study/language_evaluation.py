@@ -1,0 +1,77 @@
+"""Perplexities of a language model on the splits of a corpus or on a file, head by head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from recurra.core.language_record import FINAL_HEAD, HeadRecord, LanguageMetricsRecord
+from recurra.data.language.encoding import EncodedText
+from recurra.evaluation.perplexity import Perplexity, evaluate_perplexity
+
+if TYPE_CHECKING:
+    from recurra.models.configuration import RecurraConfig
+
+
+def head_names(config: RecurraConfig) -> list[str]:
+    """Names of all heads, ``exit-N`` after recurrence N, the final one last."""
+    return [*(f"exit-{number}" for number in config.exits), FINAL_HEAD]
+
+
+def measure_text(
+    model: Any,
+    encoded: EncodedText,
+    *,
+    context: int,
+    stride: int | None,
+    packed: bool,
+    lossless: bool,
+    precision: str,
+) -> LanguageMetricsRecord:
+    """Measures every head of a model on a text, each token once.
+
+    Args:
+        model: Ours.
+        encoded: The text.
+        context: Tokens that are read at once.
+        stride: Tokens from one window to the next; none gives blocks that do not overlap.
+        packed: Whether a text may read the texts before it.
+        lossless: Whether the tokens give the text back: if not, words and bytes are not what was predicted.
+        precision: Precision of the matrix products.
+
+    Raises:
+        ConfigurationError: For a context or stride that cannot be.
+        RunError: If the model gives what is not a number.
+    """
+    found = evaluate_perplexity(
+        model, encoded, context=context, stride=stride, packed=packed, precision=precision, exits=True
+    )
+    heads = _by_recurrence(found, model.config)
+    final = heads[FINAL_HEAD]
+    return LanguageMetricsRecord(
+        tokens=final.tokens,
+        words=final.words,
+        bytes=final.num_bytes,
+        context=context,
+        stride=context if stride is None else stride,
+        heads={name: _head_record(value, lossless=lossless) for name, value in heads.items()},
+    )
+
+
+def _by_recurrence(found: Mapping[str, Perplexity], config: RecurraConfig) -> dict[str, Perplexity]:
+    """The evaluation counts exits from 1 on; ours are called by the recurrence that they stand after."""
+    return dict(zip(head_names(config), found.values(), strict=True))
+
+
+def _head_record(value: Perplexity, *, lossless: bool) -> HeadRecord:
+    return HeadRecord(
+        loss=value.loss,
+        token_perplexity=_finite(value.token_perplexity),
+        word_perplexity=_finite(value.word_perplexity) if lossless else None,
+        bits_per_byte=value.bits_per_byte if lossless else None,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,193 @@
+"""One run of a language model: load, train, save, measure every head, audit."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from recurra.core.environment import code_record, environment_record
+from recurra.core.files import read_json, write_json
+from recurra.core.language_record import (
+    LanguageDataRecord,
+    LanguageMetricsRecord,
+    LanguageRunRecord,
+    LanguageSplitRecord,
+    LanguageTrainingRecord,
+)
+from recurra.core.progress import Reporter
+from recurra.core.record import ModelRecord
+from recurra.core.seeds import derive_seed
+from recurra.data.language.configuration import LINES
+from recurra.data.language.dataset import LanguageDataset
+from recurra.data.language.encoding import EncodedText
+from recurra.data.language.preparation import encode_for, make_samples
+from recurra.data.language.tokenization import is_lossless, load_language_tokenizer
+from recurra.data.vocabulary import describe_tokenizer
+from recurra.models.accounting import Task, count_parameters, flops_per_token
+from recurra.models.foreign import load_language_model
+from recurra.models.inference import default_device
+from recurra.models.language_modeling import RecurraForCausalLM
+from recurra.models.names import LANGUAGE_PRESETS
+from recurra.study.language_auditing import audit_trained
+from recurra.study.language_evaluation import measure_text
+from recurra.study.language_preflight import REPORTED_SPLITS, SELECTION_SPLIT, language_configuration, load_run_text
+from recurra.study.machine import Machine
+from recurra.study.run_folder import (
+    MODEL_NAME,
+    TRAINING_NAME,
+    accelerator_name,
+    leave_process_group,
+    save_model_folder,
+    speaks_for_all,
+)
+from recurra.study.spec import RunConfig
+from recurra.training.fit import started_by_torchrun
+from recurra.training.language_fit import train_language_model
+
+
+@dataclass(frozen=True)
+class TrainedLanguageModel:
+    """What a training leaves.
+
+    Attributes:
+        dataset: The text.
+        encoded: Its splits in tokens, as the run's mode takes them.
+        tokenizer: What the tokenizer is, for the record.
+        training: How it went.
+        model: What was trained.
+    """
+
+    dataset: LanguageDataset
+    encoded: dict[str, EncodedText]
+    tokenizer: dict[str, Any]
+    training: LanguageTrainingRecord
+    model: ModelRecord
+
+
+def execute_language(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> LanguageRunRecord:
+    """Trains, measures and audits in a folder that is held; what was done before an interruption is not done again.
+
+    Returns:
+        The record, to be written last.
+    """
+    started = time.perf_counter()
+    trained = train_language(config, folder, machine, reporter)
+    reporter.stage(config.run_id, "evaluating")
+    # As it was stored: what is measured is what others load.
+    model = load_language_model(folder / MODEL_NAME).to(default_device())
+    data = _data_record(config, trained)
+    metrics: dict[str, LanguageMetricsRecord] = {
+        name: measure_text(
+            model,
+            trained.encoded[name],
+            context=config.text_data.context,
+            stride=None,
+            packed=config.text_data.mode != LINES,
+            lossless=bool(trained.tokenizer["lossless"]),
+            precision=config.precision,
+        )
+        for name in data.reported_splits
+    }
+    reporter.stage(config.run_id, "auditing")
+    return LanguageRunRecord(
+        run_id=config.run_id,
+        config=config.plain(),
+        config_hash=config.config_hash,
+        seed=config.seed,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        wall_s=time.perf_counter() - started,
+        code=code_record(),
+        environment=environment_record(
+            threads=torch.get_num_threads(), precision=config.precision, accelerator=accelerator_name()
+        ),
+        data=data,
+        model=trained.model,
+        training=trained.training,
+        metrics=metrics,
+        audits=audit_trained(model, metrics, trained.dataset, config.text_data.min_characters, seed=config.seed),
+    )
+
+
+def train_language(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> TrainedLanguageModel:
+    """Trains a language model and saves it with its tokenizer, or takes up what an interrupted run left."""
+    reporter.stage(config.run_id, "loading data")
+    dataset = load_run_text(config, machine)
+    tokenizer = load_language_tokenizer(config.text_data, dataset, machine.data_root)
+    encoded = {
+        name: encode_for(split, config.text_data, tokenizer, machine.cache_dir)
+        for name, split in dataset.splits.items()
+    }
+    transformers.set_seed(derive_seed(config.seed, "weights"))
+    model = RecurraForCausalLM(language_configuration(config, len(tokenizer), tokenizer.eos_token_id))
+    done = folder / TRAINING_NAME
+    if done.exists() and (folder / MODEL_NAME).is_dir():
+        training = LanguageTrainingRecord.model_validate(read_json(done))
+    else:
+        training = train_language_model(
+            model.to(default_device()),
+            make_samples(encoded["train"], config.text_data),
+            make_samples(encoded[SELECTION_SPLIT], config.text_data),
+            config.protocol,
+            folder=folder,
+            seed=config.seed,
+            precision=config.precision,
+            reporter=reporter,
+            pad_token_id=tokenizer.eos_token_id,
+        )
+        if speaks_for_all():
+            tokenizer.model_max_length = config.text_data.context
+            save_model_folder(folder, lambda target: (model.save_pretrained(target), tokenizer.save_pretrained(target)))
+            write_json(done, training.model_dump(mode="json"))
+        if started_by_torchrun():
+            leave_process_group()
+    described = {**describe_tokenizer(tokenizer), "lossless": is_lossless(tokenizer)}
+    return TrainedLanguageModel(dataset, encoded, described, training, _model_record(config, model, folder))
+
+
+def _model_record(config: RunConfig, model: RecurraForCausalLM, folder: Path) -> ModelRecord:
+    counts = count_parameters(model.config, Task.LANGUAGE_MODELLING)
+    weights = folder / MODEL_NAME / "model.safetensors"
+    known = LANGUAGE_PRESETS.get(config.model)
+    return ModelRecord(
+        preset=config.label,
+        kind="transformer",
+        parameters=counts.total,
+        embedding_parameters=counts.embeddings,
+        non_embedding_parameters=counts.non_embedding,
+        flops_per_token=flops_per_token(model.config, config.text_data.context, Task.LANGUAGE_MODELLING),
+        file_size_bytes=weights.stat().st_size if weights.exists() else 0,
+        description=known[0] if known else "a preset with changes",
+    )
+
+
+def _data_record(config: RunConfig, trained: TrainedLanguageModel) -> LanguageDataRecord:
+    dataset, data = trained.dataset, config.text_data
+    samples = len(make_samples(trained.encoded["train"], data))
+    return LanguageDataRecord(
+        name=dataset.name,
+        unit=dataset.unit,
+        mode=data.mode,
+        context=data.context,
+        fingerprint=dataset.fingerprint,
+        selection_split=SELECTION_SPLIT,
+        reported_splits=[name for name in REPORTED_SPLITS if name in dataset.splits],
+        splits={
+            name: LanguageSplitRecord(
+                fingerprint=split.fingerprint,
+                texts=len(trained.encoded[name]),
+                words=trained.encoded[name].words,
+                bytes=trained.encoded[name].num_bytes,
+                tokens=len(trained.encoded[name].joined),
+                samples=samples if name == "train" else None,
+            )
+            for name, split in dataset.splits.items()
+        },
+        notes=dataset.notes,
+        tokenizer=trained.tokenizer,
+    )

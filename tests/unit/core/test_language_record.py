@@ -1,0 +1,84 @@
+"""Records of language models: what was written comes back, and no reader takes one task for the other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factories import RunFactory, leakage
+from language_records import language_record
+from recurra.core.errors import CheckpointError
+from recurra.core.record import (
+    SCHEMA_VERSION,
+    RunRecord,
+    holds_record,
+    read_any_record,
+    read_language_record,
+    read_record,
+    write_record,
+)
+from recurra.study.spec import RunConfig
+
+RESULTS = Path(__file__).parents[3] / "results"
+
+
+def test_a_record_comes_back_as_written(tmp_path: Path) -> None:
+    record = language_record()
+    path = write_record(tmp_path, record)
+    found = read_language_record(tmp_path)
+    assert found == record.model_copy(update={"content_hash": found.content_hash})
+    assert read_any_record(path) == found
+    assert (found.schema_version, found.task) == (SCHEMA_VERSION, "language modelling")
+    assert holds_record(tmp_path, record.config_hash) and not holds_record(tmp_path, "another")
+    assert found.metrics["test"].final.word_perplexity == record.metrics["test"].final.word_perplexity
+
+
+def test_a_changed_figure_is_found_out(tmp_path: Path) -> None:
+    path = write_record(tmp_path, language_record())
+    values = json.loads(path.read_text(encoding="utf-8"))
+    values["metrics"]["test"]["heads"]["final"]["word_perplexity"] = 1.08
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="was changed after it was written"):
+        read_language_record(tmp_path)
+
+
+def test_each_reader_refuses_the_other_task_in_one_line(tmp_path: Path) -> None:
+    write_record(tmp_path, language_record())
+    with pytest.raises(CheckpointError, match=r"a run of a language model, and a classifier is needed; .*evaluate"):
+        read_record(tmp_path)
+    rows = {"train": 40, "validation": 20, "test": 20}
+    classifier = RunFactory(tmp_path / "runs", rows=rows).run("baseline", audits=[leakage()])
+    assert isinstance(read_any_record(classifier), RunRecord)
+    with pytest.raises(CheckpointError, match="a run of a classifier, and a language model is needed"):
+        read_language_record(classifier)
+
+
+@pytest.mark.parametrize("key", ["task", "metrics.test.heads.final.losss", "data.modus"])
+def test_an_unknown_key_or_task_is_refused(key: str, tmp_path: Path) -> None:
+    path = write_record(tmp_path, language_record())
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    section = values
+    *parts, leaf = key.split(".")
+    for part in parts:
+        section = section[part]
+    section[leaf] = "translation"
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="is not a record of ours"):
+        read_any_record(tmp_path)
+
+
+def test_a_leaking_model_is_called_so_and_named_once() -> None:
+    assert language_record().label == "crt-tiny"
+    assert language_record(leaks=True).label == "crt-tiny (leaks)"
+    assert language_record(leaks=True, preset="crt-tiny-leaks").label == "crt-tiny-leaks"
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/runs/*/record.json")), ids=lambda path: path.parent.name)
+def test_keys_that_came_later_change_no_run_that_is_recorded(path: Path) -> None:
+    record = read_any_record(path)
+    config = RunConfig.parse(record.config)
+    assert (config.config_hash, config.run_id) == (record.config_hash, record.run_id)
+    assert config.plain() == record.config

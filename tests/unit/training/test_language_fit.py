@@ -1,0 +1,155 @@
+"""Training language models: what a step weighs, what an epoch reports, how the learning rate goes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from recurra.core.errors import ConfigurationError
+from recurra.core.language_record import LanguageTrainingRecord
+from recurra.core.progress import Reporter
+from recurra.data.language.encoding import EncodedText
+from recurra.data.language.samples import LanguageCollator, LineSamples, PackedBlocks
+from recurra.evaluation.perplexity import evaluate_perplexity
+from recurra.models.heads import weigh_losses
+from recurra.training.checkpoint import SCALER_NAME, load_optimizer
+from recurra.training.fit import CHECKPOINTS_NAME
+from recurra.training.language_fit import train_language_model
+from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS, ProtocolConfig, load_protocol
+from recurra.training.trainer import RecurraTrainer
+from tiny import language_model
+
+CONTEXT = 12
+
+
+def counting(texts: int = 40, seed: int = 0) -> EncodedText:
+    """Texts of different lengths that count upwards."""
+    dice = np.random.default_rng(seed)
+    pieces = [(np.arange(dice.integers(2, 14)) + dice.integers(0, 10)) % 10 + 1 for _ in range(texts)]
+    offsets = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])]).astype(np.int64)
+    return EncodedText(np.concatenate(pieces).astype(np.int32), offsets, 0, words=1, num_bytes=1)
+
+
+def fit(folder: Path, *, kind: Any = LineSamples, texts: int = 40, **values: Any) -> tuple[Any, LanguageTrainingRecord]:
+    protocol = ProtocolConfig(
+        **{
+            "name": "test", "learning_rate": 1e-2, "batch_size": 8, "max_epochs": 2, "early_stopping_patience": 0,
+            "evaluation_batch_size": 3, **values,
+        }
+    )  # fmt: skip
+    model = language_model(seed=0)
+    record = train_language_model(
+        model, kind(counting(texts), CONTEXT), kind(counting(24, seed=1), CONTEXT), protocol,
+        folder=folder, seed=0, precision="fp32", reporter=Reporter(quiet=True), pad_token_id=0,
+    )  # fmt: skip
+    return model, record
+
+
+def test_accumulated_lines_of_different_lengths_give_the_gradient_of_one_large_batch(tmp_path: Path) -> None:
+    gradients = []
+    for accumulation in (1, 4):
+        folder = tmp_path / str(accumulation)
+        # One step over all rows: the first moment is then a tenth of the gradient.
+        fit(folder, texts=8, max_epochs=1, gradient_accumulation=accumulation, max_grad_norm=0.0, weight_decay=0.0)
+        moments = load_optimizer(folder / CHECKPOINTS_NAME / "checkpoint-1" / "optimizer.safetensors")["state"]
+        gradients.append(torch.cat([moments[index]["exp_avg"].flatten() * 10 for index in sorted(moments)]))
+    model = language_model(seed=0)
+    batch = LanguageCollator(0, CONTEXT)(list(LineSamples(counting(8), CONTEXT)))
+    model(**batch).loss.backward()
+    norms = sorted(parameter.grad.norm().item() for parameter in model.parameters() if parameter.grad is not None)
+    assert gradients[0].norm() == pytest.approx(math.sqrt(sum(norm**2 for norm in norms)), rel=1e-4)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-5 * float(gradients[0].abs().max()))
+
+
+@pytest.mark.parametrize("kind", [LineSamples, PackedBlocks])
+def test_an_epoch_reports_the_mean_over_tokens_of_every_head(kind: Any, tmp_path: Path) -> None:
+    model, record = fit(tmp_path, kind=kind, max_epochs=1)
+    samples = kind(counting(24, seed=1), CONTEXT)
+    model.eval()
+    nats, tokens = torch.zeros(2, dtype=torch.float64), 0
+    with torch.no_grad():
+        for row in samples:
+            ids = torch.tensor(row["input_ids"][None].astype(np.int64))
+            nats += model(ids, labels=ids).exit_losses.double() * (ids.shape[1] - 1)
+            tokens += ids.shape[1] - 1
+    epoch = record.history[0]
+    assert list(epoch.validation_heads) == ["exit-1", "final"]
+    assert list(epoch.validation_heads.values()) == pytest.approx((nats / tokens).tolist(), rel=1e-5)
+    objective = weigh_losses(list(nats / tokens), model.config.exit_loss_weight)
+    assert epoch.validation_loss == pytest.approx(float(objective), rel=1e-5)
+
+
+def test_the_kept_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:
+    model, record = fit(tmp_path, max_epochs=4, learning_rate=0.1)
+    losses = [epoch.validation_loss for epoch in record.history]
+    assert record.best_epoch == 1 + int(np.argmin(losses)) and record.epochs == 4
+    found = evaluate_perplexity(model, counting(24, seed=1), context=CONTEXT, packed=False)["final"]
+    assert math.isfinite(found.loss)
+    lines = (tmp_path / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["validation_heads"] for line in lines] == [e.validation_heads for e in record.history]
+
+
+def test_the_papers_protocol_is_the_papers() -> None:
+    paper = LANGUAGE_PROTOCOLS["paper"]
+    assert (paper.adam_betas, paper.weight_decay, paper.max_grad_norm) == ((0.9, 0.95), 0.01, 1.0)
+    assert (paper.schedule, paper.learning_rate, paper.max_epochs) == ("onecycle", 3e-4, 10)
+    assert (paper.batch_size // paper.gradient_accumulation, paper.gradient_accumulation) == (2, 8)
+    assert load_protocol("paper", language=True) == paper != load_protocol("paper")
+
+
+def test_one_cycle_rises_for_three_tenths_and_falls_to_almost_nothing(tmp_path: Path) -> None:
+    seen: list[tuple[float, Any]] = []
+    original = torch.optim.AdamW.step
+
+    def step(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
+        group = optimizer.param_groups[0]
+        seen.append((group["lr"], tuple(group["betas"])))
+        return original(optimizer, *arguments, **keywords)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", step)
+        _, record = fit(tmp_path, schedule="onecycle", batch_size=1, adam_betas=(0.9, 0.95), max_epochs=1)
+    rates = [rate for rate, _ in seen]
+    assert len(rates) == record.steps == 40
+    # A 25th at first, the peak after 30 % of the steps, at the end a 250,000th.
+    assert rates[0] == pytest.approx(1e-2 / 25) and max(rates) == pytest.approx(1e-2)
+    assert int(np.argmax(rates)) == 11 and rates[-1] == pytest.approx(1e-2 / 25e4)
+    expected = [1e-2 / 25 + (1e-2 - 1e-2 / 25) * (1 - math.cos(math.pi * place / 11)) / 2 for place in range(12)]
+    assert rates[:12] == pytest.approx(expected)
+    assert {betas for _, betas in seen} == {(0.9, 0.95)}
+
+
+def test_label_smoothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"'label_smoothing' is 0.1: .*allowed: 0"):
+        fit(tmp_path, label_smoothing=0.1)
+
+
+def test_every_parameter_of_a_protocol_at_its_default_is_left_out_only_if_it_came_later() -> None:
+    assert "adam_betas" not in PROTOCOLS["paper"].plain()
+    assert LANGUAGE_PROTOCOLS["paper"].plain()["adam_betas"] == [0.9, 0.95]
+    assert ProtocolConfig.parse(LANGUAGE_PROTOCOLS["paper"].plain()) == LANGUAGE_PROTOCOLS["paper"]
+
+
+def test_the_state_of_a_loss_scaler_is_kept_without_pickle(tmp_path: Path) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(scaler=scaler), args=SimpleNamespace(should_save=True))
+    RecurraTrainer._save_scaler(trainer, str(tmp_path))
+    assert json.loads((tmp_path / SCALER_NAME).read_text(encoding="utf-8"))["scale"] == 1024.0
+    fresh = torch.amp.GradScaler("cpu", init_scale=2.0)
+    trainer.accelerator.scaler = fresh
+    RecurraTrainer._load_scaler(trainer, str(tmp_path))
+    assert fresh.state_dict() == scaler.state_dict()
+
+
+def test_checkpoints_hold_the_betas(tmp_path: Path) -> None:
+    fit(tmp_path, adam_betas=(0.8, 0.9))
+    newest = max((tmp_path / CHECKPOINTS_NAME).glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    groups = load_optimizer(newest / "optimizer.safetensors")["param_groups"]
+    assert all(tuple(group["betas"]) == (0.8, 0.9) for group in groups)
