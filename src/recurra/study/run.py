@@ -51,6 +51,7 @@ from recurra.study.preflight import model_configuration
 from recurra.study.spec import RunConfig
 from recurra.study.variants import LINEAR
 from recurra.training.fit import remove_checkpoints, started_by_torchrun, train_transformer
+from recurra.training.masking import MaskTokens
 
 MODEL_NAME = "model"
 TRAINING_NAME = "training.json"
@@ -168,6 +169,7 @@ def _train(
             seed=config.seed,
             precision=config.precision,
             reporter=reporter,
+            mask_tokens=MaskTokens.of(tokenizer) if config.protocol.hides_tokens else None,
         )
         if not started_by_torchrun() or int(os.environ["RANK"]) == 0:
             tokenizer.model_max_length = config.data.max_length

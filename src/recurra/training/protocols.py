@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from recurra.core.configuration import Settings, override
 from recurra.core.errors import ConfigurationError, unknown
@@ -31,7 +31,23 @@ class ProtocolConfig(Settings):
         max_grad_norm: Norm to which gradients are clipped; 0 does not clip.
         label_smoothing: Share of the target mass spread over all classes.
         evaluation_batch_size: Batch size of evaluation and of the second latency figure.
+        selection: What chooses the epoch, early stopping too: ``loss`` (the lowest) or ``accuracy`` (the highest) of
+            the selection split.
+        token_dropout: Share of the tokens that read as ``[MASK]`` in training, anew at every step; never special tokens
+            or padding. Above 0, tokens that the training split lacks read as ``[MASK]`` afterwards (`recurra.training.
+            masking`).
+        weight_averaging: Decay of a moving average of the weights, a step; what is evaluated, chosen and saved is then
+            the average (`recurra.training.averaging`). 0 averages nothing.
+        pretraining_epochs: Passes of masked-token prediction over the training split's texts, without their labels,
+            before anything else (`recurra.training.pretraining`).
+        pretraining_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.
     """
+
+    # Keys that are younger than the first records. At their defaults they are left out of the plain values, so that
+    # configurations that lack them keep their hash, and records that lack them their identity.
+    _LATER: ClassVar[frozenset[str]] = frozenset(
+        {"selection", "token_dropout", "weight_averaging", "pretraining_epochs", "pretraining_learning_rate"}
+    )
 
     name: str
     learning_rate: float = Field(gt=0, le=1)
@@ -48,12 +64,39 @@ class ProtocolConfig(Settings):
     max_grad_norm: float = Field(default=1.0, ge=0)
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     evaluation_batch_size: int = Field(default=32, ge=1, le=65536)
+    selection: Literal["loss", "accuracy"] = "loss"
+    token_dropout: float = Field(default=0.0, ge=0, lt=1)
+    weight_averaging: float = Field(default=0.0, ge=0, lt=1)
+    pretraining_epochs: int = Field(default=0, ge=0, le=10_000)
+    pretraining_learning_rate: float | None = Field(default=None, gt=0, le=1)
+
+    @property
+    def hides_tokens(self) -> bool:
+        """Whether training needs to know which token hides others."""
+        return self.token_dropout > 0 or self.pretraining_epochs > 0
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        return {
+            key: value for key, value in handler(self).items() if key not in self._LATER or value != fields[key].default
+        }
 
     def model_post_init(self, _: object) -> None:
         """Checks what depends on two keys."""
         if self.batch_size % self.gradient_accumulation:
             raise ConfigurationError(
                 f"'gradient_accumulation' is {self.gradient_accumulation}: must divide batch_size {self.batch_size}"
+            )
+        if self.selection == "accuracy" and self.schedule == "plateau":
+            raise ConfigurationError(
+                "'selection' is accuracy: the plateau schedule waits for the loss; take selection=loss, "
+                "or another schedule"
+            )
+        if self.pretraining_learning_rate is not None and self.pretraining_epochs == 0:
+            raise ConfigurationError(
+                f"'pretraining_learning_rate' is {self.pretraining_learning_rate} without pretraining; "
+                "set pretraining_epochs above 0, or leave it out"
             )
 
 
