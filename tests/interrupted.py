@@ -31,6 +31,7 @@ from recurra.core.record import AnyRecord
 from recurra.study.machine import Machine
 from recurra.study.spec import RunConfig
 from recurra.training.fit import train_transformer
+from recurra.training.masking import MaskTokens
 from recurra.training.protocols import ProtocolConfig
 
 
@@ -91,6 +92,8 @@ MOMENTS: dict[str, tuple[Any, str, int]] = {
     "random state of checkpoint 2": (trainer_module, "save_random_state", 2),
     "marker of checkpoint 2": (trainer_module, "mark_complete", 2),
     "marker of checkpoint 3": (trainer_module, "mark_complete", 3),
+    "optimiser of checkpoint 3": (trainer_module, "save_optimizer", 3),
+    "marker of checkpoint 4": (trainer_module, "mark_complete", 4),
     "removal after checkpoint 3": (trainer_module, "remove_checkpoints_but", 3),
     "end of training": (trainer_module.RecurraTrainer, "_load_best_model", 1),
     "model folder": (run_module, "save_model_folder", 1),
@@ -122,7 +125,7 @@ def train(folder: Path, protocol: ProtocolConfig, moments: list[str], options: d
     record = train_transformer(
         model, train_rows, selection, protocol,
         folder=folder, seed=options.get("seed", 0), precision=options.get("precision", "fp32"),
-        reporter=Reporter(quiet=True),
+        reporter=Reporter(quiet=True), mask_tokens=MaskTokens(mask=3, kept=(0, 1, 2, 3)),
     )  # fmt: skip
     save_model(model, folder / "final.safetensors")
     (folder / "training.json").write_text(record.model_dump_json(), encoding="utf-8")

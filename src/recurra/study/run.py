@@ -59,6 +59,7 @@ from recurra.study.run_folder import (
 from recurra.study.spec import RunConfig
 from recurra.study.variants import LINEAR
 from recurra.training.fit import remove_checkpoints, started_by_torchrun, train_transformer
+from recurra.training.masking import MaskTokens
 
 
 def execute_run(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> AnyRecord | None:
@@ -170,6 +171,7 @@ def _train(
             seed=config.seed,
             precision=config.precision,
             reporter=reporter,
+            mask_tokens=MaskTokens.of(tokenizer) if config.protocol.hides_tokens else None,
         )
         if speaks_for_all():
             tokenizer.model_max_length = config.labelled_data.max_length

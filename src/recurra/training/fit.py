@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedModel, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
@@ -20,12 +23,16 @@ from recurra.core.record import EpochRecord, TrainingRecord
 from recurra.core.seeds import derive_seed
 from recurra.data.batching import Collator
 from recurra.data.encoding import EncodedSplit
+from recurra.training.averaging import WeightAverage
 from recurra.training.checkpoint import latest_checkpoint
+from recurra.training.masking import MaskTokens, drop_tokens
+from recurra.training.pretraining import pretrain
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.trainer import HistoryCallback, RecurraTrainer, history_of
-from recurra.training.vocabulary import reachable_vocabulary
+from recurra.training.vocabulary import known_vocabulary
 
 CHECKPOINTS_NAME = "checkpoints"
+PRETRAINING_NAME = "pretraining"
 HISTORY_NAME = "history.jsonl"
 ONE_CYCLE = "onecycle"
 
@@ -40,6 +47,7 @@ def train_transformer(
     seed: int,
     precision: str,
     reporter: Reporter,
+    mask_tokens: MaskTokens | None = None,
 ) -> TrainingRecord:
     """Trains ``model`` in place and leaves the weights of the best epoch in it.
 
@@ -49,12 +57,13 @@ def train_transformer(
     Args:
         model: Classifier with freshly initialised weights.
         train: Tokenised training rows.
-        selection: Tokenised rows that choose the epoch (lowest loss).
+        selection: Tokenised rows that choose the epoch.
         protocol: How to train.
         folder: Run folder; checkpoints and history go there.
         seed: Seed of the batch order and of dropout.
         precision: ``fp32`` or ``bf16`` (autocast), or ``fp16`` (with loss scaling; accelerator only).
         reporter: For progress.
+        mask_tokens: What hides tokens, and what is never hidden; needed by protocols that hide tokens only.
 
     Returns:
         What the record says of the training.
@@ -63,32 +72,42 @@ def train_transformer(
         RunError: If the loss is not finite.
     """
     tune_allocator()
-    arguments = training_arguments(protocol, folder / CHECKPOINTS_NAME, seed=seed, precision=precision)
+    checkpoints = folder / CHECKPOINTS_NAME
+    arguments = training_arguments(protocol, checkpoints, seed=seed, precision=precision)
     steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
-    with (
-        reachable_vocabulary(model, [train, selection]) as (train_rows, selection_rows),
-        reporter.task("training", steps) as task,
-    ):
-        trainer = RecurraTrainer(
-            model=model,
-            args=arguments,
-            train_dataset=train_rows,
-            eval_dataset=selection_rows,
-            compute_metrics=_accuracy,
-            collator=Collator(model.config.pad_token_id or 0),
-            data_seed=derive_seed(seed, "order"),
-            one_cycle=protocol.schedule == ONE_CYCLE,
-            callbacks=[HistoryCallback(folder / HISTORY_NAME, task), *early_stopping(protocol)],
-        )
-        # Prints to standard output, which belongs to the command's own result.
-        trainer.remove_callback(PrinterCallback)
-        resumed = train_or_resume(trainer, folder / CHECKPOINTS_NAME, protocol, reporter)
+    with known_vocabulary(model, train, selection, mask_tokens if protocol.hides_tokens else None) as rows:
+        if protocol.pretraining_epochs and rows.tokens is not None and latest_checkpoint(checkpoints) is None:
+            own = pretraining_arguments(protocol, checkpoints / PRETRAINING_NAME, seed=seed, precision=precision)
+            pretrain(model, rows.train, rows.tokens, own, seed=seed, reporter=reporter)
+        with reporter.task("training", steps) as task:
+            trainer = RecurraTrainer(
+                model=model,
+                args=arguments,
+                train_dataset=rows.train,
+                eval_dataset=rows.selection,
+                compute_metrics=_accuracy,
+                collator=Collator(model.config.pad_token_id or 0),
+                data_seed=derive_seed(seed, "order"),
+                one_cycle=protocol.schedule == ONE_CYCLE,
+                change_inputs=_token_dropout(protocol, rows.tokens),
+                average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
+                callbacks=[HistoryCallback(folder / HISTORY_NAME, task), *early_stopping(protocol)],
+            )
+            # Prints to standard output, which belongs to the command's own result.
+            trainer.remove_callback(PrinterCallback)
+            resumed = train_or_resume(trainer, checkpoints, protocol, reporter)
     record = _record(trainer, train, protocol, resumed=int(resumed))
     trainer.callback_handler.callbacks.clear()
     del trainer
     # A trainer that still lives when the process group ends can abort the process.
     gc.collect()
     return record
+
+
+def _token_dropout(protocol: ProtocolConfig, tokens: MaskTokens | None) -> Callable[[Tensor], Tensor] | None:
+    if protocol.token_dropout == 0 or tokens is None:
+        return None
+    return functools.partial(drop_tokens, share=protocol.token_dropout, tokens=tokens)
 
 
 def train_or_resume(trainer: RecurraTrainer, folder: Path, protocol: ProtocolConfig, reporter: Reporter) -> bool:
@@ -109,8 +128,26 @@ def remove_checkpoints(folder: Path) -> None:
     shutil.rmtree(folder / CHECKPOINTS_NAME, ignore_errors=True)
 
 
-def training_arguments(protocol: ProtocolConfig, folder: Path, *, seed: int, precision: str) -> TrainingArguments:
-    """Translates a protocol into the Trainer's own arguments."""
+def pretraining_arguments(protocol: ProtocolConfig, folder: Path, *, seed: int, precision: str) -> TrainingArguments:
+    """The Trainer's arguments for masked-token prediction: nothing is evaluated, and the last epoch is kept."""
+    changed = protocol.model_copy(
+        update={
+            "max_epochs": protocol.pretraining_epochs,
+            "learning_rate": protocol.pretraining_learning_rate or protocol.learning_rate,
+            "schedule": {"plateau": "constant", ONE_CYCLE: "cosine"}.get(protocol.schedule, protocol.schedule),
+            "label_smoothing": 0.0,
+        }
+    )
+    return training_arguments(
+        changed, folder, seed=derive_seed(seed, "pretraining"), precision=precision,
+        eval_strategy="no", load_best_model_at_end=False, metric_for_best_model=None, greater_is_better=None,
+    )  # fmt: skip
+
+
+def training_arguments(
+    protocol: ProtocolConfig, folder: Path, *, seed: int, precision: str, **changes: Any
+) -> TrainingArguments:
+    """Translates a protocol into the Trainer's own arguments; ``changes`` are such arguments and come last."""
     schedules: dict[str, tuple[str, dict[str, Any]]] = {
         "plateau": (
             "reduce_lr_on_plateau",
@@ -124,42 +161,43 @@ def training_arguments(protocol: ProtocolConfig, folder: Path, *, seed: int, pre
     }
     schedule, schedule_arguments = schedules[protocol.schedule]
     on_accelerator = torch.cuda.is_available()
-    return TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=protocol.batch_size // protocol.gradient_accumulation,
-        gradient_accumulation_steps=protocol.gradient_accumulation,
-        per_device_eval_batch_size=max(protocol.evaluation_batch_size, 64),
-        num_train_epochs=protocol.max_epochs,
-        learning_rate=protocol.learning_rate,
-        weight_decay=protocol.weight_decay,
-        adam_beta1=protocol.adam_betas[0],
-        adam_beta2=protocol.adam_betas[1],
-        lr_scheduler_type=schedule,
-        lr_scheduler_kwargs=schedule_arguments,
-        warmup_steps=0 if protocol.schedule in ("plateau", ONE_CYCLE) else protocol.warmup_ratio,
-        max_grad_norm=protocol.max_grad_norm,
-        label_smoothing_factor=protocol.label_smoothing,
-        optim="adamw_torch_fused",
-        bf16=precision == "bf16",
-        fp16=precision == "fp16",
-        use_cpu=not on_accelerator,
-        dataloader_pin_memory=on_accelerator,
-        remove_unused_columns=False,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        logging_strategy="epoch",
-        logging_nan_inf_filter=False,
-        load_best_model_at_end=True,
-        metric_for_best_model="eval_loss",
-        greater_is_better=False,
-        restore_callback_states_from_checkpoint=True,
-        report_to=[],
-        disable_tqdm=True,
-        log_level="error",
-        seed=derive_seed(seed, "dropout"),
-        ddp_find_unused_parameters=False,
-        ddp_backend="gloo" if started_by_torchrun() and not on_accelerator else None,
-    )
+    arguments: dict[str, Any] = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": protocol.batch_size // protocol.gradient_accumulation,
+        "gradient_accumulation_steps": protocol.gradient_accumulation,
+        "per_device_eval_batch_size": max(protocol.evaluation_batch_size, 64),
+        "num_train_epochs": protocol.max_epochs,
+        "learning_rate": protocol.learning_rate,
+        "weight_decay": protocol.weight_decay,
+        "adam_beta1": protocol.adam_betas[0],
+        "adam_beta2": protocol.adam_betas[1],
+        "lr_scheduler_type": schedule,
+        "lr_scheduler_kwargs": schedule_arguments,
+        "warmup_steps": 0 if protocol.schedule in ("plateau", ONE_CYCLE) else protocol.warmup_ratio,
+        "max_grad_norm": protocol.max_grad_norm,
+        "label_smoothing_factor": protocol.label_smoothing,
+        "optim": "adamw_torch_fused",
+        "bf16": precision == "bf16",
+        "fp16": precision == "fp16",
+        "use_cpu": not on_accelerator,
+        "dataloader_pin_memory": on_accelerator,
+        "remove_unused_columns": False,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "logging_strategy": "epoch",
+        "logging_nan_inf_filter": False,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": f"eval_{protocol.selection}",
+        "greater_is_better": protocol.selection == "accuracy",
+        "restore_callback_states_from_checkpoint": True,
+        "report_to": [],
+        "disable_tqdm": True,
+        "log_level": "error",
+        "seed": derive_seed(seed, "dropout"),
+        "ddp_find_unused_parameters": False,
+        "ddp_backend": "gloo" if started_by_torchrun() and not on_accelerator else None,
+    }
+    return TrainingArguments(**{**arguments, **changes})
 
 
 def started_by_torchrun() -> bool:
@@ -188,10 +226,17 @@ def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
     return {"accuracy": float(np.mean(np.argmax(logits, axis=-1) == prediction.label_ids))}
 
 
+def best_epoch(history: Sequence[EpochRecord], protocol: ProtocolConfig) -> EpochRecord:
+    """The epoch whose weights are kept: the first of the best, as the Trainer chooses."""
+    if protocol.selection == "accuracy":
+        return max(history, key=lambda epoch: epoch.validation_accuracy)
+    return min(history, key=lambda epoch: epoch.validation_loss)
+
+
 def _record(trainer: RecurraTrainer, train: EncodedSplit, protocol: ProtocolConfig, *, resumed: int) -> TrainingRecord:
     history = [EpochRecord(**entry) for entry in history_of(trainer.state)]
     wall_s = sum(epoch.wall_s for epoch in history)
-    best = min(history, key=lambda epoch: epoch.validation_loss)
+    best = best_epoch(history, protocol)
     return TrainingRecord(
         protocol=protocol.name,
         epochs=len(history),

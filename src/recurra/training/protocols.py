@@ -36,10 +36,29 @@ class ProtocolConfig(Settings):
         max_grad_norm: Norm to which gradients are clipped; 0 does not clip.
         label_smoothing: Share of the target mass spread over all classes.
         evaluation_batch_size: Batch size of evaluation and of the second latency figure.
+        selection: What chooses the epoch, early stopping too: ``loss`` (the lowest) or ``accuracy`` (the highest) of
+            the selection split.
+        token_dropout: Share of the tokens that read as ``[MASK]`` in training, anew at every step; never special tokens
+            or padding. Above 0, tokens that the training split lacks read as ``[MASK]`` afterwards (`recurra.training.
+            masking`).
+        weight_averaging: Decay of a moving average of the weights, a step; what is evaluated, chosen and saved is then
+            the average (`recurra.training.averaging`). 0 averages nothing.
+        pretraining_epochs: Passes of masked-token prediction over the training split's texts, without their labels,
+            before anything else (`recurra.training.pretraining`).
+        pretraining_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.
     """
 
     # Added after runs had been recorded: at their defaults they are left out, so that old runs keep their identity.
-    LATER_KEYS: ClassVar[frozenset[str]] = frozenset({"adam_betas"})
+    LATER_KEYS: ClassVar[frozenset[str]] = frozenset(
+        {
+            "adam_betas",
+            "selection",
+            "token_dropout",
+            "weight_averaging",
+            "pretraining_epochs",
+            "pretraining_learning_rate",
+        }
+    )
 
     name: str
     learning_rate: float = Field(gt=0, le=1)
@@ -57,12 +76,32 @@ class ProtocolConfig(Settings):
     max_grad_norm: float = Field(default=1.0, ge=0)
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     evaluation_batch_size: int = Field(default=32, ge=1, le=65536)
+    selection: Literal["loss", "accuracy"] = "loss"
+    token_dropout: float = Field(default=0.0, ge=0, lt=1)
+    weight_averaging: float = Field(default=0.0, ge=0, lt=1)
+    pretraining_epochs: int = Field(default=0, ge=0, le=10_000)
+    pretraining_learning_rate: float | None = Field(default=None, gt=0, le=1)
+
+    @property
+    def hides_tokens(self) -> bool:
+        """Whether training needs to know which token hides others."""
+        return self.token_dropout > 0 or self.pretraining_epochs > 0
 
     def model_post_init(self, _: object) -> None:
         """Checks what depends on two keys."""
         if self.batch_size % self.gradient_accumulation:
             raise ConfigurationError(
                 f"'gradient_accumulation' is {self.gradient_accumulation}: must divide batch_size {self.batch_size}"
+            )
+        if self.selection == "accuracy" and self.schedule == "plateau":
+            raise ConfigurationError(
+                "'selection' is accuracy: the plateau schedule waits for the loss; take selection=loss, "
+                "or another schedule"
+            )
+        if self.pretraining_learning_rate is not None and self.pretraining_epochs == 0:
+            raise ConfigurationError(
+                f"'pretraining_learning_rate' is {self.pretraining_learning_rate} without pretraining; "
+                "set pretraining_epochs above 0, or leave it out"
             )
 
     @model_serializer(mode="wrap")
@@ -120,14 +159,25 @@ def load_protocol(name: str, overrides: Iterable[str] = (), *, language: bool = 
     raise ConfigurationError(unknown("protocol", name, [*known, "a .yaml file"]))
 
 
+# What the training of a language model does not do, and the value that asks for nothing.
+_NOT_FOR_LANGUAGE: dict[str, Any] = {
+    "label_smoothing": 0.0,
+    "selection": "loss",
+    "token_dropout": 0.0,
+    "weight_averaging": 0.0,
+    "pretraining_epochs": 0,
+}
+
+
 def check_language_protocol(protocol: ProtocolConfig) -> None:
     """Refuses what a protocol asks for and the training of a language model does not do.
 
     Raises:
-        ConfigurationError: For label smoothing.
+        ConfigurationError: For a key that is for classifiers alone.
     """
-    if protocol.label_smoothing:
-        raise ConfigurationError(
-            f"'label_smoothing' is {protocol.label_smoothing}: a language model's loss is the plain cross-entropy, "
-            "from which perplexity follows; allowed: 0"
-        )
+    for key, none in _NOT_FOR_LANGUAGE.items():
+        if (value := getattr(protocol, key)) != none:
+            raise ConfigurationError(
+                f"'{key}' is {value}: for classifiers; a language model is trained on the plain cross-entropy, from "
+                f"which perplexity follows; allowed: {none}"
+            )

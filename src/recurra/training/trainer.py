@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_model
+from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -21,6 +23,7 @@ from recurra.core.files import storage_errors, write_text
 from recurra.core.progress import Task
 from recurra.data.batching import LengthGroupedBatchSampler, sorted_batches
 from recurra.data.encoding import EncodedSplit
+from recurra.training.averaging import WeightAverage
 from recurra.training.checkpoint import (
     OPTIMIZER_NAME,
     SCALER_NAME,
@@ -63,16 +66,29 @@ class RecurraTrainer(Trainer):
         collator: Makes batches of rows.
         data_seed: Seed of the batch order.
         one_cycle: Whether the learning rate follows PyTorch's one-cycle schedule, which transformers does not have.
+        change_inputs: What training changes of the token ids ``(batch, tokens)`` of a batch, and evaluation does not.
+        average: If given, its averages are what is evaluated, saved and left in the model.
         arguments: Of the Trainer.
     """
 
     def __init__(
-        self, *, collator: Callable[..., Any], data_seed: int, one_cycle: bool = False, **arguments: Any
+        self,
+        *,
+        collator: Callable[..., Any],
+        data_seed: int,
+        one_cycle: bool = False,
+        change_inputs: Callable[[Tensor], Tensor] | None = None,
+        average: WeightAverage | None = None,
+        **arguments: Any,
     ) -> None:
         super().__init__(data_collator=collator, **arguments)
         self._data_seed = data_seed
         self._one_cycle = one_cycle
         self._epoch_started = time.perf_counter()
+        self._change_inputs = change_inputs
+        self._average = average
+        if average is not None:
+            self.add_callback(average)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Length-grouped batches, another order every epoch."""
@@ -117,8 +133,18 @@ class RecurraTrainer(Trainer):
             self._epoch_started = time.perf_counter()
         super().log(logs, start_time)
 
+    def evaluate(self, *arguments: Any, **keywords: Any) -> dict[str, float]:
+        """Evaluates the averaged weights, if they are averaged."""
+        with self._averages():
+            return super().evaluate(*arguments, **keywords)
+
+    def _averages(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._average is None else self._average.in_place()
+
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Smooths labels while training only: the loss that chooses the epoch is the plain cross-entropy."""
+        """Smooths labels and changes inputs while training only: what chooses the epoch is the plain cross-entropy."""
+        if model.training and self._change_inputs is not None:
+            inputs = {**inputs, "input_ids": self._change_inputs(inputs["input_ids"])}
         smoother = vars(self)["label_smoother"]
         if not model.training:
             self.label_smoother = None
@@ -130,7 +156,15 @@ class RecurraTrainer(Trainer):
     # What follows replaces the Trainer's torch.save, which pickles, by safetensors and JSON.
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        self.accelerator.unwrap_model(self.model).save_pretrained(output_dir, state_dict=state_dict)
+        with self._averages():
+            self.accelerator.unwrap_model(self.model).save_pretrained(output_dir, state_dict=state_dict)
+        if self._average is not None and output_dir is not None:
+            self._average.save_weights(Path(output_dir))
+
+    def _load_from_checkpoint(self, checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(checkpoint, model)
+        if self._average is not None:
+            self._average.restore(Path(checkpoint))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.args.should_save:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,9 +17,55 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from recurra.data.encoding import EncodedSplit
+from recurra.training.masking import MaskTokens, hide_unseen, read_unseen_as_mask, unseen_tokens
 
 # Above this share of reachable rows the exchange is not worth its trouble.
 _MOST_REACHED = 0.8
+
+
+@dataclass(frozen=True)
+class KnownRows:
+    """What a model is trained on, in the ids of its narrowed table.
+
+    Attributes:
+        train: Training rows.
+        selection: Rows that choose the epoch.
+        tokens: What hides tokens, if training hides some.
+    """
+
+    train: EncodedSplit
+    selection: EncodedSplit
+    tokens: MaskTokens | None
+
+
+@contextlib.contextmanager
+def known_vocabulary(
+    model: PreTrainedModel, train: EncodedSplit, selection: EncodedSplit, tokens: MaskTokens | None
+) -> Iterator[KnownRows]:
+    """Narrows the token table as `reachable_vocabulary` does.
+
+    With ``tokens``, what the training split lacks reads as ``[MASK]``: in the selection rows meanwhile, and in the
+    whole table at the end, so that the model that is saved answers as the one that was chosen.
+
+    Args:
+        model: Its token table changes.
+        train: Training rows.
+        selection: Rows that choose the epoch.
+        tokens: What hides tokens and is never hidden; none if training hides nothing.
+    """
+    if tokens is None:
+        with reachable_vocabulary(model, [train, selection]) as splits:
+            yield KnownRows(splits[0], splits[1], None)
+        return
+    table, pad = model.get_input_embeddings(), model.config.pad_token_id
+    unseen = unseen_tokens(train, table.num_embeddings, [*tokens.kept, *([] if pad is None else [pad])])
+    # The special tokens as one more split: so they stay in the table, and get their new ids with the others.
+    ids = np.array([tokens.mask, *tokens.kept], dtype=np.int32)
+    special = EncodedSplit(ids, np.array([0, len(ids)]), np.zeros(1, dtype=np.int64))
+    with reachable_vocabulary(model, [train, hide_unseen(selection, unseen, tokens.mask), special]) as splits:
+        mask, *others = splits[2].input_ids.tolist()
+        yield KnownRows(splits[0], splits[1], MaskTokens(mask, tuple(others)))
+    read_unseen_as_mask(table, unseen, tokens.mask)
 
 
 @contextlib.contextmanager

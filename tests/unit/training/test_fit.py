@@ -89,7 +89,14 @@ COSINE = {"schedule": "cosine", "warmup_ratio": 0.1, "gradient_accumulation": 2,
 STOPS_EARLY = {
     "schedule": "plateau", "early_stopping_patience": 2, "early_stopping_threshold": 100.0, "max_epochs": 9,
 }  # fmt: skip
-PROTOCOLS = {"first": FIRST_IS_BEST, "third": THIRD_IS_BEST, "cosine": COSINE, "stops": STOPS_EARLY}
+# Everything that keeps a state of its own: averages, hidden tokens, a training before the training.
+AVERAGED = {
+    **COSINE, "weight_averaging": 0.8, "token_dropout": 0.2, "selection": "accuracy", "pretraining_epochs": 2,
+    "pretraining_learning_rate": 1e-3,
+}  # fmt: skip
+PROTOCOLS = {
+    "first": FIRST_IS_BEST, "third": THIRD_IS_BEST, "cosine": COSINE, "stops": STOPS_EARLY, "averaged": AVERAGED,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +115,7 @@ def result_of(folder: Path) -> TrainingRecord:
 def test_the_protocols_of_these_tests_are_what_they_are_meant_to_be(uninterrupted: dict[str, Path]) -> None:
     results = {name: result_of(folder) for name, folder in uninterrupted.items()}
     assert {name: result.best_epoch for name, result in results.items()} | {"stops": 0, "cosine": 0} == {
-        "first": 1, "third": 3, "cosine": 0, "stops": 0,
+        "first": 1, "third": 3, "cosine": 0, "stops": 0, "averaged": results["averaged"].best_epoch,
     }  # fmt: skip
     assert len({epoch.learning_rate for epoch in results["first"].history}) == 3
     assert results["stops"].epochs == 3
@@ -151,6 +158,24 @@ def test_a_training_killed_again_and_again_ends_the_same(uninterrupted: dict[str
 
 def test_a_warm_up_and_a_cosine_go_on_where_they_were(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
     check_killed("cosine", ["marker of checkpoint 2"], uninterrupted, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        # The first two epochs, and so the first two checkpoints, are those of pretraining.
+        ["middle of epoch 2"],
+        ["marker of checkpoint 2"],
+        ["optimiser of checkpoint 3"],
+        ["marker of checkpoint 4", "end of training"],
+        ["marker of checkpoint 2", "first step", "evaluation of epoch 2"],
+    ],
+    ids=", ".join,
+)
+def test_averages_hidden_tokens_and_pretraining_go_on_where_they_were(
+    moments: list[str], uninterrupted: dict[str, Path], tmp_path: Path
+) -> None:
+    check_killed("averaged", moments, uninterrupted, tmp_path)
 
 
 @pytest.mark.parametrize("moment", ["marker of checkpoint 2", "marker of checkpoint 3", "end of training"])

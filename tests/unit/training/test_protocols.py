@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from recurra.core.configuration import write_yaml
+from recurra.core.configuration import content_hash, write_yaml
 from recurra.core.errors import ConfigurationError
 from recurra.training.fit import training_arguments
 from recurra.training.protocols import PROTOCOLS, ProtocolConfig, load_protocol
@@ -28,7 +28,9 @@ def test_every_protocol_becomes_arguments_of_the_trainer(name: str, tmp_path: Pa
     assert arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps == protocol.batch_size
     assert arguments.learning_rate == protocol.learning_rate
     assert arguments.max_grad_norm == protocol.max_grad_norm
-    assert (arguments.metric_for_best_model, arguments.greater_is_better) == ("eval_loss", False)
+    by_accuracy = protocol.selection == "accuracy"
+    assert arguments.metric_for_best_model == f"eval_{protocol.selection}"
+    assert arguments.greater_is_better == by_accuracy
     assert not arguments.bf16 and training_arguments(protocol, tmp_path, seed=0, precision="bf16").bf16
     assert protocol.name == name
 
@@ -58,6 +60,18 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
         ("paper", ["learning_rate=-1"], r"'learning_rate' is -1: input should be greater than 0"),
         ("paper", ["schedule=plato"], r"'schedule' is \"plato\""),
         ("paper", ["gradient_accumulation=3"], r"'gradient_accumulation' is 3: must divide batch_size 16"),
+        ("paper", ["token_dropout=1"], r"'token_dropout' is 1: input should be less than 1"),
+        ("paper", ["token_dropuot=0.1"], r"unknown key 'token_dropuot' \(did you mean 'token_dropout'\?\)"),
+        ("paper", ["weight_averaging=-0.1"], r"'weight_averaging' is -0.1: input should be greater than or equal to 0"),
+        ("paper", ["weight_averaging=1"], r"'weight_averaging' is 1: input should be less than 1"),
+        ("paper", ["pretraining_epochs=-1"], r"'pretraining_epochs' is -1: input should be greater than"),
+        ("paper", ["selection=f1"], r"'selection' is \"f1\": input should be 'loss' or 'accuracy'"),
+        ("paper", ["selection=accuracy"], r"'selection' is accuracy: the plateau schedule waits for the loss; take "),
+        (
+            "demo",
+            ["pretraining_epochs=0", "pretraining_learning_rate=1e-3"],
+            r"'pretraining_learning_rate' is 0.001 without pretraining; set pretraining_epochs above 0",
+        ),
         ("nowhere.yaml", [], r"cannot read 'nowhere.yaml'"),
     ],
 )
@@ -65,6 +79,34 @@ def test_a_mistake_is_one_clear_line(name: str, overrides: list[str], message: s
     with pytest.raises(ConfigurationError, match=message) as caught:
         load_protocol(name, overrides)
     assert "\n" not in str(caught.value)
+
+
+# Younger than the first records: name, default, another value.
+LATER = {
+    "adam_betas": ([0.9, 0.999], [0.9, 0.95]),
+    "selection": ("loss", "accuracy"),
+    "token_dropout": (0.0, 0.1),
+    "weight_averaging": (0.0, 0.99),
+    "pretraining_epochs": (0, 3),
+    "pretraining_learning_rate": (None, 1e-3),
+}
+
+
+def test_a_later_key_at_its_default_changes_no_identity() -> None:
+    """The hash of the papers' protocol is that of its first records, which know none of the later keys."""
+    paper = PROTOCOLS["paper"].plain()
+    assert paper.keys() == ProtocolConfig.model_fields.keys() - LATER.keys()
+    assert content_hash(paper) == "2ffd22a16bab2605"
+    written = {**PROTOCOLS["demo"].plain(), **{name: default for name, (default, _) in LATER.items()}}
+    assert ProtocolConfig.parse(written).plain() == PROTOCOLS["demo"].plain()
+
+
+@pytest.mark.parametrize("name", [name for name in LATER if name != "pretraining_learning_rate"])
+def test_a_later_key_with_another_value_is_another_protocol_and_comes_back(name: str) -> None:
+    changed = ProtocolConfig.parse({**PROTOCOLS["demo"].plain(), name: LATER[name][1]})
+    assert changed.plain()[name] == LATER[name][1]
+    assert content_hash(changed.plain()) != content_hash(PROTOCOLS["demo"].plain())
+    assert ProtocolConfig.parse(changed.plain()) == changed
 
 
 def test_a_protocol_says_what_it_is() -> None:

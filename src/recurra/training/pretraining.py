@@ -1,0 +1,186 @@
+"""Masked-token prediction on the training split's own texts, before the classifier is trained.
+
+The texts that are to be classified make a surprisingly good corpus to pretrain on (Krishna et al. 2023, "Downstream
+Datasets Make Surprisingly Good Pretraining Corpora"). Nothing but the texts of the training split is read, no labels,
+and of texts that stand inside another text only the longest.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_model
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.modeling_outputs import MaskedLMOutput
+from transformers.trainer_callback import PrinterCallback
+
+from recurra.core.errors import RunError
+from recurra.core.files import read_json
+from recurra.core.progress import Reporter, Task
+from recurra.core.seeds import derive_seed
+from recurra.data.batching import Collator
+from recurra.data.containment import rows_not_inside_others
+from recurra.data.encoding import EncodedSplit
+from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel, RecurraPreTrainedModel
+from recurra.training.checkpoint import latest_checkpoint
+from recurra.training.masking import NOT_GUESSED, MaskTokens, tokens_to_guess
+from recurra.training.trainer import RecurraTrainer
+
+GUESSED_SHARE = 0.2
+# Every number of rows has its own compiled kernels on a CPU, and the number of tokens to guess is random.
+_GUESSES_STEP = 128
+
+
+class RecurraForMaskedTokens(RecurraPreTrainedModel):
+    """A model with a head that guesses hidden tokens: one layer, then the token table.
+
+    Args:
+        encoder: Shared with whoever gave it, and so is what it learns.
+    """
+
+    accepts_loss_kwargs = False
+
+    def __init__(self, encoder: RecurraModel) -> None:
+        super().__init__(encoder.config)
+        self.model = encoder
+        table = encoder.get_input_embeddings().weight
+        self.transform = nn.Linear(encoder.config.hidden_size, table.shape[1], device=table.device)
+        self.bias = nn.Parameter(torch.zeros(len(table), device=table.device))
+        nn.init.normal_(self.transform.weight, std=encoder.config.initializer_range)
+        nn.init.zeros_(self.transform.bias)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: object
+    ) -> MaskedLMOutput:
+        """Guesses.
+
+        Args:
+            input_ids: ``(batch, tokens)``.
+            attention_mask: ``(batch, tokens)``, non-zero at real tokens.
+            labels: ``(batch, tokens)``: token ids, `NOT_GUESSED` where there is nothing to guess.
+
+        Returns:
+            ``loss``, the mean over the tokens to guess; 0 if there are none.
+        """
+        states = self.model(input_ids, attention_mask).last_hidden_state.flatten(0, 1)
+        targets = labels.flatten() if labels is not None else input_ids.flatten()
+        chosen = (targets != NOT_GUESSED).nonzero()[:, 0]
+        missing = -len(chosen) % _GUESSES_STEP
+        chosen_targets = functional.pad(targets[chosen], (0, missing), value=NOT_GUESSED)
+        features = functional.gelu(self.transform(states[functional.pad(chosen, (0, missing))]))
+        logits = functional.linear(features, self.model.get_input_embeddings().weight, self.bias).float()
+        total = functional.cross_entropy(logits, chosen_targets, ignore_index=NOT_GUESSED, reduction="sum")
+        return MaskedLMOutput(loss=total / max(len(chosen), 1))
+
+
+class MaskedTokenTrainer(RecurraTrainer):
+    """Hides words of every batch, anew at every step, and has them guessed.
+
+    Args:
+        tokens: What hides, and what is never hidden.
+        arguments: Those of `RecurraTrainer`.
+    """
+
+    def __init__(self, *, tokens: MaskTokens, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._tokens = tokens
+
+    def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
+        """The loss of the hidden words; a row's class is not looked at."""
+        table = self.accelerator.unwrap_model(model).bias
+        seen, targets = tokens_to_guess(inputs["input_ids"], GUESSED_SHARE, self._tokens, len(table))
+        hidden = {**inputs, "input_ids": seen, "labels": targets}
+        return super().compute_loss(model, hidden, *arguments, **keywords)
+
+
+def pretrain(
+    classifier: RecurraForSequenceClassification,
+    train: EncodedSplit,
+    tokens: MaskTokens,
+    arguments: TrainingArguments,
+    *,
+    seed: int,
+    reporter: Reporter,
+) -> None:
+    """Pretrains the classifier's encoder in place, or goes on from the last epoch, or takes up what is done.
+
+    Args:
+        classifier: Its encoder is trained, its head is not.
+        train: The training split; labels are not looked at.
+        tokens: What hides, and what is never hidden.
+        arguments: How; their folder is that of pretraining's own checkpoints.
+        seed: Seed of the run.
+        reporter: For progress.
+
+    Raises:
+        RunError: If the loss is not finite.
+    """
+    model = RecurraForMaskedTokens(classifier.model)
+    checkpoint = latest_checkpoint(Path(arguments.output_dir))
+    if checkpoint is not None and _is_done(checkpoint):
+        load_model(model, checkpoint / "model.safetensors")
+        return
+    rows = _select(train, rows_not_inside_others(train))
+    batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    steps = -(-len(rows) // batch) * int(arguments.num_train_epochs)
+    with reporter.task("pretraining", steps) as task:
+        trainer = MaskedTokenTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=rows,
+            collator=Collator(classifier.config.pad_token_id or 0),
+            data_seed=derive_seed(seed, "pretraining order"),
+            tokens=tokens,
+            callbacks=[_Progress(task)],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    trainer.callback_handler.callbacks.clear()
+    del trainer
+    gc.collect()
+
+
+def _is_done(checkpoint: Path) -> bool:
+    state = read_json(checkpoint / "trainer_state.json")
+    return bool(state["global_step"] >= state["max_steps"])
+
+
+def _select(split: EncodedSplit, rows: np.ndarray[Any, Any]) -> EncodedSplit:
+    pieces = [split.input_ids[split.offsets[row] : split.offsets[row + 1]] for row in rows]
+    offsets = np.concatenate([[0], np.cumsum(split.lengths[rows])]).astype(np.int64)
+    return EncodedSplit(np.concatenate(pieces), offsets, split.labels[rows])
+
+
+class _Progress(TrainerCallback):
+    """Moves the bar, says the loss of every epoch, stops when it is not finite."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Takes up a resumed state."""
+        self.task.advance(state.global_step)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Moves the bar."""
+        self.task.advance(1, note=f"epoch {int(state.epoch or 0) + 1}")
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Says the loss."""
+        last = state.log_history[-1]
+        if "loss" not in last:
+            return
+        epoch = round(last["epoch"])
+        if not np.isfinite(last["loss"]):
+            raise RunError(
+                f"the loss is not finite in epoch {epoch} of pretraining; lower pretraining_learning_rate "
+                "or raise precision (precision=fp32)"
+            )
+        self.task.reporter.say(f"  pretraining epoch {epoch}: loss {json.dumps(round(last['loss'], 4))}")
