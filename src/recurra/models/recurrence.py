@@ -107,11 +107,25 @@ class RecurrentCore(nn.Module):
         """Yields the states after each recurrence; who stops asking stops computing."""
         first = states
         for recurrence in range(self.num_recurrences):
-            narrowed = queries if recurrence == self.num_recurrences - 1 else None
-            updated = self.block(self._core_input(states, first, recurrence), layout, narrowed)
-            carried = states if narrowed is None else layout.leading(states, narrowed)
-            states = self._add_residual(updated, carried)
+            states = self.step(states, first, recurrence, layout, queries)
             yield states
+
+    def step(
+        self, states: Tensor, first: Tensor, recurrence: int, layout: Layout, queries: int | None = None
+    ) -> Tensor:
+        """Computes one recurrence, ``(batch, tokens, hidden)`` to the same; the last one is narrowed to ``queries``.
+
+        Args:
+            states: What the recurrence before gave.
+            first: What the first one was given.
+            recurrence: Its number, from 0.
+            layout: How the rows lie.
+            queries: Leading positions that are asked for, if not all are.
+        """
+        narrowed = queries if recurrence == self.num_recurrences - 1 else None
+        updated = self.block(self._core_input(states, first, recurrence), layout, narrowed)
+        carried = states if narrowed is None else layout.leading(states, narrowed)
+        return self._add_residual(updated, carried)
 
     def _core_input(self, states: Tensor, first: Tensor, recurrence: int) -> Tensor:
         inputs = states
