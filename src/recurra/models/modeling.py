@@ -57,7 +57,7 @@ class RecurraPreTrainedModel(PreTrainedModel):
 
     config_class = RecurraConfig
     base_model_prefix = "model"
-    supports_gradient_checkpointing = False
+    supports_gradient_checkpointing = True
     _supports_sdpa = True
     _no_split_modules: ClassVar[list[str]] = ["Layer", "PostNormLayer"]
 
@@ -240,11 +240,13 @@ class RecurraModel(RecurraPreTrainedModel):
 
     def _check_cache(self, cache: Cache, row_lengths: Tensor | None) -> None:
         config = self.config
+        twice = self.core.block.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for wrong, why in (
             (config.leaks, "a leaking model has none: its convolutions read tokens that are not there yet"),
             (not config.causal, "an encoder has none: each token changes every other"),
             (row_lengths is not None, "packed rows have none"),
             (config.has_convolution and not isinstance(cache, RecurraCache), "convolutions need a RecurraCache"),
+            (twice, "activation checkpointing computes layers twice, which would keep their tokens twice"),
         ):
             if wrong:
                 raise ConfigurationError(f"'past_key_values' is a {type(cache).__name__}; {why}")
