@@ -158,11 +158,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             ConfigurationError: For a model that leaks, a prompt without tokens or longer than the context, an exit
                 that does not exist, or a rule that cannot decide.
         """
-        if self.config.leaks:
-            raise ConfigurationError(
-                "this model cannot generate: it leaks (causal_convolution is false), so its predictions read tokens "
-                "that are not there yet; train one with causal_convolution: true"
-            )
+        self.check_generates()
         check_exit(self.config, kwargs.get("exit_after"))
         if (rule := kwargs.get("exit_rule")) is not None:
             rule.check(self.config, self.config.vocab_size)
@@ -173,6 +169,18 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                 f"a prompt has {prompt.shape[-1]} tokens; allowed: 1 to {limit - 1}, so that one more fits the context"
             )
         return super().generate(inputs, *args, **kwargs)
+
+    def check_generates(self) -> None:
+        """Refuses a model that cannot generate.
+
+        Raises:
+            ConfigurationError: If it leaks.
+        """
+        if self.config.leaks:
+            raise ConfigurationError(
+                "this model cannot generate: it leaks (causal_convolution is false), so its predictions read tokens "
+                "that are not there yet; train one with causal_convolution: true"
+            )
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *_: object, **__: object
