@@ -233,7 +233,17 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         return len(self.config.exits)
 
     def _logits(self, states: Tensor, head: int, kept: int | Tensor) -> Tensor:
-        features = self.heads.features(states[:, _chosen(kept)])
+        return self._speak(states[:, _chosen(kept)], head)
+
+    def head_logits(self, states: Tensor, recurrence: int) -> Tensor:
+        """Returns what the head after a recurrence, an exit or the last one, says of normed states ``(..., hidden)``.
+
+        The logits ``(..., vocabulary)`` are in FP32 at least.
+        """
+        return self._speak(states, self._last_head(recurrence))
+
+    def _speak(self, states: Tensor, head: int) -> Tensor:
+        features = self.heads.features(states)
         logits = functional.linear(features, self.heads.weight(head, self.model.embeddings.token.weight))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
