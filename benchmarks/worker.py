@@ -23,6 +23,8 @@ WORKLOADS = {
     "memory": "benchmarks.memory",
     "attention": "benchmarks.attention",
     "convolution": "benchmarks.convolution",
+    "generation": "benchmarks.generation",
+    "language": "benchmarks.language",
 }
 
 
