@@ -24,6 +24,8 @@ WORKLOADS = {
     "memory": "benchmarks.memory",
     "attention": "benchmarks.attention",
     "convolution": "benchmarks.convolution",
+    "generation": "benchmarks.generation",
+    "language": "benchmarks.language",
 }
 
 

@@ -7,7 +7,21 @@ from collections.abc import Sequence
 
 import typer
 
-from recurra.cli import audit, bench, compare, data, demo, evaluate, export, models, predict, serve, study, train
+from recurra.cli import (
+    audit,
+    bench,
+    compare,
+    data,
+    demo,
+    evaluate,
+    export,
+    generate,
+    models,
+    predict,
+    serve,
+    study,
+    train,
+)
 from recurra.core.errors import RecurraError
 
 EXIT_USAGE = 2
@@ -29,6 +43,7 @@ app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
+app.command("generate")(generate.generate)
 app.command("compare")(compare.compare)
 app.add_typer(study.app, name="study")
 app.add_typer(audit.app, name="audit")

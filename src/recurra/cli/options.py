@@ -30,6 +30,15 @@ RunPrecision = Annotated[
         help="Precision to compute in: fp32, bf16, fp16 (accelerator). Default: the run's, or that of an export.",
     ),
 ]
+ExitRuleName = Annotated[
+    str | None, typer.Option("--exit-rule", help="Stop early: confidence (the papers' schedule), entropy, or fixed.")
+]
+ExitThreshold = Annotated[
+    float | None, typer.Option("--threshold", help="Of the exit rule: a probability, or an entropy in nats.")
+]
+ExitAfter = Annotated[
+    int | None, typer.Option("--exit", help="Always stop after this recurrence; an exit of the model.")
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Texts of 32 tokens a batch.")]
 Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of one run; 0 shares the cores out.")]
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Runs at once; 0 takes as many as the cores carry.")]

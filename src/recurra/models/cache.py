@@ -2,41 +2,147 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache
 
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import ConfigurationError, unknown
+from recurra.models.cache_buffers import GrowingLayer
 from recurra.models.configuration import RecurraConfig
+
+PER_LOOP, SHARED = "per-loop", "shared"
+POLICIES = (PER_LOOP, SHARED)
 
 
 class RecurraCache(Cache):
     """Keys and values of every layer application, and the last states that every convolution reads.
 
-    A shared layer has different states in every recurrence, so each application keeps its own (`layers`, as many as the
-    configuration's ``num_hidden_layers``), and each convolution of each application its history, ``(batch, span,
-    channels)``, whose size does not grow. Both are numbered in the order in which a forward pass comes by.
+    A shared layer has different states in every recurrence, so each application keeps its own, and each convolution of
+    each application its history, ``(batch, span, channels)``, whose size does not grow. Both are numbered in the order
+    in which a forward pass comes by. That is exact, and called ``per-loop``.
+
+    With a ``serving`` recurrence the cache is ``shared``: this recurrence's keys and values also serve the later ones,
+    which keep none. The model then reads what it was not trained to read (`recurra.evaluation.cache_policies` says what
+    it costs).
+
+    Tokens that leave early (`recurra.models.exits`) have no keys, values and states of their own in the recurrences
+    that they skip; they are given those of the last one that they took.
 
     Args:
         config: The model.
+        serving: Recurrence, from 1, whose keys and values serve the later ones; none keeps each its own.
+
+    Attributes:
+        taken: How many single tokens took how many recurrences, under an exit rule.
+
+    Raises:
+        ConfigurationError: If ``serving`` is no recurrence that has one after it.
     """
 
     is_croppable = False
 
-    def __init__(self, config: RecurraConfig) -> None:
-        super().__init__(layers=[DynamicLayer() for _ in range(config.num_hidden_layers)])
+    def __init__(self, config: RecurraConfig, *, serving: int | None = None) -> None:
+        self.serving = check_serving(config, serving)
+        self._before = config.num_prelude_layers
+        self._attentions = config.num_core_layers
+        self._recurrences = config.num_recurrences
+        self._convolutions = config.num_core_layers * config.num_cycles if config.has_convolution else 0
+        super().__init__(layers=[GrowingLayer() for _ in range(kept_applications(config, serving))])
         self.histories: list[Tensor] = []
+        self.taken: Counter[int] = Counter()
 
-    def history(self, number: int, states: Tensor, span: int) -> Tensor:
-        """Returns a convolution's last states ``(batch, span, channels)``; zeros before the first token."""
+    def remember(
+        self, number: int, keys: Tensor, values: Tensor, past: int, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Keeps the new keys and values of a layer application; returns all that its queries see.
+
+        Args:
+            number: Of the application, in the order of a forward pass.
+            keys: ``(rows, heads, new tokens, head_dim)``.
+            values: The same.
+            past: Tokens that were kept before.
+            rows: Rows that are still computed, by their numbers; the others are given what the recurrence before has.
+
+        Raises:
+            ConfigurationError: If the application has another number of tokens than ``past``.
+        """
+        layer = self.layers[self._slot(number)]
+        if not self._repeats(number):
+            check_length(number, layer.get_seq_length(), past)
+            if rows is not None:
+                lender = self.layers[self._slot(number - self._attentions)]
+                whole_keys, whole_values = lender.keys[:, :, -1:].clone(), lender.values[:, :, -1:].clone()
+                whole_keys[rows], whole_values[rows] = keys, values
+                keys, values = whole_keys, whole_values
+            layer.update(keys, values)
+        return (layer.keys, layer.values) if rows is None else (layer.keys[rows], layer.values[rows])
+
+    def read_back(self, number: int, states: Tensor, span: int, rows: Tensor | None = None) -> Tensor:
+        """Keeps the new states that a convolution reads; returns them behind those that it reads with them.
+
+        Args:
+            number: Of the convolution, in the order of a forward pass.
+            states: ``(rows, new tokens, channels)``.
+            span: Earlier positions that it reads.
+            rows: Rows that are still computed; the others are given what the recurrence before has.
+
+        Returns:
+            ``(rows, span + new tokens, channels)``; zeros before the first token.
+        """
         if number == len(self.histories):
-            self.histories.append(states.new_zeros(states.shape[0], span, states.shape[2]))
-        return self.histories[number]
+            batch = len(states) if rows is None else len(self.histories[number - self._convolutions])
+            self.histories.append(states.new_zeros(batch, span, states.shape[2]))
+        history = self.histories[number]
+        window = torch.cat((history if rows is None else history[rows], states), dim=1)
+        kept = window[:, window.shape[1] - span :]
+        if rows is not None:
+            lent = self.histories[number - self._convolutions][:, -1:]
+            whole = torch.cat((history[:, 1:], lent), dim=1)
+            whole[rows] = kept
+            kept = whole
+        # A view of a whole prompt would keep all of it.
+        self.histories[number] = kept.clone() if states.shape[1] > 1 else kept
+        return window
+
+    def skip(self, recurrences: int, attention: int, convolution: int, past: int) -> None:
+        """Fills in one token of all rows for the next recurrences.
+
+        Args:
+            recurrences: How many nobody computes.
+            attention: Number of the first attention that they would have made.
+            convolution: Number of the first convolution.
+            past: Tokens that were kept before this one.
+        """
+        for number in range(attention, attention + recurrences * self._attentions):
+            if not self._repeats(number):
+                lender = self.layers[self._slot(number - self._attentions)]
+                self.remember(number, lender.keys[:, :, -1:], lender.values[:, :, -1:], past)
+        for number in range(convolution, convolution + recurrences * self._convolutions):
+            lent = self.histories[number - self._convolutions]
+            self.read_back(number, lent[:, -1:], lent.shape[1])
+
+    def _slot(self, number: int) -> int:
+        """Index in ``layers`` of what an application reads."""
+        kept = self._recurrences if self.serving is None else self.serving
+        recurrence, layer = divmod(number - self._before, self._attentions)
+        if recurrence < kept or number < self._before:
+            return number
+        if recurrence < self._recurrences:
+            return self._before + (kept - 1) * self._attentions + layer
+        return number - (self._recurrences - kept) * self._attentions
+
+    def _repeats(self, number: int) -> bool:
+        """Whether an application keeps nothing of its own."""
+        recurrence = (number - self._before) // self._attentions
+        return self.serving is not None and self.serving <= recurrence < self._recurrences
 
     def reset(self) -> None:
         """Forgets everything."""
         super().reset()
         self.histories = []
+        self.taken.clear()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Puts the rows in another order, for beam search."""
@@ -67,11 +173,72 @@ class RecurraCache(Cache):
         super().crop(tokens_to_remove)
 
     def memory_bytes(self) -> int:
-        """Bytes of all tensors kept."""
+        """Bytes of all states kept, without the room that is kept free for the next tokens."""
         kept = [part for layer in self.layers if layer.is_initialized for part in (layer.keys, layer.values)]
         return sum(part.numel() * part.element_size() for part in (*kept, *self.histories))
 
 
-def growth_bytes_per_token(config: RecurraConfig, dtype: torch.dtype = torch.float32) -> int:
-    """Bytes by which the cache of one row grows with every token: keys and values of every layer application."""
-    return 2 * config.num_hidden_layers * config.hidden_size * dtype.itemsize
+def check_length(number: int, kept: int, past: int) -> None:
+    """Checks that a layer application has seen as many tokens as the others.
+
+    Raises:
+        ConfigurationError: If it has not.
+    """
+    if kept != past:
+        raise ConfigurationError(
+            f"layer application {number + 1} has {kept} tokens in the cache, others {past}: the text was begun "
+            "with another exit_after; go on with that one, or start anew"
+        )
+
+
+def check_serving(config: RecurraConfig, serving: int | None) -> int | None:
+    """Returns ``serving`` if a cache can be shared so.
+
+    Raises:
+        ConfigurationError: If it is no recurrence that has one after it.
+    """
+    last = config.num_recurrences - 1
+    if serving is None or 1 <= serving <= last:
+        return serving
+    if not last:
+        raise ConfigurationError(
+            f"cache '{SHARED}' needs two recurrences or more, and this model has one: nothing could be shared; "
+            f"take '{PER_LOOP}'"
+        )
+    raise ConfigurationError(f"serving recurrence is {serving}; allowed for this model: 1 to {last}")
+
+
+def make_cache(config: RecurraConfig, policy: str, *, serving: int | None = None) -> RecurraCache:
+    """Returns an empty cache of a policy by name.
+
+    Args:
+        config: The model.
+        policy: One of `POLICIES`.
+        serving: Recurrence that serves the later ones, for ``shared``; none takes `default_serving`.
+
+    Raises:
+        ConfigurationError: For an unknown policy, or one that cannot work for this model.
+    """
+    if policy not in POLICIES:
+        raise ConfigurationError(unknown("cache policy", policy, POLICIES))
+    if policy == PER_LOOP:
+        return RecurraCache(config)
+    return RecurraCache(config, serving=default_serving(config) if serving is None else serving)
+
+
+def default_serving(config: RecurraConfig) -> int:
+    """Recurrence that serves the later ones where nobody names one: in the middle, half of the memory."""
+    return max(1, config.num_recurrences // 2)
+
+
+def kept_applications(config: RecurraConfig, serving: int | None = None) -> int:
+    """Layer applications that keep keys and values of their own."""
+    shared = 0 if serving is None else config.num_recurrences - serving
+    return config.num_hidden_layers - shared * config.num_core_layers
+
+
+def growth_bytes_per_token(
+    config: RecurraConfig, dtype: torch.dtype = torch.float32, *, serving: int | None = None
+) -> int:
+    """Bytes by which the cache of one row grows with every token: keys and values of what keeps its own."""
+    return 2 * kept_applications(config, serving) * config.hidden_size * dtype.itemsize

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from recurra.core.errors import ConfigurationError
 from recurra.models.attention import attend, attention_mask
-from recurra.models.cache import RecurraCache
+from recurra.models.cache import RecurraCache, check_length
 from recurra.models.layout import Convolution, Padded
 
 
@@ -29,6 +29,7 @@ class Cached(Padded):
         numbers: Each token's number in its row without padding, broadcastable to ``(batch, tokens)``.
         attentions: Numbers of the attentions still to come.
         convolutions: Numbers of the convolutions still to come.
+        rows: Numbers in the cache of the rows that are still computed; none means all.
     """
 
     cache: Cache
@@ -36,6 +37,7 @@ class Cached(Padded):
     numbers: Tensor
     attentions: Iterator[int] = field(default_factory=itertools.count)
     convolutions: Iterator[int] = field(default_factory=itertools.count)
+    rows: Tensor | None = None
 
     @classmethod
     def after(
@@ -71,27 +73,31 @@ class Cached(Padded):
         """Attends to what is in the cache and to the new tokens, and keeps the new keys and values."""
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         number = next(self.attentions)
-        if self.cache.get_seq_length(number) != self.past:
-            raise ConfigurationError(
-                f"layer application {number + 1} has {self.cache.get_seq_length(number)} tokens in the cache, others "
-                f"{self.past}: the text was begun with another exit_after; go on with that one, or start anew"
-            )
-        key, value = self.cache.update(key, value, number)
+        if isinstance(self.cache, RecurraCache):
+            key, value = self.cache.remember(number, key, value, self.past, self.rows)
+        else:
+            check_length(number, self.cache.get_seq_length(number), self.past)
+            key, value = self.cache.update(key, value, number)
         return attend(query, key, value, self.mask, self.causal, dropout=dropout).transpose(1, 2).flatten(2)
 
     def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
         """Convolves behind the states that the convolution read last, and keeps those that it reads next."""
         assert isinstance(self.cache, RecurraCache)
-        span, number = convolution.span, next(self.convolutions)
         own = states if self.real is None else states.masked_fill(~self.real[:, :, None], 0)
-        window = torch.cat((self.cache.history(number, own, span), own), dim=1)
-        kept = window[:, window.shape[1] - span :]
-        if self.tokens == 1:
-            self.cache.histories[number] = kept
-            return convolution.last(window)
-        # A view would keep the whole prompt's states.
-        self.cache.histories[number] = kept.clone()
-        return convolution(window)[:, span:]
+        window = self.cache.read_back(next(self.convolutions), own, convolution.span, self.rows)
+        return convolution.last(window) if self.tokens == 1 else convolution(window)[:, convolution.span :]
+
+    def select(self, rows: Tensor) -> Self:
+        """Returns the layout of some rows; what the others would have kept is filled in."""
+        assert isinstance(self.cache, RecurraCache) and self.tokens == 1
+        chosen = super().select(rows)
+        numbers = self.numbers[rows] if self.numbers.dim() > 1 else self.numbers
+        return replace(chosen, numbers=numbers, rows=rows if self.rows is None else self.rows[rows])
+
+    def skip(self, recurrences: int) -> None:
+        """Fills in what all rows leave out."""
+        assert isinstance(self.cache, RecurraCache) and self.tokens == 1
+        self.cache.skip(recurrences, next(self.attentions), next(self.convolutions), self.past)
 
 
 def _visible(past: int, tokens: int, device: torch.device) -> Tensor:

@@ -15,9 +15,10 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from recurra.core.errors import ConfigurationError
 from recurra.models.cache import RecurraCache
 from recurra.models.configuration import RecurraConfig
+from recurra.models.exits import ExitRule, FixedExit
 from recurra.models.heads import VocabularyHeads, check_exit, weigh_losses
 from recurra.models.losses import IGNORED, next_token_targets, vocabulary_cross_entropy
-from recurra.models.modeling import RecurraModel, RecurraPreTrainedModel
+from recurra.models.modeling import RecurraModel, RecurraPreTrainedModel, refuse_labels
 
 
 @dataclass
@@ -27,10 +28,12 @@ class RecurraCausalLMOutput(CausalLMOutputWithPast):
     Attributes:
         exit_logits: ``(batch, positions, vocabulary)`` of each exit in FP32, if they were asked for.
         exit_losses: ``(heads,)``: mean loss of each exit and of the final head, detached, if there are labels.
+        exited_after: ``(batch,)``: recurrences that each row took under an exit rule; none without a rule.
     """
 
     exit_logits: tuple[Tensor, ...] | None = None
     exit_losses: Tensor | None = None
+    exited_after: Tensor | None = None
 
 
 class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
@@ -78,6 +81,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         *,
         row_lengths: Tensor | None = None,
         exit_after: int | None = None,
+        exit_rule: ExitRule | None = None,
         output_exits: bool = False,
         past_key_values: Cache | None = None,
         use_cache: bool = False,
@@ -94,6 +98,10 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                 counted whatever stands there.
             row_lengths: Lengths of packed rows, see `RecurraModel`; no row predicts the next one's first token.
             exit_after: Recurrence after which the model stops and that exit's head speaks; none means the last.
+            exit_rule: If given, a row stops after the first exit at which the rule lets it go, and its logits are that
+                exit's. The positions of ``logits_to_keep`` decide, padding aside. The rows that stay are computed as a
+                smaller batch. With a cache the rule holds for single tokens; a prompt is read through all recurrences.
+                For inference: no labels.
             output_exits: Whether the logits of the exits on the way are wanted too.
             past_key_values: Cache behind whose tokens ``input_ids`` go on; ``attention_mask`` then covers both.
             use_cache: Whether a cache is begun if none is given.
@@ -107,6 +115,16 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             ``(batch, positions, vocabulary)`` in FP32.
         """
         cache = RecurraCache(self.config) if use_cache and past_key_values is None else past_key_values
+        if exit_rule is not None:
+            refuse_labels(labels)
+            exit_rule.check(self.config, self.config.vocab_size)
+            if isinstance(exit_rule, FixedExit):
+                exit_after = exit_rule.after
+            elif row_lengths is not None:
+                raise ConfigurationError("an exit rule came with packed rows; give the rows side by side, padded")
+            elif cache is None or input_ids.shape[1] == 1:
+                kept = 0 if logits_to_keep is None else logits_to_keep
+                return self._leave_early(input_ids, attention_mask, exit_rule, cache, kept)
         output = self.model(
             input_ids, attention_mask, row_lengths=row_lengths, exit_after=exit_after, past_key_values=cache
         )
@@ -123,21 +141,27 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             *others, last = states if output_exits else list(states)[-1:]
             logits = self._logits(states[last], last, kept)
             exit_logits = tuple(self._logits(states[number], number, kept) for number in others) or None
-        return RecurraCausalLMOutput(loss, logits, output.past_key_values, exit_logits=exit_logits, exit_losses=losses)
+        depths = None
+        if exit_rule is not None:
+            depths = input_ids.new_full(input_ids.shape[:1], check_exit(self.config, exit_after))
+        return RecurraCausalLMOutput(
+            loss, logits, output.past_key_values, exit_logits=exit_logits, exit_losses=losses, exited_after=depths
+        )
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Continues a prompt, as transformers' ``generate`` does; ``exit_after`` makes an exit speak.
+        """Continues a prompt, as transformers' ``generate`` does.
+
+        ``exit_after`` makes an exit speak; with ``exit_rule`` each token stops as early as the rule lets it, and the
+        recurrences that it skips are filled in (`docs/decisions/0013-skipped-recurrences.md`).
 
         Raises:
-            ConfigurationError: For a model that leaks, a prompt without tokens or longer than the context, or an exit
-                that does not exist.
+            ConfigurationError: For a model that leaks, a prompt without tokens or longer than the context, an exit
+                that does not exist, or a rule that cannot decide.
         """
-        if self.config.leaks:
-            raise ConfigurationError(
-                "this model cannot generate: it leaks (causal_convolution is false), so its predictions read tokens "
-                "that are not there yet; train one with causal_convolution: true"
-            )
+        self.check_generates()
         check_exit(self.config, kwargs.get("exit_after"))
+        if (rule := kwargs.get("exit_rule")) is not None:
+            rule.check(self.config, self.config.vocab_size)
         prompt = inputs if inputs is not None else kwargs.get("input_ids")
         limit = self.config.max_position_embeddings
         if prompt is not None and not 0 < prompt.shape[-1] < limit:
@@ -145,6 +169,18 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                 f"a prompt has {prompt.shape[-1]} tokens; allowed: 1 to {limit - 1}, so that one more fits the context"
             )
         return super().generate(inputs, *args, **kwargs)
+
+    def check_generates(self) -> None:
+        """Refuses a model that cannot generate.
+
+        Raises:
+            ConfigurationError: If it leaks.
+        """
+        if self.config.leaks:
+            raise ConfigurationError(
+                "this model cannot generate: it leaks (causal_convolution is false), so its predictions read tokens "
+                "that are not there yet; train one with causal_convolution: true"
+            )
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *_: object, **__: object
@@ -159,6 +195,37 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = RecurraCache(self.config)
 
+    def _leave_early(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        rule: ExitRule,
+        cache: Cache | None,
+        kept: int | Tensor,
+    ) -> RecurraCausalLMOutput:
+        chosen = _chosen(kept)
+        # A mask also covers what is in the cache.
+        real = None if attention_mask is None else attention_mask[:, -input_ids.shape[1] :][:, chosen].bool()
+        said: list[Tensor] = []
+
+        def hear(done: int, states: Tensor, rows: Tensor) -> Tensor:
+            final = done == self.config.num_recurrences
+            if not final and not rule.asks(done):
+                return torch.zeros_like(rows, dtype=torch.bool)
+            logits = self._logits(states, self._last_head(done), kept)
+            leaving = rule.leaves(logits, done, None if real is None else real[rows])
+            gone = torch.ones_like(leaving) if final else leaving
+            if not said:
+                said.append(logits if bool(gone.all()) else torch.empty_like(logits))
+            if said[0] is not logits:
+                said[0][rows[gone]] = logits[gone]
+            return leaving
+
+        depths = self.model.leave_early(input_ids, attention_mask, hear=hear, past_key_values=cache)
+        if isinstance(cache, RecurraCache):
+            cache.taken.update(depths.tolist())
+        return RecurraCausalLMOutput(logits=said[0], past_key_values=cache, exited_after=depths)
+
     def _last_head(self, exit_after: int | None) -> int:
         """Index of the head that speaks last: that of an exit, or the number of exits for the final one."""
         if exit_after in self.config.exits:
@@ -166,8 +233,17 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         return len(self.config.exits)
 
     def _logits(self, states: Tensor, head: int, kept: int | Tensor) -> Tensor:
-        chosen = slice(-kept, None) if isinstance(kept, int) else kept
-        features = self.heads.features(states[:, chosen])
+        return self._speak(states[:, _chosen(kept)], head)
+
+    def head_logits(self, states: Tensor, recurrence: int) -> Tensor:
+        """Returns what the head after a recurrence, an exit or the last one, says of normed states ``(..., hidden)``.
+
+        The logits ``(..., vocabulary)`` are in FP32 at least.
+        """
+        return self._speak(states, self._last_head(recurrence))
+
+    def _speak(self, states: Tensor, head: int) -> Tensor:
+        features = self.heads.features(states)
         logits = functional.linear(features, self.heads.weight(head, self.model.embeddings.token.weight))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -186,3 +262,8 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             / divisor
             for head, part in states.items()
         ]
+
+
+def _chosen(kept: int | Tensor) -> slice | Tensor:
+    """Index of ``logits_to_keep``: so many last positions, all for 0, or the positions named."""
+    return slice(-kept, None) if isinstance(kept, int) else kept

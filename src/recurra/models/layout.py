@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -74,6 +74,17 @@ class Layout(ABC):
             ``(batch, tokens of the query, heads * head_dim)``.
         """
 
+    @abstractmethod
+    def select(self, rows: Tensor) -> Self:
+        """Returns the layout of some of the rows, by their numbers ``(rows kept,)``, in that order."""
+
+    @abstractmethod
+    def take(self, states: Tensor, rows: Tensor) -> Tensor:
+        """Returns the states of those rows, as `select`'s layout has them."""
+
+    def skip(self, recurrences: int) -> None:  # noqa: B027 - most layouts keep nothing
+        """Is told that no row computes the next ``recurrences`` recurrences."""
+
 
 @dataclass(frozen=True)
 class Padded(Layout):
@@ -122,6 +133,15 @@ class Padded(Layout):
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         return attend(query, key, value, mask, self.causal, dropout=dropout).transpose(1, 2).flatten(2)
 
+    def select(self, rows: Tensor) -> Self:
+        """Returns the layout of some rows, still padded to the same length."""
+        mask, real = (None if part is None else part[rows] for part in (self.mask, self.real))
+        return replace(self, mask=mask, real=real)
+
+    def take(self, states: Tensor, rows: Tensor) -> Tensor:
+        """Returns some rows."""
+        return states[rows]
+
 
 @dataclass(frozen=True)
 class Packed(Layout):
@@ -142,10 +162,9 @@ class Packed(Layout):
         """Makes the layout from the model's rotary table, if any, and the rows' lengths ``(rows,)``."""
         starts = lengths.cumsum(0) - lengths
         numbers = torch.arange(int(lengths.sum()), device=device) - starts.repeat_interleave(lengths)
-        groups = tuple((len(list(same)), length) for length, same in itertools.groupby(lengths.tolist()))
         # A row without tokens at the end has no first one; any will do.
         starts = starts.clamp(max=max(len(numbers) - 1, 0))
-        return cls(None if table is None else table[numbers], causal, starts, groups, numbers)
+        return cls(None if table is None else table[numbers], causal, starts, _groups(lengths), numbers)
 
     def positions(self, device: torch.device) -> Tensor:  # noqa: ARG002 - a layout's
         """Returns the numbers."""
@@ -186,3 +205,29 @@ class Packed(Layout):
                 own = found.transpose(1, 2).flatten(0, 1)
             attended.append(own.to(value.dtype))
         return (attended[0] if len(attended) == 1 else torch.cat(attended)).flatten(1)[None]
+
+    def select(self, rows: Tensor) -> Self:
+        """Returns the layout of some rows, again end to end."""
+        tokens, lengths = self._tokens_of(rows)
+        rotary = None if self.rotary is None else self.rotary[tokens]
+        numbers = self.numbers[tokens]
+        starts = (lengths.cumsum(0) - lengths).clamp(max=max(len(numbers) - 1, 0))
+        return replace(self, rotary=rotary, starts=starts, groups=_groups(lengths), numbers=numbers)
+
+    def take(self, states: Tensor, rows: Tensor) -> Tensor:
+        """Returns the tokens of some rows."""
+        return states[:, self._tokens_of(rows)[0]]
+
+    def _tokens_of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Places of the tokens of some rows, and those rows' lengths."""
+        every = [length for count, length in self.groups for _ in range(count)]
+        lengths = torch.tensor(every, device=rows.device)
+        kept, before = lengths[rows], (lengths.cumsum(0) - lengths)[rows]
+        within = torch.arange(int(kept.sum()), device=rows.device)
+        within = within - (kept.cumsum(0) - kept).repeat_interleave(kept)
+        return before.repeat_interleave(kept) + within, kept
+
+
+def _groups(lengths: Tensor) -> tuple[tuple[int, int], ...]:
+    """Number and length of neighbouring rows of equal length."""
+    return tuple((len(list(same)), length) for length, same in itertools.groupby(lengths.tolist()))

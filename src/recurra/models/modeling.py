@@ -18,7 +18,9 @@ from recurra.models.cache import RecurraCache
 from recurra.models.cached_layout import Cached
 from recurra.models.configuration import RecurraConfig
 from recurra.models.convolution import DepthwiseConvolution
+from recurra.models.early_exit import Hearing, unroll_while_rows_stay
 from recurra.models.embeddings import Embeddings, ScaleKeepingLinear
+from recurra.models.exits import ExitRule
 from recurra.models.heads import check_exit, weigh_losses
 from recurra.models.layout import Layout, Packed, Padded
 from recurra.models.normalisation import make_norm
@@ -42,10 +44,12 @@ class RecurraClassifierOutput(SequenceClassifierOutput):
     """What the classifier computes.
 
     Attributes:
-        exit_logits: ``(batch, labels)`` of each exit's head in FP32; none without exits.
+        exit_logits: ``(batch, labels)`` of each exit's head in FP32; none without exits, and none under an exit rule.
+        exited_after: ``(batch,)``: recurrences that each row took under an exit rule; none without a rule.
     """
 
     exit_logits: tuple[Tensor, ...] | None = None
+    exited_after: Tensor | None = None
 
 
 class RecurraPreTrainedModel(PreTrainedModel):
@@ -53,7 +57,7 @@ class RecurraPreTrainedModel(PreTrainedModel):
 
     config_class = RecurraConfig
     base_model_prefix = "model"
-    supports_gradient_checkpointing = False
+    supports_gradient_checkpointing = True
     _supports_sdpa = True
     _no_split_modules: ClassVar[list[str]] = ["Layer", "PostNormLayer"]
 
@@ -157,6 +161,45 @@ class RecurraModel(RecurraPreTrainedModel):
         states = self.coda(states, layout, num_positions if has_coda else None)
         return RecurraModelOutput(self.final_norm(states), past_key_values)
 
+    def leave_early(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        num_positions: int | None = None,
+        row_lengths: Tensor | None = None,
+        *,
+        hear: Hearing,
+        past_key_values: Cache | None = None,
+    ) -> Tensor:
+        """Computes recurrence by recurrence, and after each exit only the rows that ``hear`` lets stay.
+
+        Args:
+            input_ids: As `forward` takes it, and so the next four.
+            attention_mask: See there.
+            token_type_ids: See there.
+            num_positions: See there.
+            row_lengths: See there.
+            hear: Given the recurrences computed, the normed states of the rows that are still there, laid out as
+                `forward` returns them, and those rows' numbers, says which of them leave.
+            past_key_values: A `RecurraCache`. What rows that leave do not compute is filled in
+                (`docs/decisions/0013-skipped-recurrences.md`).
+
+        Returns:
+            How many recurrences each row took, ``(rows,)``.
+        """
+        layout = self._layout(input_ids, attention_mask, row_lengths, past_key_values)
+        states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
+        return unroll_while_rows_stay(
+            self.core,
+            states,
+            layout,
+            lambda done, told, rows: hear(done, self.final_norm(told), rows),
+            rows=len(input_ids) if row_lengths is None else len(row_lengths),
+            stops=self.config.exits,
+            queries=num_positions,
+        )
+
     def _until(self, last: int, states: Tensor, layout: Layout, num_positions: int | None) -> list[Tensor]:
         """Normed states after each exit up to the recurrence ``last``, and after that one."""
         found = []
@@ -197,11 +240,13 @@ class RecurraModel(RecurraPreTrainedModel):
 
     def _check_cache(self, cache: Cache, row_lengths: Tensor | None) -> None:
         config = self.config
+        twice = self.core.block.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for wrong, why in (
             (config.leaks, "a leaking model has none: its convolutions read tokens that are not there yet"),
             (not config.causal, "an encoder has none: each token changes every other"),
             (row_lengths is not None, "packed rows have none"),
             (config.has_convolution and not isinstance(cache, RecurraCache), "convolutions need a RecurraCache"),
+            (twice, "activation checkpointing computes layers twice, which would keep their tokens twice"),
         ):
             if wrong:
                 raise ConfigurationError(f"'past_key_values' is a {type(cache).__name__}; {why}")
@@ -234,6 +279,8 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
         row_lengths: Tensor | None = None,
+        *,
+        exit_rule: ExitRule | None = None,
         **_: object,
     ) -> RecurraClassifierOutput:
         """Classifies.
@@ -244,30 +291,77 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             token_type_ids: ``(batch, tokens)``.
             labels: ``(batch,)`` class indices.
             row_lengths: Lengths of packed rows, see `RecurraModel`.
+            exit_rule: If given, a row stops after the first exit at which the rule lets it go, and its logits are that
+                exit's. The rows that stay are computed as a smaller batch. For inference: no labels.
 
         Returns:
             ``logits`` of shape ``(batch or packed rows, labels)`` in FP32, and the mean cross-entropy if labels are
             given, the exits' weighed in.
         """
         first = self.config.pooling == "first"
+        if exit_rule is not None:
+            refuse_labels(labels)
+            exit_rule.check(self.config, self.num_labels)
+            return self._leave_early(input_ids, attention_mask, token_type_ids, row_lengths, exit_rule)
         output = self.model(input_ids, attention_mask, token_type_ids, 1 if first else None, row_lengths)
         pooled = [
             self._pool(states, attention_mask, row_lengths)
             for states in (*(output.exit_states or ()), output.last_hidden_state)
         ]
         logits = self.classifier(pooled.pop()).float()
-        heads = len(self.exit_classifiers)
-        exits = [self.exit_classifiers[min(number, heads - 1)](states).float() for number, states in enumerate(pooled)]
+        exits = [self._exit_classifier(number)(states).float() for number, states in enumerate(pooled)]
         loss = None
         if labels is not None:
             losses = [functional.cross_entropy(scores, labels) for scores in (*exits, logits)]
             loss = weigh_losses(losses, self.config.exit_loss_weight)
         return RecurraClassifierOutput(loss=loss, logits=logits, exit_logits=tuple(exits) or None)
 
+    def _leave_early(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        row_lengths: Tensor | None,
+        rule: ExitRule,
+    ) -> RecurraClassifierOutput:
+        said: list[Tensor] = []
+
+        def hear(done: int, states: Tensor, rows: Tensor) -> Tensor:
+            final = done == self.config.num_recurrences
+            if not final and not rule.asks(done):
+                return torch.zeros_like(rows, dtype=torch.bool)
+            mask, lengths = (None if part is None else part[rows] for part in (attention_mask, row_lengths))
+            pooled = self._pool(states, mask, lengths)
+            head = self.classifier if final else self._exit_classifier(self.config.exits.index(done))
+            logits = head(pooled).float()
+            # What a deeper exit says takes the place of what this one said.
+            if len(said):
+                said[0][rows] = logits
+            else:
+                said.append(logits)
+            return rule.leaves(logits, done)
+
+        positions = 1 if self.config.pooling == "first" else None
+        depths = self.model.leave_early(input_ids, attention_mask, token_type_ids, positions, row_lengths, hear=hear)
+        return RecurraClassifierOutput(logits=said[0], exited_after=depths)
+
+    def _exit_classifier(self, number: int) -> nn.Module:
+        return self.exit_classifiers[min(number, len(self.exit_classifiers) - 1)]
+
     def _pool(self, states: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None) -> Tensor:
         if self.config.pooling == "first":
             return states[:, 0] if row_lengths is None else states[0]
         return last_position(states, attention_mask) if row_lengths is None else last_of_packed(states, row_lengths)
+
+
+def refuse_labels(labels: Tensor | None) -> None:
+    """Refuses labels beside an exit rule.
+
+    Raises:
+        ConfigurationError: If there are any: rows that stop early would teach the deeper recurrences nothing.
+    """
+    if labels is not None:
+        raise ConfigurationError("an exit rule came with labels; a rule is for inference: train without one")
 
 
 def last_of_packed(states: Tensor, row_lengths: Tensor) -> Tensor:

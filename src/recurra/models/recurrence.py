@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +60,15 @@ def make_layer(config: RecurraConfig) -> Layer:
 
 
 class LayerStack(nn.Module):
-    """Layers one after the other."""
+    """Layers one after the other.
+
+    With activation checkpointing (``model.activation_checkpointing_enable()`` of transformers) a training step keeps
+    only what each layer application reads, and computes the rest again when its gradient is due.
+    """
+
+    # transformers looks for this name, sets it, and puts the function beside it.
+    gradient_checkpointing = False
+    _gradient_checkpointing_func: Callable[..., Tensor]
 
     def __init__(self, config: RecurraConfig, num_layers: int) -> None:
         super().__init__()
@@ -70,7 +78,11 @@ class LayerStack(nn.Module):
         """Maps ``(batch, tokens, hidden)`` to the same; only the last layer is narrowed to ``queries`` positions."""
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
-            states = layer(states, layout, queries if index == last else None)
+            narrowed = queries if index == last else None
+            if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+                states = self._gradient_checkpointing_func(layer, states, layout, narrowed)
+            else:
+                states = layer(states, layout, narrowed)
         return states if queries is None or self.layers else layout.leading(states, queries)
 
 
@@ -107,11 +119,25 @@ class RecurrentCore(nn.Module):
         """Yields the states after each recurrence; who stops asking stops computing."""
         first = states
         for recurrence in range(self.num_recurrences):
-            narrowed = queries if recurrence == self.num_recurrences - 1 else None
-            updated = self.block(self._core_input(states, first, recurrence), layout, narrowed)
-            carried = states if narrowed is None else layout.leading(states, narrowed)
-            states = self._add_residual(updated, carried)
+            states = self.step(states, first, recurrence, layout, queries)
             yield states
+
+    def step(
+        self, states: Tensor, first: Tensor, recurrence: int, layout: Layout, queries: int | None = None
+    ) -> Tensor:
+        """Computes one recurrence, ``(batch, tokens, hidden)`` to the same; the last one is narrowed to ``queries``.
+
+        Args:
+            states: What the recurrence before gave.
+            first: What the first one was given.
+            recurrence: Its number, from 0.
+            layout: How the rows lie.
+            queries: Leading positions that are asked for, if not all are.
+        """
+        narrowed = queries if recurrence == self.num_recurrences - 1 else None
+        updated = self.block(self._core_input(states, first, recurrence), layout, narrowed)
+        carried = states if narrowed is None else layout.leading(states, narrowed)
+        return self._add_residual(updated, carried)
 
     def _core_input(self, states: Tensor, first: Tensor, recurrence: int) -> Tensor:
         inputs = states

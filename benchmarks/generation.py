@@ -1,0 +1,128 @@
+"""Decoding: with cache against without, against transformers' GPT-2 of equal FLOPs a token, and with exits.
+
+All decode greedily to a fixed number of tokens behind a short prompt, with transformers' ``generate``, in FP32. Fresh
+weights decode as fast as trained ones, but where they would leave says nothing, so the row with exits lets a fixed part
+of the tokens leave at each. What a rule costs in loss on a trained model is what ``recurra exits RUN`` measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import language_models
+from benchmarks.lockstep import Job
+from benchmarks.measures import Measure, Setting
+from recurra.models.cache import growth_bytes_per_token
+from recurra.models.exits import ExitRule
+from recurra.models.presets import preset
+
+PRESET, QUICK_PRESET = "crt-small", "crt-tiny"
+BATCH, PROMPT = 8, 8
+CACHED, UNCACHED, GPT2, EXITS = "with cache", "without cache", "GPT-2", "with exits"
+WHOLE = "no exits"
+# Half of the tokens that are still there leave at each exit of crt-small: 2 and 4 of 6.
+LEAVING = 0.5
+
+
+@dataclass
+class HalfLeave(ExitRule):
+    """Lets a part of the rows leave by the toss of a coin, once its head has been computed as for any rule."""
+
+    dice: torch.Generator
+
+    def leaves(self, logits: Tensor, recurrence: int, counted: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Tosses."""
+        logits.amax(-1)
+        return torch.rand(len(logits), generator=self.dice) < LEAVING
+
+    def describe(self) -> str:
+        """Says it."""
+        return f"{LEAVING:.0%} at each exit"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"rule": "coin", "leaving": LEAVING}
+
+
+def build(job: Job) -> Callable[[int], int]:
+    """Returns a call that generates ``job.steps`` tokens; the call's number is that of rows less one."""
+    asked: dict[str, Any] = {"use_cache": job.variant != UNCACHED}
+    if job.variant == GPT2:
+        model = language_models.gpt2(job.preset, job.steps, training=False)
+    else:
+        model = language_models.ours(job.preset)
+    model.eval()
+    if job.variant == EXITS:
+        asked["exit_rule"] = HalfLeave(torch.Generator().manual_seed(0))
+    dice = torch.Generator().manual_seed(0)
+    prompts = torch.randint(1, model.config.vocab_size, (BATCH, PROMPT), generator=dice)
+
+    def call(index: int) -> int:
+        ids = prompts[: index + 1]
+        tokens = job.steps
+        said = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            min_new_tokens=tokens,
+            max_new_tokens=tokens,
+            pad_token_id=0,
+            **asked,
+        )
+        return int(said.shape[1])
+
+    return call
+
+
+def _time(setting: Setting, name: str, variants: list[str], *, rows: int, tokens: int) -> dict[str, float]:
+    """Milliseconds of generating, the median of each variant's turns."""
+    jobs = {each: setting.job("generation", each, name, tokens, keep_memory=True) for each in variants}
+    with setting.competitors(jobs) as competitors:
+        for competitor in competitors.values():
+            competitor.call(rows - 1)
+        times: dict[str, list[float]] = {each: [] for each in variants}
+        for _ in range(setting.sized(3, 1)):
+            for each in variants:
+                times[each].append(competitors[each].call(rows - 1)["ms"])
+    return {each: sorted(values)[len(values) // 2] for each, values in times.items()}
+
+
+def measure(setting: Setting) -> list[Measure]:
+    """Measures one preset."""
+    name = QUICK_PRESET if setting.quick else PRESET
+    tokens = setting.sized(256, 6)
+    alone = _time(setting, name, [CACHED, UNCACHED], rows=1, tokens=tokens)
+    batch = _time(setting, name, [CACHED, EXITS, GPT2], rows=BATCH, tokens=tokens)
+    rates = {each: BATCH * tokens / (ms / 1e3) for each, ms in batch.items()}
+    config = preset(name)
+    theirs = language_models.gpt2_of_equal_flops(config, tokens, training=False)
+    gpt2 = f"GPT-2 of equal FLOPs a token ({theirs.n_layer} x {theirs.n_embd})"
+    their_memory = 2 * theirs.n_layer * theirs.n_embd * torch.float32.itemsize
+    our_memory = growth_bytes_per_token(config)
+    return [
+        Measure(
+            "generation", f"decoding with cache against without, {tokens} tokens, one row", name, CACHED, alone[CACHED],
+            UNCACHED, alone[UNCACHED], "ms", alone[UNCACHED] / alone[CACHED], "x", target=8.0,
+        ),
+        Measure(
+            "generation", f"decoding, batch {BATCH}, {tokens} tokens, FP32", name, "generate()", rates[CACHED], gpt2,
+            rates[GPT2], "tokens a second", rates[CACHED] / rates[GPT2], "x", target=1.0,
+        ),
+        Measure(
+            "generation", f"the same, {LEAVING:.0%} of the tokens leaving at each exit (time only)", name, EXITS,
+            rates[EXITS], gpt2, rates[GPT2], "tokens a second", rates[EXITS] / rates[GPT2], "x",
+        ),
+        Measure(
+            "generation", "the same, against our own full depth", name, EXITS, rates[EXITS], WHOLE, rates[CACHED],
+            "tokens a second", rates[EXITS] / rates[CACHED], "x",
+        ),
+        Measure(
+            "generation", "cache of a row, a token", name, "per-loop", our_memory / 1024, gpt2, their_memory / 1024,
+            "KiB", 100 * our_memory / their_memory, "%",
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,124 @@
+"""``recurra generate``: goes on with prompts; the text to standard output, what it took to standard error."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from recurra.cli import options
+from recurra.cli.output import print_json, standard_output
+
+if TYPE_CHECKING:
+    from recurra.deployment.generation import GenerationFigures, Generator
+
+
+def generate(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN|PATH", help="A run of a language model, or a folder with any one of transformers."),
+    ],
+    prompts: Annotated[
+        list[str] | None, typer.Argument(metavar="PROMPT", help="Texts to go on from.", show_default=False)
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            "-i",
+            help="A .txt (a prompt a line), .csv, .tsv, .jsonl or .parquet file; - reads standard input.",
+        ),
+    ] = None,
+    text_column: options.TextColumn = "text",
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Tokens to add at most.")] = 64,
+    temperature: Annotated[
+        float | None,
+        typer.Option("--temperature", help="Draw tokens; below 1 is tamer. Default: take the most probable one."),
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", help="Draw from the tokens that make up this share together.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Draw from so many most probable tokens.")] = None,
+    num_beams: Annotated[int, typer.Option("--num-beams", help="Beams to search with.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the draws.")] = 0,
+    exit_rule: options.ExitRuleName = None,
+    threshold: options.ExitThreshold = None,
+    exit_after: options.ExitAfter = None,
+    cache: Annotated[
+        str,
+        typer.Option("--cache", help="per-loop (exact), shared (less memory, some loss), or none (computes all anew)."),
+    ] = "per-loop",
+    precision: options.Precision = "fp32",
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Prompts computed together.")] = 8,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Go on with one or several prompts.
+
+    A single prompt streams to the terminal. With several, each text ends with an empty line.
+
+    Example: recurra generate runs/wikitext "The river" --temperature 0.8 --exit-rule confidence
+    """
+    from recurra.core.progress import Reporter
+    from recurra.deployment.generation import GenerationSettings, Generator
+    from recurra.deployment.language_model import LanguageModel
+    from recurra.deployment.prediction import source_chunks
+    from recurra.models.exits import make_rule
+    from recurra.models.quiet import quieten_libraries
+
+    settings = GenerationSettings(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        num_beams=num_beams,
+        seed=seed,
+        cache=cache,
+        rule=make_rule(exit_rule, threshold=threshold, after=exit_after),
+    )
+    texts = [text for chunk in source_chunks(prompts or [], source, text_column) for text in chunk]
+    quieten_libraries()
+    generator = Generator(LanguageModel.load(run, precision=precision), settings)
+    results = _print(generator, texts, batch_size, as_json=as_json)
+    if as_json:
+        print_json({"model": str(run), "results": results, **_computation(generator)})
+    for line in _figures(generator.figures, settings.cache):
+        Reporter(quiet=quiet).say(line)
+
+
+def _print(generator: Generator, texts: list[str], batch_size: int, *, as_json: bool) -> list[dict[str, Any]]:
+    streams = not as_json and len(texts) == 1 and generator.settings.num_beams == 1
+    results = []
+    with standard_output():
+        for result in generator.run(texts, batch_size=batch_size, write=_write if streams else None):
+            results.append(vars(result))
+            if not as_json and not streams:
+                _write(f"{result.prompt}{result.text}\n" + ("\n" if len(texts) > 1 else ""))
+    return results
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _computation(generator: Generator) -> dict[str, Any]:
+    rule = generator.settings.rule
+    return {
+        "cache": generator.settings.cache,
+        "exit_rule": None if rule is None else rule.plain(),
+        **generator.figures.plain(),
+    }
+
+
+def _figures(figures: GenerationFigures, cache: str) -> list[str]:
+    lines = [f"{figures.tokens:,} tokens, {figures.tokens_per_second:,.1f} tokens a second"]
+    if figures.cache_bytes_per_token is not None:
+        lines[0] += f"; cache {cache}: {figures.cache_bytes_per_token / 1024:,.2f} KiB a token and row"
+    if figures.exits:
+        total = sum(figures.exits.values())
+        shares = [f"{number}: {100 * count / total:.0f} %" for number, count in sorted(figures.exits.items())]
+        lines.append(f"tokens by the recurrences they took: {', '.join(shares)}")
+    return lines

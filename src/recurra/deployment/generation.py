@@ -1,0 +1,266 @@
+"""Going on with prompts: settings, batches, what came out, and what it took."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import TextStreamer
+
+from recurra.core.errors import ConfigurationError, unknown
+from recurra.deployment.language_model import LanguageModel, pad_left
+from recurra.models.cache import PER_LOOP, POLICIES, SHARED, RecurraCache, make_cache
+from recurra.models.exits import ExitRule
+
+NO_CACHE = "none"
+CACHES = (*POLICIES, NO_CACHE)
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """How text is generated.
+
+    Attributes:
+        max_new_tokens: At most so many a prompt; fewer where the context or the text ends.
+        temperature: What logits are divided by before drawing; 0 takes the most probable token, and so does none if
+            neither ``top_p`` nor ``top_k`` is given.
+        top_p: Draw from the most probable tokens that make up this share together.
+        top_k: Draw from so many most probable tokens.
+        num_beams: Beams; with more than one nothing is drawn.
+        seed: Of the draws.
+        cache: One of `CACHES`.
+        rule: Exit rule; none computes every recurrence.
+
+    Raises:
+        ConfigurationError: For a value out of range, or values that exclude each other.
+    """
+
+    max_new_tokens: int = 64
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    num_beams: int = 1
+    seed: int = 0
+    cache: str = PER_LOOP
+    rule: ExitRule | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("max_new_tokens", self.max_new_tokens, 1),
+            ("num_beams", self.num_beams, 1),
+            ("top_k", self.top_k, 1),
+        ):
+            if value is not None and value < least:
+                raise ConfigurationError(f"{name} is {value}; allowed: whole numbers from {least}")
+        if self.temperature is not None and not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ConfigurationError(f"temperature is {self.temperature:g}; allowed: 0 (most probable token) or above")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ConfigurationError(f"top_p is {self.top_p:g}; allowed: above 0, at most 1")
+        if self.cache not in CACHES:
+            raise ConfigurationError(unknown("cache", self.cache, CACHES))
+        if self.num_beams > 1 and self.draws:
+            raise ConfigurationError("beams take the most probable texts; leave temperature, top_p and top_k out")
+        if self.temperature == 0 and (self.top_p is not None or self.top_k is not None):
+            raise ConfigurationError("temperature 0 takes the most probable token; leave top_p and top_k out")
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are drawn."""
+        if self.temperature is None:
+            return self.top_p is not None or self.top_k is not None
+        return self.temperature > 0
+
+    def arguments(self) -> dict[str, Any]:
+        """What transformers' ``generate`` is told."""
+        # Named in full: a model folder may bring settings of its own.
+        asked: dict[str, Any] = {"do_sample": self.draws, "num_beams": self.num_beams}
+        if self.draws:
+            asked |= {"temperature": self.temperature or 1.0, "top_p": self.top_p or 1.0, "top_k": self.top_k or 0}
+        else:
+            asked |= {"temperature": 1.0, "top_p": 1.0, "top_k": 50}
+        return asked
+
+
+@dataclass(frozen=True)
+class Generated:
+    """How a prompt went on.
+
+    Attributes:
+        prompt: The prompt.
+        text: What came behind it.
+        tokens: Tokens of that, an end-of-text not counted.
+        ended: Whether the model ended the text; else there was no more room or it was long enough.
+    """
+
+    prompt: str
+    text: str
+    tokens: int
+    ended: bool
+
+
+@dataclass
+class GenerationFigures:
+    """What it took.
+
+    Attributes:
+        tokens: Tokens generated, each prompt's own.
+        wall_s: Seconds for all of them, prompts read included.
+        cache_bytes_per_token: Bytes that the cache of one row grows by with a token; none without a cache.
+        exits: Tokens that were decoded one by one, by the recurrences that they took, under a rule that looks at them;
+            those of rows that have ended before the others too, because they are computed.
+    """
+
+    tokens: int = 0
+    wall_s: float = 0.0
+    cache_bytes_per_token: float | None = None
+    exits: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens a second."""
+        return self.tokens / self.wall_s if self.wall_s else 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "tokens": self.tokens,
+            "wall_s": self.wall_s,
+            "tokens_per_second": self.tokens_per_second,
+            "cache_bytes_per_token": self.cache_bytes_per_token,
+            "exits": {str(number): count for number, count in sorted(self.exits.items())},
+        }
+
+
+class Generator:
+    """Goes on with prompts.
+
+    Args:
+        language: Model and tokenizer.
+        settings: How.
+
+    Attributes:
+        figures: What it has taken so far.
+
+    Raises:
+        ConfigurationError: If the model cannot generate so: it leaks, has no such exit, or is not ours and has no
+            exits or shared cache at all.
+    """
+
+    def __init__(self, language: LanguageModel, settings: GenerationSettings) -> None:
+        self.language = language
+        self.settings = settings
+        self.figures = GenerationFigures()
+        self._check()
+        torch.manual_seed(settings.seed)
+
+    def _check(self) -> None:
+        model, settings = self.language.model, self.settings
+        if not self.language.ours:
+            if settings.rule is not None:
+                raise ConfigurationError(
+                    f"an exit rule needs a model with exits; '{self.language.name}' is a {type(model).__name__}"
+                )
+            if settings.cache == SHARED:
+                raise ConfigurationError(
+                    f"cache '{SHARED}' is for recurrent models; '{self.language.name}' is a {type(model).__name__}; "
+                    f"allowed: {PER_LOOP} (its own), {NO_CACHE}"
+                )
+            return
+        model.check_generates()
+        if settings.rule is not None:
+            settings.rule.check(model.config, model.config.vocab_size)
+        if settings.cache != NO_CACHE:
+            make_cache(model.config, settings.cache)
+
+    def run(
+        self, prompts: list[str], *, batch_size: int = 8, write: Callable[[str], None] | None = None
+    ) -> Iterator[Generated]:
+        """Goes on with prompts, in their order.
+
+        Args:
+            prompts: Checked all together before the first is read.
+            batch_size: Prompts that are computed together, padded on the left.
+            write: If given, told the text of a batch of one while it grows, prompt first; not with beams.
+
+        Raises:
+            ConfigurationError: See `LanguageModel.encode`.
+        """
+        rows = self.language.encode(prompts)
+        for first in range(0, len(rows), batch_size):
+            part = slice(first, first + batch_size)
+            yield from self._batch(prompts[part], rows[part], write)
+
+    @torch.inference_mode()
+    def _batch(self, prompts: list[str], rows: list[list[int]], write: Callable[[str], None] | None) -> list[Generated]:
+        model, tokenizer, settings = self.language.model, self.language.tokenizer, self.settings
+        end = tokenizer.eos_token_id
+        ids, mask = (part.to(model.device) for part in pad_left(rows, end))
+        cache = make_cache(model.config, settings.cache) if self._keeps_ours else None
+        asked: dict[str, Any] = {**settings.arguments(), "max_new_tokens": self._room(ids.shape[1])}
+        if len(tokenizer) < model.config.vocab_size:
+            asked["suppress_tokens"] = list(range(len(tokenizer), model.config.vocab_size))
+        if cache is not None:
+            asked["past_key_values"] = cache
+        if settings.rule is not None:
+            asked["exit_rule"] = settings.rule
+        if write is not None and len(rows) == 1 and settings.num_beams == 1:
+            asked["streamer"] = _Streamer(tokenizer, write)
+        start = time.perf_counter()
+        output = model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            use_cache=settings.cache != NO_CACHE,
+            eos_token_id=end,
+            pad_token_id=end,
+            return_dict_in_generate=True,
+            **asked,
+        )
+        said = output.sequences[:, ids.shape[1] :].tolist()
+        self.figures.wall_s += time.perf_counter() - start
+        found = [self._cut(prompt, tokens, end) for prompt, tokens in zip(prompts, said, strict=True)]
+        self.figures.tokens += sum(each.tokens + each.ended for each in found)
+        self._note(cache if cache is not None else output.past_key_values, len(rows) * settings.num_beams)
+        return found
+
+    @property
+    def _keeps_ours(self) -> bool:
+        return self.language.ours and self.settings.cache != NO_CACHE
+
+    def _room(self, width: int) -> int:
+        limit = self.language.context_tokens
+        wanted = self.settings.max_new_tokens
+        return wanted if limit is None else min(wanted, limit - width)
+
+    def _cut(self, prompt: str, tokens: list[int], end: int) -> Generated:
+        ended = end in tokens
+        kept = tokens[: tokens.index(end)] if ended else tokens
+        text = self.language.tokenizer.decode(kept, clean_up_tokenization_spaces=False)
+        return Generated(prompt, text, len(kept), ended)
+
+    def _note(self, cache: Any, rows: int) -> None:
+        if cache is None:
+            return
+        if isinstance(cache, RecurraCache):
+            self.figures.exits.update(cache.taken)
+        layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
+        kept = sum(part.numel() * part.element_size() for layer in layers for part in (layer.keys, layer.values))
+        tokens = cache.get_seq_length()
+        if tokens:
+            self.figures.cache_bytes_per_token = kept / tokens / rows
+
+
+class _Streamer(TextStreamer):
+    """Tells what has grown to whole words."""
+
+    def __init__(self, tokenizer: Any, write: Callable[[str], None]) -> None:
+        super().__init__(tokenizer, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        self._write = write
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """Passes the text on."""
+        self._write(f"{text}\n" if stream_end else text)

@@ -1,0 +1,63 @@
+"""A recurrent core from which rows leave: what has left a batch costs nothing any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import torch
+from torch import Tensor
+
+from recurra.models.layout import Layout
+from recurra.models.recurrence import RecurrentCore
+
+# Given the recurrences computed, the states of the rows that are still there and those rows' numbers in the batch,
+# says which of them leave, ``(rows still there,)``.
+Hearing = Callable[[int, Tensor, Tensor], Tensor]
+
+
+def unroll_while_rows_stay(
+    core: RecurrentCore,
+    states: Tensor,
+    layout: Layout,
+    hear: Hearing,
+    *,
+    rows: int,
+    stops: Collection[int],
+    queries: int | None = None,
+) -> Tensor:
+    """Applies the core; after each stop the rows that leave are taken out, and the rest go on as a smaller batch.
+
+    Args:
+        core: The shared layers.
+        states: ``(batch, tokens, hidden)``, what the core reads first.
+        layout: How the rows lie in them.
+        hear: Asked after each stop; after the last recurrence its answer changes nothing.
+        rows: Rows of the batch.
+        stops: Recurrences after which ``hear`` is asked; it is always asked after the last one.
+        queries: Leading positions that ``hear`` is given, if not all.
+
+    Returns:
+        How many recurrences each row took, ``(rows,)``, in the order of the batch.
+    """
+    first = states
+    there = torch.arange(rows, device=states.device)
+    depths = torch.full_like(there, core.num_recurrences)
+    for done in range(1, core.num_recurrences + 1):
+        states = core.step(states, first, done - 1, layout, queries)
+        final = done == core.num_recurrences
+        if not final and done not in stops:
+            continue
+        told = states if final or queries is None else layout.leading(states, queries)
+        leaving = hear(done, told, there)
+        if final:
+            break
+        staying = (~leaving).nonzero()[:, 0]
+        if len(staying) == len(there):
+            continue
+        depths[there[leaving]] = done
+        if not len(staying):
+            layout.skip(core.num_recurrences - done)
+            break
+        states, first = layout.take(states, staying), layout.take(first, staying)
+        layout, there = layout.select(staying), there[staying]
+    return depths

@@ -1,0 +1,74 @@
+"""The parts of the bench about language models run, and compare models of equal FLOPs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from benchmarks import generation, language, language_models
+from benchmarks.lockstep import Job
+from benchmarks.measures import Measure, Setting
+
+from recurra.models.accounting import language_flops
+from recurra.models.presets import preset
+
+
+class Here:
+    """A competitor in this process: starting one takes seconds."""
+
+    def __init__(self, build: Any, job: Job) -> None:
+        self._call = build(job)
+
+    def call(self, index: int) -> dict[str, Any]:
+        start = time.perf_counter()
+        value = self._call(index)
+        return {"ms": (time.perf_counter() - start) * 1e3, "value": value}
+
+
+def measured(part: Any, monkeypatch: pytest.MonkeyPatch) -> list[Measure]:
+    @contextlib.contextmanager
+    def competitors(_: Setting, jobs: Mapping[str, Job]) -> Iterator[dict[str, Here]]:
+        yield {name: Here(part.build, job) for name, job in jobs.items()}
+
+    monkeypatch.setattr(Setting, "competitors", competitors)
+    monkeypatch.setattr(language, "ask", lambda job: part.build(job)(0))
+    monkeypatch.setattr(language, "LOSS_PRESET", "crt-tiny")
+    return part.measure(Setting("", (), 1, quick=True))
+
+
+def test_decoding_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    cached, batch, exits, own, memory = measured(generation, monkeypatch)
+    assert (cached.target, batch.target) == (8.0, 1.0)
+    assert all(each.ours > 0 and each.other > 0 for each in (cached, batch, exits, own))
+    assert batch.result == pytest.approx(batch.ours / batch.other)
+    assert memory.result == pytest.approx(100 * memory.ours / memory.other)
+
+
+def test_training_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measured(language, monkeypatch)
+    assert [each.target for each in found if each.target is not None] == [1.2, 100.0]
+    assert all(each.ours >= 0 and each.other >= 0 for each in found)
+    assert found[0].result == pytest.approx(found[0].ours / found[0].other)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["crt-tiny", "crt-small", "crt-deep"])
+def test_gpt2_has_our_flops_a_token(name: str, training: bool) -> None:
+    config = preset(name)
+    theirs = language_models.gpt2_of_equal_flops(config, 256, training=training)
+    own = language_flops(config, 256, with_exits=training) / 256
+    other = language_models.gpt2_flops(theirs.n_embd, theirs.n_layer, theirs.vocab_size, 256)
+    assert other == pytest.approx(own, rel=0.1)
+    assert theirs.n_embd == 64 * theirs.n_head
+
+
+def test_flops_of_gpt2_are_those_of_its_matrices() -> None:
+    model = language_models.gpt2("crt-tiny", 64, training=False, vocab_size=50)
+    config = model.config
+    matrices = sum(part.numel() for name, part in model.transformer.h.named_parameters() if part.dim() == 2)
+    scores = 4 * config.n_embd * (64 + 1) / 2 * config.n_layer
+    expected = 2 * (matrices + config.n_embd * 50) + scores
+    assert language_models.gpt2_flops(config.n_embd, config.n_layer, 50, 64) == pytest.approx(expected)

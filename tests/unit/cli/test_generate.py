@@ -1,0 +1,204 @@
+"""``recurra generate``: what it prints and where, and every mistake in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from language_folders import VOCABULARY, write_gpt2, write_language_model, write_tokenizer
+from recurra import RecurraForCausalLM
+from recurra.cli.main import main
+from recurra.models.cache import growth_bytes_per_token
+from recurra.models.exits import ConfidenceRule, confidence
+from recurra.models.linear import SETTINGS_NAME
+from tiny import tiny_model
+
+PROMPTS = ["the film", "of number 7 was", "a"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of ours, a model folder that leaks, one without exits, and a GPT-2."""
+    root = tmp_path_factory.mktemp("models")
+    write_language_model(root / "run" / "model")
+    write_language_model(root / "leaking", causal_convolution=False)
+    write_language_model(root / "plain", exits=[])
+    write_language_model(root / "stacked", exits=[], num_recurrences=1)
+    write_gpt2(root / "gpt2")
+    return root
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    def run(*arguments: object) -> tuple[str, str]:
+        capsys.readouterr()
+        assert main(["generate", *map(str, arguments)]) == 0, capsys.readouterr().err
+        return capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    def run(*arguments: object) -> str:
+        capsys.readouterr()
+        code = main(["generate", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, ""), err
+        assert err.startswith("error: ") and err.count("\n") == 1
+        return err
+
+    return run
+
+
+def by_hand(folder: Path, prompt: str, tokens: int) -> str:
+    """Greedy decoding that computes everything anew for each token."""
+    model, tokenizer = RecurraForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(prompt)["input_ids"]
+    start = len(ids)
+    with torch.no_grad():
+        for _ in range(tokens):
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+            if ids[-1] == tokenizer.eos_token_id:
+                ids.pop()
+                break
+    return tokenizer.decode(ids[start:])
+
+
+def test_a_prompt_goes_on_as_greedy_decoding_does_and_figures_go_to_standard_error(folders: Path, said: Any) -> None:
+    out, err = said(folders / "run", "the film", "--max-new-tokens", 12)
+    assert out == f"the film{by_hand(folders / 'run' / 'model', 'the film', 12)}\n"
+    config = RecurraForCausalLM.from_pretrained(folders / "run" / "model").config
+    assert "12 tokens, " in err and "tokens a second; cache per-loop: " in err
+    assert f"{growth_bytes_per_token(config) / 1024:.2f} KiB a token and row" in err
+
+
+@pytest.mark.parametrize("extra", [(), ("--cache", "none"), ("--batch-size", 2)], ids=["cache", "none", "batches"])
+def test_several_prompts_go_on_as_each_does_alone(folders: Path, said: Any, extra: tuple[Any, ...]) -> None:
+    out, _ = said(folders / "run", *PROMPTS, "--max-new-tokens", 9, "--json", *extra)
+    result = json.loads(out)
+    assert [each["prompt"] for each in result["results"]] == PROMPTS
+    for each in result["results"]:
+        assert each["text"] == by_hand(folders / "run" / "model", each["prompt"], 9)
+    assert result["tokens"] == sum(each["tokens"] + each["ended"] for each in result["results"])
+    assert (result["cache_bytes_per_token"] is None) == ("none" in extra)
+
+
+def test_prompts_come_from_a_file(folders: Path, said: Any, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS) + "\n", encoding="utf-8")
+    from_file, _ = said(folders / "run", "--input", tmp_path / "prompts.txt", "--max-new-tokens", 5)
+    given, _ = said(folders / "run", *PROMPTS, "--max-new-tokens", 5)
+    assert from_file == given and given.count("\n\n") == 3
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [("--temperature", 1.5), ("--top-p", 0.9), ("--top-k", 5), ("--temperature", 0.7, "--top-k", 3, "--seed", 4)],
+    ids=str,
+)
+def test_draws_follow_their_seed(folders: Path, said: Any, extra: tuple[Any, ...]) -> None:
+    asked = (folders / "run", "the film", "--max-new-tokens", 10, *extra)
+    assert said(*asked)[0] == said(*asked)[0] != said(*asked, "--seed", 99)[0]
+
+
+def test_a_draw_from_one_token_and_temperature_0_are_greedy(folders: Path, said: Any) -> None:
+    asked = (folders / "run", "the film", "--max-new-tokens", 10)
+    assert said(*asked)[0] == said(*asked, "--top-k", 1)[0] == said(*asked, "--temperature", 0)[0]
+
+
+@pytest.mark.parametrize("extra", [("--num-beams", 3), ("--cache", "shared"), ("--exit", 1)], ids=str)
+def test_other_ways_give_text(folders: Path, said: Any, extra: tuple[Any, ...]) -> None:
+    out, err = said(folders / "run", "the film", "--max-new-tokens", 6, *extra)
+    assert out.startswith("the film") and out.endswith("\n") and "6 tokens" in err
+
+
+def test_a_shared_cache_takes_less_memory(folders: Path, said: Any) -> None:
+    asked = (folders / "run", "the film", "--max-new-tokens", 6, "--json", "--cache")
+    exact, shared = (json.loads(said(*asked, policy)[0]) for policy in ("per-loop", "shared"))
+    assert shared["cache_bytes_per_token"] * 3 == exact["cache_bytes_per_token"]
+
+
+def test_an_exit_rule_says_how_deep_tokens_went(folders: Path, said: Any) -> None:
+    model = RecurraForCausalLM.from_pretrained(folders / "run" / "model").eval()
+    with torch.no_grad():
+        ids = torch.randint(0, VOCABULARY, (4, 40), generator=torch.Generator().manual_seed(0))
+        sure = float(confidence(model(ids, output_exits=True).exit_logits[0]).median())
+    asked = (folders / "run", *PROMPTS, "--max-new-tokens", 15, "--exit-rule", "confidence", "--threshold", sure)
+    out, _ = said(*asked, "--json")
+    result = json.loads(out)
+    assert result["exit_rule"] == ConfidenceRule.constant(sure).plain()
+    assert sum(result["exits"].values()) == 14 * len(PROMPTS) and len(result["exits"]) > 1
+    assert "tokens by the recurrences they took: 1: " in said(*asked)[1]
+
+
+def test_any_causal_language_model_generates(folders: Path, said: Any) -> None:
+    out, err = said(folders / "gpt2", "the film", "--max-new-tokens", 6)
+    assert out.startswith("the film") and "KiB a token" in err
+    several, _ = said(folders / "gpt2", *PROMPTS, "--max-new-tokens", 6, "--json")
+    for each in json.loads(several)["results"]:
+        alone, _ = said(folders / "gpt2", each["prompt"], "--max-new-tokens", 6, "--json")
+        assert json.loads(alone)["results"][0]["text"] == each["text"]
+
+
+def test_a_text_ends_where_the_context_does(folders: Path, said: Any) -> None:
+    out, _ = said(folders / "run", "the film " * 4, "--max-new-tokens", 500, "--json")
+    (result,) = json.loads(out)["results"]
+    prompt = len(AutoTokenizer.from_pretrained(folders / "run" / "model")("the film " * 4)["input_ids"])
+    assert result["ended"] or result["tokens"] == 48 - prompt
+
+
+MISTAKES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "long prompt": (("run", "a" * 60), "the prompt has 60 tokens; allowed for this model: 1 to 47"),
+    "long prompt of several": (("run", "a", "the " * 99), "prompt 2 has "),
+    "empty prompt": (("run", ""), "the prompt is empty"),
+    "empty prompt of several": (("run", "a", ""), "prompt 2 is empty"),
+    "no prompt": (("run",), "no texts are given"),
+    "exit": (("run", "a", "--exit", 7), "no head stands after recurrence 7; allowed for this model: 1, 2, 3"),
+    "exit and rule": (("run", "a", "--exit", 1, "--exit-rule", "entropy"), "an exit is for rule 'fixed', not for"),
+    "rule": (("run", "a", "--exit-rule", "entropi"), "unknown exit rule 'entropi' (did you mean 'entropy'?)"),
+    "threshold": (("run", "a", "--exit-rule", "confidence", "--threshold", 2), "threshold is 2; allowed for rule"),
+    "entropy": (("run", "a", "--exit-rule", "entropy", "--threshold", 6), "threshold is 6; allowed for rule 'entropy'"),
+    "threshold alone": (("run", "a", "--threshold", 0.5), "a threshold is for rule 'confidence' or 'entropy'"),
+    "no exits": (("plain", "a", "--exit-rule", "confidence"), "this model was trained without; train one with exits"),
+    "leaking": (("leaking", "a"), "this model cannot generate: it leaks"),
+    "cache": (("run", "a", "--cache", "shard"), "unknown cache 'shard' (did you mean 'shared'?)"),
+    "nothing to share": (
+        ("stacked", "a", "--cache", "shared"),
+        "needs two recurrences or more, and this model has one",
+    ),
+    "foreign rule": (("gpt2", "a", "--exit", 1), "an exit rule needs a model with exits; "),
+    "foreign cache": (("gpt2", "a", "--cache", "shared"), "cache 'shared' is for recurrent models; "),
+    "temperature": (("run", "a", "--temperature", -1), "temperature is -1; allowed: 0"),
+    "top-p": (("run", "a", "--top-p", 1.5), "top_p is 1.5; allowed: above 0, at most 1"),
+    "top-k": (("run", "a", "--top-k", 0), "top_k is 0; allowed: whole numbers from 1"),
+    "tokens": (("run", "a", "--max-new-tokens", 0), "max_new_tokens is 0; allowed: whole numbers from 1"),
+    "drawn beams": (("run", "a", "--num-beams", 2, "--top-k", 3), "beams take the most probable texts"),
+    "folder": (("nowhere", "a"), "is not a folder; give a run"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line(folders: Path, refused: Any, mistake: str) -> None:
+    (folder, *rest), line = MISTAKES[mistake]
+    assert line in refused(folders / folder, *rest)
+
+
+def test_a_folder_that_is_no_language_model_is_one_line(folders: Path, refused: Any, tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path / "classifier" / "model")
+    assert "is a classifier, which generates no text; 'recurra predict' labels" in refused(tmp_path / "classifier", "a")
+    (tmp_path / "linear").mkdir()
+    (tmp_path / "linear" / SETTINGS_NAME).touch()
+    assert "is a classifier, which generates no text" in refused(tmp_path / "linear", "a")
+    bare = shutil.copytree(folders / "run" / "model", tmp_path / "bare")
+    for path in bare.glob("tokenizer*"):
+        path.unlink()
+    assert "holds no tokenizer; save it beside the model" in refused(bare, "a")
+    write_tokenizer(bare, VOCABULARY + 20)
+    assert "has 320 tokens and the model 300: they do not belong together" in refused(bare, "a")

@@ -1,0 +1,168 @@
+"""Loss under exit rules and shared caches, against decoding token by token; thresholds that keep what they promise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from recurra import RecurraForCausalLM
+from recurra.core.errors import ConfigurationError
+from recurra.evaluation.cache_policies import compare_cache_policies
+from recurra.evaluation.exit_calibration import calibrate_classifier, calibrate_language
+from recurra.evaluation.scoring import score_texts
+from recurra.evaluation.token_exits import score_token_exits
+from recurra.models.cache import RecurraCache
+from recurra.models.exits import ConfidenceRule, ExitRule, FixedExit, confidence
+from tiny import language_model, stir, tiny_model
+
+CRT: dict[str, Any] = {"num_recurrences": 4, "exits": [1, 3], "max_position_embeddings": 64}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "crt": CRT,
+    "rotary, two layers, prelude": {**CRT, "position": "rotary", "num_core_layers": 2, "num_prelude_layers": 1},
+    "SwiGLU": {**CRT, "feed_forward": "swiglu", "num_cycles": 1, "embedding_cycles": 0, "residual_scale": 0.5},
+}  # fmt: skip
+READ: dict[str, Any] = {"first_read": 0, "context": 16}
+
+
+def model_of(variant: str = "crt") -> RecurraForCausalLM:
+    model = language_model(**VARIANTS[variant]).double().eval()
+    stir(model, spread=0.4)
+    return model
+
+
+def some_texts() -> list[Any]:
+    dice = np.random.default_rng(0)
+    # Of several windows, of a part of one, and of one token.
+    return [dice.integers(0, 11, size) for size in (40, 9, 1, 16)]
+
+
+def middle_rule(model: RecurraForCausalLM) -> ConfidenceRule:
+    with torch.no_grad():
+        logits = model(torch.from_numpy(some_texts()[0])[None], output_exits=True).exit_logits[0]
+    return ConfidenceRule.constant(float(confidence(logits).quantile(0.8)))
+
+
+@torch.no_grad()
+def decoded(model: RecurraForCausalLM, rule: ExitRule | None, serving: int | None) -> tuple[list[float], list[int]]:
+    """Nats and recurrences of every token, each read through a cache behind those before it in its block."""
+    nats, depths = [], []
+    for text in some_texts():
+        for start in range(0, len(text), 16):
+            block = text[start : start + 16].tolist()
+            cache = RecurraCache(model.config, serving=serving)
+            read = [int(text[start - 1]) if start else 0, *block[:-1]]
+            for token, target in zip(read, block, strict=True):
+                output = model(torch.tensor([[token]]), past_key_values=cache, exit_rule=rule)
+                nats.append(-float(output.logits[0, 0].log_softmax(-1)[target]))
+                depths.append(4 if output.exited_after is None else int(output.exited_after))
+    return nats, depths
+
+
+@pytest.mark.parametrize("serving", [None, 2])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_pass_gives_what_decoding_gives(variant: str, serving: int | None) -> None:
+    model = model_of(variant)
+    rule = middle_rule(model)
+    nats, depths = decoded(model, rule, serving)
+    found = score_token_exits(model, some_texts(), rule, serving=serving, **READ)
+    np.testing.assert_allclose(found.nats, nats, rtol=1e-5, atol=1e-6)
+    assert sorted(found.taken.elements()) == sorted(depths) and len(set(depths)) >= 2
+    assert found.mean_recurrences == pytest.approx(np.mean(depths))
+
+
+def test_exact_states_cost_the_rule_alone() -> None:
+    model = model_of()
+    rule = middle_rule(model)
+    by_head = score_texts(model, some_texts(), exits=True, **READ)
+    exact = score_token_exits(model, some_texts(), rule, exact_states=True, **READ)
+    # Each token has the nats of one of its heads; which, the rule has said.
+    heads = np.stack([by_head["exit-1"], by_head["exit-2"], by_head["final"]])
+    nearest = np.abs(heads - exact.nats).argmin(0)
+    np.testing.assert_allclose(np.take_along_axis(heads, nearest[None], 0)[0], exact.nats, rtol=1e-6)
+    assert np.bincount(nearest).tolist() == [exact.taken[number] for number in (1, 3, 4)]
+    filled = score_token_exits(model, some_texts(), rule, **READ)
+    assert np.abs(filled.nats - exact.nats).max() > 1e-3
+
+
+def test_without_a_rule_and_at_a_fixed_exit_the_loss_is_that_of_the_head() -> None:
+    model = model_of()
+    by_head = score_texts(model, some_texts(), exits=True, **READ)
+    np.testing.assert_allclose(score_token_exits(model, some_texts(), None, **READ).nats, by_head["final"], rtol=1e-9)
+    fixed = score_token_exits(model, some_texts(), FixedExit(3), **READ)
+    np.testing.assert_allclose(fixed.nats, by_head["exit-2"], rtol=1e-9)
+    assert dict(+fixed.taken) == {3: 66}
+
+
+def test_cache_policies_are_compared_with_the_exact_one() -> None:
+    model = model_of()
+    exact, *shared = compare_cache_policies(model, some_texts(), **READ)
+    assert (exact.policy, exact.serving, exact.bytes_per_token) == ("per-loop", None, 2 * 4 * 8 * 4)
+    assert exact.loss == pytest.approx(score_texts(model, some_texts(), **READ)["final"].mean())
+    assert [(cost.serving, cost.bytes_per_token) for cost in shared] == [(1, 64), (2, 128), (3, 192)]
+    for cost in shared:
+        assert cost.loss == pytest.approx(np.mean(decoded(model, None, cost.serving)[0])) != exact.loss
+
+
+@pytest.mark.parametrize("kind", ["confidence", "entropy"])
+def test_a_threshold_keeps_the_loss_bound_and_a_looser_bound_takes_fewer_recurrences(kind: str) -> None:
+    model = model_of()
+    depths = []
+    for bound in (0.0, 0.02, 0.1, 100.0):
+        chosen = calibrate_language(model, some_texts(), bound, kind=kind, **READ)
+        if chosen.rule is None:
+            assert chosen.quality == chosen.full and chosen.mean_recurrences == 4
+        else:
+            found = score_token_exits(model, some_texts(), chosen.rule, **READ)
+            assert found.loss == pytest.approx(chosen.quality) and dict(found.taken) == dict(chosen.taken)
+        assert chosen.quality <= chosen.full * (1 + bound)
+        depths.append(chosen.mean_recurrences)
+    assert depths == sorted(depths, reverse=True) and depths[-1] == 1
+
+
+@pytest.mark.parametrize("kind", ["confidence", "entropy"])
+def test_a_threshold_keeps_the_agreement_of_a_classifier(kind: str) -> None:
+    model = tiny_model(num_recurrences=4, exits=[1, 3]).eval()
+    stir(model, spread=0.4)
+    ids = torch.randint(1, 40, (200, 7), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        output = model(ids)
+    logits = {1: output.exit_logits[0], 3: output.exit_logits[1], 4: output.logits}
+    by_exit = {number: scores.numpy() for number, scores in logits.items()}
+    depths = []
+    for agreement in (1.0, 0.95, 0.8, 1e-9):
+        chosen = calibrate_classifier(by_exit, agreement, kind=kind)
+        with torch.no_grad():
+            found = model(ids, exit_rule=chosen.rule)
+        share = float((found.logits.argmax(-1) == output.logits.argmax(-1)).double().mean())
+        assert share == pytest.approx(chosen.quality) and chosen.quality >= agreement
+        if chosen.rule is not None:
+            assert np.bincount(found.exited_after.numpy(), minlength=5)[[1, 3, 4]].tolist() == [
+                chosen.taken[number] for number in (1, 3, 4)
+            ]
+        depths.append(chosen.mean_recurrences)
+    assert depths == sorted(depths, reverse=True) and depths[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (
+            lambda model: calibrate_language(model, some_texts(), -0.1, **READ),
+            "loss bound is -0.1; allowed: 0 or above",
+        ),
+        (lambda _: calibrate_classifier({1: np.ones((2, 2))}, 0.9), "nothing to choose a threshold on"),
+        (lambda _: calibrate_classifier({}, 1.5), "agreement is 1.5; allowed: above 0, at most 1"),
+        (lambda _: calibrate_classifier({}, 0.5, kind="entropi"), "unknown exit rule to calibrate 'entropi' .did you"),
+        (lambda model: score_token_exits(model, some_texts(), None, serving=4, **READ), "serving recurrence is 4"),
+        (
+            lambda _: score_token_exits(language_model(causal_convolution=False), some_texts(), None, **READ),
+            "a leaking model decodes nothing",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_clear_line(ask: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        ask(model_of())

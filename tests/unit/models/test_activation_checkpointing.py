@@ -1,0 +1,123 @@
+"""Activation checkpointing: the same loss and gradients bit for bit, layers computed twice, less kept between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from recurra import RecurraForCausalLM, preset
+from recurra.core.errors import ConfigurationError
+from tiny import language_model, tiny_model
+
+DROPOUT = {"hidden_dropout": 0.2}
+LANGUAGE: dict[str, dict[str, Any]] = {
+    "crt": {"num_recurrences": 3, "exits": [1, 2]},
+    "pre-norm, rotary, attention dropout": {
+        "norm_placement": "pre", "position": "rotary", "attention_dropout": 0.1, "num_core_layers": 2,
+    },
+    "prelude, coda, injection": {
+        "exits": [], "num_prelude_layers": 1, "num_coda_layers": 1, "input_injection": "concat",
+        "learned_residual_scale": True,
+    },
+}  # fmt: skip
+CLASSIFIERS: dict[str, dict[str, Any]] = {
+    "recurrent": {"exits": [1]},
+    "conv": {"feed_forward": "conv+linear", "num_cycles": 2, "causal_convolution": False},
+}
+
+
+def gradients(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    model.zero_grad()
+    torch.manual_seed(5)
+    loss = model(**inputs).loss
+    loss.backward()
+    return loss.detach(), {name: part.grad.clone() for name, part in model.named_parameters() if part.grad is not None}
+
+
+def compare(model: Any, inputs: dict[str, Tensor]) -> None:
+    model.train()
+    calls: list[int] = []
+    for stack in (model.model.prelude, model.model.core.block, model.model.coda):
+        for layer in stack.layers:
+            layer.register_forward_pre_hook(lambda *_: calls.append(1))
+    loss, wanted = gradients(model, inputs)
+    once = len(calls)
+    calls.clear()
+    for keywords in (None, {"use_reentrant": True}):
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs=keywords)
+        again, found = gradients(model, inputs)
+        assert torch.equal(again, loss) and len(calls) == 2 * once
+        assert found.keys() == wanted.keys()
+        for name, gradient in wanted.items():
+            if keywords is None:
+                assert torch.equal(found[name], gradient), name
+            else:
+                # A graph within the graph adds up what a tensor's readers say in another order.
+                torch.testing.assert_close(found[name], gradient)
+        calls.clear()
+    # Dropout was on: another seed gives another loss.
+    torch.manual_seed(6)
+    assert not torch.equal(model(**inputs).loss, loss)
+    calls.clear()
+    model.activation_checkpointing_disable()
+    gradients(model, inputs)
+    assert len(calls) == once
+
+
+@pytest.mark.parametrize("variant", LANGUAGE)
+def test_a_language_models_gradients_are_the_same_bit_for_bit(variant: str) -> None:
+    model = language_model(**{**DROPOUT, **LANGUAGE[variant]})
+    ids = torch.randint(0, 11, (3, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    compare(model, {"input_ids": ids, "attention_mask": mask, "labels": ids})
+
+
+@pytest.mark.parametrize("variant", CLASSIFIERS)
+def test_a_classifiers_gradients_are_the_same_bit_for_bit(variant: str) -> None:
+    model = tiny_model(**{**DROPOUT, **CLASSIFIERS[variant]})
+    ids = torch.randint(1, 40, (3, 9), generator=torch.Generator().manual_seed(0))
+    compare(model, {"input_ids": ids, "labels": torch.tensor([0, 1, 1])})
+
+
+def test_the_older_name_works_too() -> None:
+    model = language_model(**DROPOUT).train()
+    with pytest.warns(FutureWarning, match="gradient_checkpointing_enable"):
+        model.gradient_checkpointing_enable()
+    assert model.model.core.block.gradient_checkpointing
+
+
+def kept_bytes(model: RecurraForCausalLM, ids: Tensor) -> int:
+    """Bytes that the graph keeps from the forward to the backward pass, parameters aside."""
+    own = {part.data_ptr() for part in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() not in own:
+            kept[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model.model(ids)
+    return sum(kept.values())
+
+
+def test_a_loop_keeps_its_input_and_little_else() -> None:
+    torch.manual_seed(0)
+    model = RecurraForCausalLM(preset("crt-tiny", vocab_size=64)).train()
+    ids = torch.randint(0, 64, (2, 64))
+    without = kept_bytes(model, ids)
+    model.activation_checkpointing_enable()
+    assert kept_bytes(model, ids) < without / 3
+
+
+def test_a_cache_is_refused_where_layers_are_computed_twice() -> None:
+    model = language_model().train()
+    model.activation_checkpointing_enable()
+    with pytest.raises(ConfigurationError, match="activation checkpointing computes layers twice"):
+        model(torch.tensor([[1, 2]]), use_cache=True)
+    with torch.no_grad():
+        assert model(torch.tensor([[1, 2]]), use_cache=True).past_key_values is not None

@@ -1,0 +1,246 @@
+"""Tokens that leave early while a text is generated, against decoding from its definition."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from recurra import RecurraForCausalLM
+from recurra.core.errors import ConfigurationError
+from recurra.models.cache import RecurraCache, growth_bytes_per_token, make_cache
+from recurra.models.exits import ConfidenceRule, EntropyRule, ExitRule, FixedExit, confidence
+from references.exiting_decoder import decode
+from tiny import language_model, stir
+
+CRT: dict[str, Any] = {"num_recurrences": 4, "exits": [1, 3], "max_position_embeddings": 64}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "crt": CRT,
+    "tied heads, kernel 4": {**CRT, "heads": "tied", "kernel_size": 4},
+    "kernel 1": {**CRT, "kernel_size": 1},
+    "rotary, pre-norm, separate heads": {
+        **CRT, "position": "rotary", "norm_placement": "pre", "final_norm": True, "heads": "separate",
+    },
+    "two layers, injection, scale": {**CRT, "num_core_layers": 2, "input_injection": "add", "residual_scale": 0.5},
+    "no convolution": {**CRT, "feed_forward": "linear"},
+    "SwiGLU": {**CRT, "feed_forward": "swiglu", "num_cycles": 1, "embedding_cycles": 0},
+}  # fmt: skip
+# Rotary models turn queries and keys in FP32 whatever the states' type.
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+LENGTHS = [9, 4, 7]
+
+
+def model_of(variant: str) -> RecurraForCausalLM:
+    model = language_model(**VARIANTS[variant]).double().eval()
+    stir(model, spread=0.4)
+    return model
+
+
+def left_padded(lengths: list[int]) -> tuple[Tensor, Tensor]:
+    width = max(lengths)
+    ids = torch.randint(0, 11, (len(lengths), width), generator=torch.Generator().manual_seed(1))
+    return ids, (torch.arange(width) >= width - torch.tensor(lengths)[:, None]).long()
+
+
+def middle_rule(model: RecurraForCausalLM, ids: Tensor, quantile: float = 0.6) -> ConfidenceRule:
+    """A threshold that some tokens reach at the first exit, some later, and some never."""
+    with torch.no_grad():
+        output = model(ids, output_exits=True)
+    return ConfidenceRule.constant(float(confidence(output.exit_logits[0]).quantile(quantile)) * (1 - 1e-9))
+
+
+@torch.no_grad()
+def step_by_step(
+    model: RecurraForCausalLM, ids: Tensor, mask: Tensor, prompt: int, rule: ExitRule | None, cache: RecurraCache
+) -> tuple[Tensor, Tensor, list[int]]:
+    """Logits and recurrences of a prompt's last token and all later ones, and the rows computed in each recurrence."""
+    logits, depths, rows = [], [], []
+    handle = model.model.core.block.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    for start, end in [(0, prompt), *((place, place + 1) for place in range(prompt, ids.shape[1]))]:
+        output = model(ids[:, start:end], mask[:, :end], past_key_values=cache, exit_rule=rule, logits_to_keep=1)
+        logits.append(output.logits[:, 0])
+        depth = output.exited_after
+        depths.append(torch.full((len(ids),), 4) if depth is None else depth)
+    handle.remove()
+    return torch.stack(logits, 1), torch.stack(depths, 1), rows
+
+
+@pytest.mark.parametrize("serving", [None, 1, 2])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_each_row_of_a_batch_is_decoded_as_defined(variant: str, serving: int | None) -> None:
+    model = model_of(variant)
+    ids, mask = left_padded(LENGTHS)
+    weights = dict(model.named_parameters())
+    rule = middle_rule(model, ids)
+    # Two tokens of the shortest row are left to be decoded one by one.
+    prompt = max(LENGTHS) - 2
+    cache = RecurraCache(model.config, serving=serving)
+    logits, depths, rows = step_by_step(model, ids, mask, prompt, rule, cache)
+    for row, length in enumerate(LENGTHS):
+        with torch.no_grad():
+            wanted, deep = decode(
+                ids[row, max(LENGTHS) - length :].tolist(),
+                weights,
+                model.config,
+                lambda said, at: bool(rule.leaves(said[None], at)),
+                prompt=length - 2,
+                serving=serving,
+            )
+        torch.testing.assert_close(logits[row], torch.stack(wanted[-3:]), **TOLERANCE)
+        assert depths[row].tolist() == [4, *deep[-2:]]
+    assert rows == [3] * 4 + [
+        int((step >= number).sum()) for step in depths.T[1:] for number in range(1, int(step.max()) + 1)
+    ]
+
+
+@pytest.mark.parametrize("quantile", [0.0, 0.3, 0.7, 1.0])
+def test_long_texts_of_single_tokens_are_decoded_as_defined(quantile: float) -> None:
+    model = model_of("crt")
+    ids = torch.randint(0, 11, (1, 24), generator=torch.Generator().manual_seed(4))
+    rule = middle_rule(model, ids, quantile)
+    logits, depths, rows = step_by_step(model, ids, torch.ones_like(ids), 1, rule, RecurraCache(model.config))
+    with torch.no_grad():
+        wanted, deep = decode(
+            ids[0].tolist(),
+            dict(model.named_parameters()),
+            model.config,
+            lambda said, at: bool(rule.leaves(said[None], at)),
+        )
+    assert depths[0].tolist() == deep and len(rows) == sum(deep)
+    torch.testing.assert_close(logits[0], torch.stack(wanted), **TOLERANCE)
+    assert (set(deep) == {1}) if quantile == 0 else (len(set(deep)) > 1)
+
+
+def test_where_nobody_leaves_the_cache_is_exact() -> None:
+    model = model_of("crt")
+    ids, mask = left_padded(LENGTHS)
+    logits, depths, _ = step_by_step(model, ids, mask, 3, ConfidenceRule.constant(1.0), RecurraCache(model.config))
+    with torch.no_grad():
+        whole = model(ids, mask).logits[:, 2:]
+    assert bool((depths == 4).all())
+    torch.testing.assert_close(logits[mask[:, 2:].bool()], whole[mask[:, 2:].bool()], **TOLERANCE)
+
+
+@pytest.mark.parametrize("how", ["greedy", "sample", "beam"])
+def test_a_row_generates_in_a_padded_batch_what_it_generates_alone(how: str) -> None:
+    model = model_of("crt")
+    ids, mask = left_padded(LENGTHS)
+    asked: dict[str, Any] = {
+        "greedy": {"do_sample": False},
+        "sample": {"do_sample": True, "top_k": 1},
+        "beam": {"do_sample": False, "num_beams": 3},
+    }[how]
+    asked |= {"max_new_tokens": 16, "pad_token_id": 0, "exit_rule": middle_rule(model, ids)}
+    together = model.generate(ids, attention_mask=mask, **asked)
+    for row, length in enumerate(LENGTHS):
+        own = ids[row : row + 1, max(LENGTHS) - length :]
+        alone = model.generate(own, attention_mask=torch.ones_like(own), **asked)
+        assert alone[0, length:].tolist() == together[row, max(LENGTHS) :].tolist()
+
+
+def test_greedy_generation_follows_the_definition_and_counts_what_was_taken() -> None:
+    model = model_of("crt")
+    ids = torch.tensor([[3, 1, 4, 1]])
+    rule = middle_rule(model, torch.randint(0, 11, (4, 12), generator=torch.Generator().manual_seed(0)))
+    cache = RecurraCache(model.config)
+    said = model.generate(
+        ids, max_new_tokens=12, do_sample=False, pad_token_id=0, exit_rule=rule, past_key_values=cache
+    )
+    with torch.no_grad():
+        logits, depths = decode(
+            said[0, :-1].tolist(),
+            dict(model.named_parameters()),
+            model.config,
+            lambda now, at: bool(rule.leaves(now[None], at)),
+            prompt=4,
+        )
+    assert said[0, 4:].tolist() == [int(each.argmax()) for each in logits[3:]]
+    assert sorted(cache.taken.elements()) == sorted(depths[4:])
+    assert len(set(depths[4:])) > 1
+
+
+def test_without_a_cache_the_last_position_decides_for_the_row() -> None:
+    model = model_of("crt")
+    ids, mask = left_padded(LENGTHS)
+    rule = middle_rule(model, ids)
+    said = model.generate(
+        ids, attention_mask=mask, max_new_tokens=5, do_sample=False, pad_token_id=0, exit_rule=rule, use_cache=False
+    )
+    with torch.no_grad():
+        for place in range(9, 14):
+            seen = torch.cat((mask, torch.ones(3, place - 9, dtype=torch.long)), 1)
+            output = model(said[:, :place], seen, exit_rule=rule, logits_to_keep=1)
+            assert torch.equal(output.logits[:, -1].argmax(-1), said[:, place])
+
+
+def test_a_fixed_exit_is_the_exit_alone() -> None:
+    model = model_of("crt")
+    ids, mask = left_padded(LENGTHS)
+    asked: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    said = model.generate(ids, exit_rule=FixedExit(3), **asked)
+    assert torch.equal(said, model.generate(ids, exit_after=3, **asked))
+    with torch.no_grad():
+        assert model(ids, mask, exit_rule=FixedExit(3)).exited_after.tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("serving", [1, 2, 3])
+def test_a_shared_cache_keeps_less(serving: int) -> None:
+    model = model_of("two layers, injection, scale").float()
+    cache = RecurraCache(model.config, serving=serving)
+    sizes = []
+    for place in range(5):
+        with torch.no_grad():
+            model(torch.tensor([[place]]), past_key_values=cache)
+        sizes.append(cache.memory_bytes())
+    grown = {second - first for first, second in itertools.pairwise(sizes)}
+    assert grown == {growth_bytes_per_token(model.config, serving=serving)} == {2 * 2 * serving * 8 * 4}
+    assert growth_bytes_per_token(model.config) == 2 * 2 * 4 * 8 * 4
+
+
+@pytest.mark.parametrize("change", ["reorder", "repeat", "select"])
+def test_rows_of_a_shared_cache_can_be_moved(change: str) -> None:
+    model = model_of("crt")
+    ids, _ = left_padded([6, 6, 6])
+    cache = make_cache(model.config, "shared")
+    rows = {"reorder": [2, 0, 0], "repeat": [0, 0, 1, 1, 2, 2], "select": [1]}[change]
+    with torch.no_grad():
+        model(ids[:, :5], past_key_values=cache)
+        kept = make_cache(model.config, "shared")
+        model(ids[rows, :5], past_key_values=kept)
+        if change == "reorder":
+            cache.reorder_cache(torch.tensor(rows))
+        elif change == "repeat":
+            cache.batch_repeat_interleave(2)
+        else:
+            cache.batch_select_indices(torch.tensor(rows))
+        found = model(ids[rows, 5:], past_key_values=cache).logits
+        torch.testing.assert_close(found, model(ids[rows, 5:], past_key_values=kept).logits)
+        # And on: a moved cache takes new tokens in.
+        more = torch.zeros(len(rows), 1, dtype=torch.long)
+        torch.testing.assert_close(model(more, past_key_values=cache).logits, model(more, past_key_values=kept).logits)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"exit_rule": FixedExit(2)}, "no head stands after recurrence 2; allowed for this model: 1, 3, 4"),
+        ({"exit_rule": EntropyRule(9.0)}, "threshold is 9; allowed for rule 'entropy' of this model"),
+    ],
+)
+def test_bad_rules_are_refused_before_anything_is_generated(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        model_of("crt").generate(torch.tensor([[1]]), max_new_tokens=2, pad_token_id=0, **asked)
+
+
+def test_a_cache_policy_that_cannot_work_is_refused() -> None:
+    config = model_of("crt").config
+    with pytest.raises(ConfigurationError, match=r"unknown cache policy 'shard' \(did you mean 'shared'\?\)"):
+        make_cache(config, "shard")
+    with pytest.raises(ConfigurationError, match="serving recurrence is 4; allowed for this model: 1 to 3"):
+        make_cache(config, "shared", serving=4)
+    stacked = language_model(num_recurrences=1, exits=[]).config
+    with pytest.raises(ConfigurationError, match="cache 'shared' needs two recurrences or more, and this model has"):
+        make_cache(stacked, "shared")
