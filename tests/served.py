@@ -7,7 +7,9 @@ import hashlib
 import http.client
 import io
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +24,8 @@ from recurra.deployment.serving.schema import ModelDescription
 from recurra.deployment.serving.served import ServedModel
 from recurra.deployment.serving.server import listen, make_server
 from recurra.deployment.serving.settings import Limits
+
+HEAD = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
 def mark(text: str) -> float:
@@ -100,6 +104,19 @@ class Running:
     def post(self, body: Any, path: str = "/v1/classify", **headers: str) -> Answer:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.ask("POST", path, raw, {"Content-Type": "application/json", **headers})
+
+    def raw(self, *parts: bytes, wait_s: float = 0.0) -> bytes:
+        """Sends bytes as they are, waits before the last, and reads until the server closes."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+            for part in parts[:-1]:
+                connection.sendall(part)
+            time.sleep(wait_s)
+            connection.sendall(parts[-1])
+            found = b""
+            with contextlib.suppress(ConnectionResetError):
+                while part := connection.recv(65536):
+                    found += part
+            return found
 
     def events(self, name: str = "request") -> list[dict[str, Any]]:
         return [event for line in self.log.getvalue().splitlines() if (event := json.loads(line))["event"] == name]

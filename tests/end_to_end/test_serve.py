@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-import http.client
 import json
-import os
 import signal
-import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -30,6 +23,7 @@ from recurra.deployment.serving.served import open_models
 from recurra.deployment.serving.settings import Limits
 from reviews import review_rows, train_tiny
 from served import running
+from server_process import ask, started
 
 TEXTS = [text for text, _ in review_rows(20, seed=8)]
 PROGRAM = """
@@ -64,41 +58,14 @@ def test_int8_answers_do_not_depend_on_what_others_ask(exported: Path, tmp_path:
     assert {answer["batch_texts"] for answer in answers} == {1}
 
 
-@contextlib.contextmanager
-def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A server in a process of its own, ready, with what it said on standard output."""
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", PROGRAM, *map(str, arguments), "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
-    )  # fmt: skip
-    watchdog = threading.Timer(90, process.kill)
-    watchdog.start()
-    try:
-        lines = []
-        assert process.stdout is not None
-        while (line := process.stdout.readline()) and line != "}\n":
-            lines.append(line)
-        assert lines, process.communicate()[1]
-        yield process, json.loads("".join(lines) + "}")
-    finally:
-        watchdog.cancel()
-        process.kill()
-        process.communicate()
-
-
-def classify(url: str, texts: list[str], path: str = "/v1/classify") -> tuple[int, Any]:
-    where = urlsplit(url)
-    connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=30)
-    with contextlib.closing(connection):
-        connection.request("POST", path, json.dumps({"text": texts}), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
+def serving(*arguments: object) -> list[object]:
+    return [sys.executable, "-W", "error", "-c", PROGRAM, *arguments]
 
 
 def test_an_onnx_export_is_served_without_torch_and_ends_well(exported: Path) -> None:
-    with started(f"small={exported}", "--port", 0, "--threads", 1) as (process, said):
+    with started(serving(f"small={exported}", "--port", 0, "--threads", 1)) as (process, said):
         assert said["models"] == ["small"] and urlsplit(said["url"]).hostname == "127.0.0.1"
-        status, answer = classify(said["url"], TEXTS)
+        status, answer = ask(said["url"], {"text": TEXTS})
         rows = answer["results"][0]["predictions"]
         found = np.array([list(row["probabilities"].values()) for row in rows])
         assert status == 200
@@ -112,11 +79,11 @@ def test_an_onnx_export_is_served_without_torch_and_ends_well(exported: Path) ->
 
 
 def test_a_killed_server_starts_again_on_its_port(exported: Path) -> None:
-    with started(exported, "--port", 0, "--threads", 1) as (process, said):
+    with started(serving(exported, "--port", 0, "--threads", 1)) as (process, said):
         process.kill()
         process.wait(30)
-    with started(exported, "--port", urlsplit(said["url"]).port, "--threads", 1) as (_, again):
-        assert again["url"] == said["url"] and classify(again["url"], TEXTS[:1])[0] == 200
+    with started(serving(exported, "--port", urlsplit(said["url"]).port, "--threads", 1)) as (_, again):
+        assert again["url"] == said["url"] and ask(again["url"], {"text": TEXTS[0]})[0] == 200
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

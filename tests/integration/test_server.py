@@ -22,7 +22,7 @@ from recurra import Classifier
 from recurra.deployment.serving.served import name_folders, open_models
 from recurra.deployment.serving.settings import Limits
 from reviews import review_rows, train_linear, train_tiny
-from served import Answer, Running, running, slow_model
+from served import HEAD, Answer, Running, running, slow_model
 
 KEY = "0123456789abcdef-key"
 TEXTS = [text for text, _ in review_rows(40, seed=3)]
@@ -220,39 +220,22 @@ def test_the_examples_of_the_how_to_run(server: Running, capsys: pytest.CaptureF
     assert len(lines) == 2 and all(line.split()[0] in {"negative", "positive"} for line in lines)
 
 
-def raw(server: Running, *parts: bytes, wait_s: float = 0.0) -> bytes:
-    """Sends bytes as they are, waits before the last, and reads until the server closes."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
-        for part in parts[:-1]:
-            connection.sendall(part)
-        time.sleep(wait_s)
-        connection.sendall(parts[-1])
-        found = b""
-        with contextlib.suppress(ConnectionResetError):
-            while part := connection.recv(65536):
-                found += part
-        return found
-
-
-HEAD = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-
-
 def test_slow_clients_are_not_waited_for() -> None:
     model, _ = slow_model()
     with running([model], Limits(body_timeout_s=0.4)) as server:
-        slow_body = raw(server, HEAD + b"Content-Length: 100\r\n\r\n", b'{"te')
+        slow_body = server.raw(HEAD + b"Content-Length: 100\r\n\r\n", b'{"te')
         assert slow_body.startswith(b"HTTP/1.1 408") and b'"too_slow"' in slow_body
-        slow_head = raw(server, HEAD)
+        slow_head = server.raw(HEAD)
         assert slow_head.startswith(b"HTTP/1.1 408") and b'"too_slow"' in slow_head
-        silent = raw(server, b"")
+        silent = server.raw(b"")
         assert silent.startswith(b"HTTP/1.1 408")
 
 
 def test_what_is_no_http_is_told_in_json(server: Running) -> None:
     for garbage in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"HELLO\r\n\r\n", b"GET /\xff\xfe HTTP/1.1\r\n\r\n"):
-        answer = raw(server, garbage)
+        answer = server.raw(garbage)
         assert answer.startswith(b"HTTP/1.1 400") and b'{"error":' in answer, garbage
-    long = raw(server, b"GET /" + b"a" * 60_000, b"a" * 6_000, wait_s=0.1)
+    long = server.raw(b"GET /" + b"a" * 60_000, b"a" * 6_000, wait_s=0.1)
     assert long.startswith(b"HTTP/1.1 431") and b'"head_too_large"' in long
 
 
@@ -272,7 +255,7 @@ def test_no_text_reaches_the_log_or_the_metrics(server: Running) -> None:
     server.post(b'{"text": "' + secret.encode())
     server.get(f"/v1/models/{secret}")
     server.get(f"/{secret}?q={secret}")
-    raw(server, f"{secret} /{secret}\r\n\r\n".encode())
+    server.raw(f"{secret} /{secret}\r\n\r\n".encode())
     events = server.events()
     assert secret not in server.log.getvalue() and secret not in server.get("/metrics").body.decode()
     last = next(event for event in reversed(events) if event["status"] == 200 and event["path"] == "/v1/classify")
@@ -392,7 +375,7 @@ def test_connections_have_an_end() -> None:
         for _ in range(3):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
         time.sleep(0.2)
-        assert raw(server, b"").startswith(b"HTTP/1.1 429")
+        assert server.raw(b"").startswith(b"HTTP/1.1 429")
         stack.close()
         time.sleep(0.2)
         assert server.post({"text": "a"}).status == 200

@@ -84,6 +84,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(arguments, prog_name="recurra", standalone_mode=False)
     except RecurraError as error:
         return _fail(str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        # Installed without the dependencies, for what ONNX exports need; a module of ours that is missing is a defect.
+        name = (error.name or "").partition(".")[0]
+        if name in ("", "recurra"):
+            raise
+        return _fail(f"this needs the package {name}, which is not installed; pip install recurra", EXIT_USAGE)
     except _UsageError as error:
         return _refuse_usage(error)
     except (KeyboardInterrupt, typer.Abort):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from recurra.core.errors import DataError, did_you_mean
-from recurra.data.parquet import iterate_parquet, missing_column, parquet_columns
+from recurra.data.columns import missing_column
 
 # A longer cell is nearly always an opening quotation mark without its end; only 512 tokens are ever used of a text.
 MAX_CELL_CHARACTERS = 500_000
@@ -163,7 +163,10 @@ def parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) ->
 
     Raises:
         DataError: If it is not a whole Parquet file, or lacks a column.
+        UnavailableError: If pyarrow is not installed, which a server has no use for.
     """
+    from recurra.data.parquet import iterate_parquet, parquet_columns
+
     present = [name for name in optional if name in parquet_columns(path)]
     place = 0
     for batch in iterate_parquet(path, [*columns, *present]):

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from recurra.core.errors import DataError, did_you_mean
+from recurra.core.errors import DataError
+from recurra.data.arrow import pa, pq
+from recurra.data.columns import missing_column
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
@@ -35,16 +34,6 @@ def parquet_columns(path: Path) -> list[str]:
     """
     with open_parquet(path) as file:
         return list(file.schema_arrow.names)
-
-
-def missing_column(path: Path | str, column: str, present: Sequence[str], *, line: int | None = None) -> DataError:
-    """The error for a column that a table, or one line of it, does not have."""
-    shown = ", ".join(repr(name) for name in present[:20]) or "none"
-    where = f"'{path}'" if line is None else f"'{path}' line {line}"
-    return DataError(
-        f"{where} has no column '{column}'{did_you_mean(column, present)}; its columns are "
-        f"{shown}; name the right ones with --text-column and --label-column"
-    )
 
 
 def iterate_parquet(path: Path, columns: Sequence[str], batch_rows: int = 4096) -> Iterator[dict[str, list[Any]]]:

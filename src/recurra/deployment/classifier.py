@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.errors import CheckpointError
+from recurra.core.errors import CheckpointError, DataError
 from recurra.core.record import RECORD_NAME, read_record
 from recurra.data.cleaning import clean_texts
 from recurra.deployment.computation import Computation
@@ -128,11 +128,16 @@ class Classifier:
         Args:
             texts: Texts as they come; an empty one is allowed.
             clean: Whether to clean them as the training data was cleaned; false if they are clean already.
+
+        Raises:
+            TypeError: If it is one string, or holds something else than strings.
+            DataError: If a text holds a lone surrogate, which is no character.
         """
         if isinstance(texts, str):
             raise TypeError("texts is one string; give a list of texts")
         if not len(texts):
             return np.empty((0, len(self.classes_)), dtype=np.float32)
+        _check_texts(texts)
         return self.engine.logits(clean_texts(texts) if clean else texts, self.batch_size)
 
     def predict_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
@@ -147,6 +152,23 @@ class Classifier:
         """Yields the probabilities of each chunk of texts; holds one chunk at a time."""
         for chunk in chunks:
             yield self.predict_proba(chunk)
+
+
+def _check_texts(texts: Sequence[str]) -> None:
+    """Refuses what no tokenizer takes, without showing it: it may be private."""
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise TypeError(f"text {number:,} of {len(texts):,} is a {type(text).__name__}; give strings")
+        if text.isascii():
+            continue
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            found, place = f"U+{ord(text[error.start]):04X}", f"at character {error.start + 1:,}"
+            raise DataError(
+                f"text {number:,} of {len(texts):,} holds the lone surrogate {found} {place}, which is no character: "
+                "it was not UTF-8 where it came from; save it as UTF-8"
+            ) from None
 
 
 def softmax(logits: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:

@@ -12,8 +12,6 @@ from typing import Any, Protocol, TextIO
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from recurra.core.errors import ConfigurationError, StorageError, did_you_mean
 from recurra.core.files import atomic_path
@@ -132,27 +130,6 @@ class JsonLinesWriter:
             self._started = True
 
 
-class ParquetWriter:
-    """Writes Parquet, a row group for each chunk."""
-
-    def __init__(self, path: Path, layout: Layout) -> None:
-        self._layout = layout
-        words = {"id", "truth", "text", "label"}
-        self._schema = pa.schema([(name, pa.string() if name in words else pa.float64()) for name in layout.columns])
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
-
-    def write(self, rows: PredictedRows) -> None:
-        """Writes some rows."""
-        columns = [
-            pa.array(column, field.type) for column, field in zip(self._layout.values(rows), self._schema, strict=True)
-        ]
-        self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
-
-    def close(self) -> None:
-        """Writes the end of the file."""
-        self._writer.close()
-
-
 def check_output(path: Path, source: Path | str | None = None) -> None:
     """Refuses a file that cannot be meant, before any work is done.
 
@@ -190,12 +167,15 @@ def open_writer(
     Raises:
         ConfigurationError: For an unknown extension.
         StorageError: If it cannot be written; what was there is untouched.
+        UnavailableError: If it is Parquet and pyarrow is not installed, which a server has no use for.
     """
     check_output(path)
     layout = Layout(label_names, ids=ids, truth=truth)
     suffix = path.suffix.lower()
     with atomic_path(path) as temporary:
         if suffix == ".parquet":
+            from recurra.deployment.parquet_writer import ParquetWriter
+
             with contextlib.closing(ParquetWriter(temporary, layout)) as parquet:
                 yield parquet
             return

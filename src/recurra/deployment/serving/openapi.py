@@ -70,6 +70,8 @@ def describe(application: FastAPI, limits: Limits, names: list[str], *, with_key
     for one in (name, several["items"]):
         one["enum"] = names
     several["uniqueItems"] = True
+    for parameter in document["paths"]["/v1/models/{name}"]["get"]["parameters"]:
+        parameter["schema"]["enum"] = names
     for example in request["examples"]:
         if "model" in example:
             example["model"] = names[0] if isinstance(example["model"], str) else names[:2]

@@ -1,0 +1,46 @@
+# A server of exports on a CPU.
+#
+#     docker build --tag recurra .                          ONNX exports; neither torch nor transformers
+#     docker build --tag recurra-torch --build-arg ENGINE=torch .     runs and safetensors exports too
+#
+# How to run it: docs/how-to/containers.md.
+ARG PYTHON=3.11-slim-bookworm
+ARG ENGINE=onnx
+
+FROM python:${PYTHON} AS wheel
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY requirements requirements
+COPY src src
+RUN python -m pip wheel --no-deps --wheel-dir /wheel . \
+    && python -m venv /opt/recurra
+
+FROM wheel AS install-onnx
+RUN /opt/recurra/bin/pip install --constraint constraints.txt --requirement requirements/onnx-serving.txt \
+    && /opt/recurra/bin/pip install --no-deps /wheel/*.whl
+
+# The index of PyTorch has builds without CUDA, which are a tenth of the size.
+FROM wheel AS install-torch
+RUN /opt/recurra/bin/pip install --constraint constraints.txt --index-url https://download.pytorch.org/whl/cpu torch \
+    && /opt/recurra/bin/pip install --constraint constraints.txt "$(echo /wheel/*.whl)[serve,onnx]"
+
+# hadolint ignore=DL3006
+FROM install-${ENGINE} AS installed
+RUN /opt/recurra/bin/pip uninstall --yes pip setuptools
+
+FROM python:${PYTHON}
+LABEL org.opencontainers.image.title="recurra" \
+      org.opencontainers.image.description="Text classification by Transformers that reuse their layers" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=installed /opt/recurra /opt/recurra
+ENV PATH=/opt/recurra/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
+# A number: a cluster that forbids root can tell that it is none.
+USER 10001:10001
+WORKDIR /exports
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health/ready', timeout=2)"]
+ENTRYPOINT ["recurra"]
+CMD ["serve", "/exports/model", "--host", "0.0.0.0", "--port", "8000"]

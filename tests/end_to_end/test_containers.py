@@ -1,0 +1,184 @@
+"""Dockerfile and compose.yaml, as far as they can be judged where no engine runs them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import typer.main
+import yaml
+
+pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
+
+from containerfile import Stage, reaches_the_builder, read_stages
+from recurra.cli.main import app
+from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.serving.settings import Limits
+from reviews import train_tiny
+from served import running, slow_model
+from server_process import ask, started
+
+ROOT = Path(__file__).resolve().parents[2]
+ARGUMENTS, STAGES = read_stages(ROOT / "Dockerfile")
+KEY = "0123456789abcdef-container"
+# The commands of the list itself, which tests/end_to_end/test_wheel.py carries out.
+INSTALLED = ("--requirement requirements/onnx-serving.txt", "--no-deps /wheel/*.whl")
+
+
+def stage(name: str) -> Stage:
+    (found,) = (one for one in STAGES if one.name == name)
+    return found
+
+
+def parsed(arguments: list[str]) -> dict[str, Any]:
+    """What ``recurra`` understands of its arguments."""
+    command: Any = typer.main.get_command(app)
+    serve = command.commands[arguments[0]]
+    return dict(serve.make_context("serve", arguments[1:]).params)
+
+
+def test_the_linter_has_nothing_to_say() -> None:
+    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
+    if hadolint is None:
+        pytest.skip("hadolint is not installed (extra: dev)")
+    said = subprocess.run([hadolint, str(ROOT / "Dockerfile")], capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (0, ""), said.stdout
+
+
+def test_what_is_copied_is_there_and_reaches_the_builder() -> None:
+    copied = [word for one in stage("wheel").all("COPY") for word in one.value.split()[:-1]]
+    assert {"pyproject.toml", "README.md", "LICENSE", "src", "requirements", "constraints.txt"} == set(copied)
+    ignore = ROOT / ".dockerignore"
+    for name in copied:
+        assert (ROOT / name).exists() and reaches_the_builder(name, ignore), name
+    assert reaches_the_builder("src/recurra/cli/main.py", ignore)
+    for name in (".git/config", "results/x.json", "runs/a/record.json", "tests/x.py", "recurra.key", ".env",
+                 "src/recurra/__pycache__/x.pyc", "src/recurra.egg-info/PKG-INFO", "exports/a/model.onnx"):  # fmt: skip
+        assert not reaches_the_builder(name, ignore), name
+
+
+def test_each_variant_is_installed_by_commands_that_are_tested() -> None:
+    assert set(ARGUMENTS) == {"PYTHON", "ENGINE"}
+    assert stage("installed").base == "install-${ENGINE}" and ARGUMENTS["ENGINE"] == "onnx"
+    (short,) = stage("install-onnx").all("RUN")
+    commands = [part.split(" install ")[1] for part in short.value.split(" && ")]
+    assert [command.replace("--constraint constraints.txt ", "") for command in commands] == list(INSTALLED)
+    (full,) = stage("install-torch").all("RUN")
+    assert "[serve,onnx]" in full.value and "whl/cpu torch" in full.value
+    documented = re.findall(r"^pip install (.*)$", (ROOT / "docs/how-to/serving.md").read_text(encoding="utf-8"), re.M)
+    assert documented == ["-r requirements/onnx-serving.txt", "--no-deps recurra-0.1.0-py3-none-any.whl"]
+
+
+def test_the_image_is_of_a_version_and_runs_as_nobody_in_particular() -> None:
+    for one in STAGES:
+        assert one.base.startswith(("python:", "wheel", "install-")), one.base
+    assert re.fullmatch(r"3\.\d+-slim-[a-z]+", ARGUMENTS["PYTHON"])
+    final = STAGES[-1]
+    assert [one.value for one in final.all("COPY")] == ["--from=installed /opt/recurra /opt/recurra"]
+    assert final.last("USER").value == "10001:10001" and not final.all("RUN") and not final.all("ADD")
+    assert final.last("EXPOSE").value == "8000"
+
+
+def test_the_image_starts_a_server_that_can_be_reached() -> None:
+    final = STAGES[-1]
+    assert final.last("ENTRYPOINT").words == ["recurra"]
+    found = parsed(final.last("CMD").words)
+    assert (found["models"], found["host"], found["port"]) == (["/exports/model"], "0.0.0.0", 8000)
+
+
+def health_check(port: int) -> int:
+    words = STAGES[-1].last("HEALTHCHECK").words
+    assert words[0] == "python" and "127.0.0.1:8000/health/ready" in words[-1]
+    command = [sys.executable, *words[1:-1], words[-1].replace(":8000", f":{port}")]
+    return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
+
+
+def test_the_health_check_tells_ready_from_not() -> None:
+    model, engine = slow_model()
+    engine.open.set()
+    # A key does not shut the check out.
+    with running([model], Limits(), key=KEY) as server:
+        assert health_check(server.port) == 0
+    assert health_check(server.port) != 0
+
+
+def compose() -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", ["server", "prometheus"])
+def test_every_service_is_shut_in(name: str) -> None:
+    service = compose()["services"][name]
+    assert service["user"].partition(":")[0] not in {"", "0", "root"}
+    assert service["read_only"] and service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert {"cpus", "mem_limit", "pids_limit"} <= set(service)
+    assert not {"privileged", "network_mode", "cap_add", "pid", "devices"} & set(service)
+    for port in service["ports"]:
+        assert str(port).startswith("127.0.0.1:"), port
+    for volume in service["volumes"]:
+        writable = isinstance(volume, str) or not volume.get("read_only")
+        assert not writable or volume == "prometheus:/prometheus"
+
+
+def test_the_server_of_the_compose_file_is_the_one_that_is_meant() -> None:
+    document = compose()
+    service = document["services"]["server"]
+    assert service["user"] == STAGES[-1].last("USER").value
+    assert service["build"]["args"]["ENGINE"] in {one.name.removeprefix("install-") for one in STAGES}
+    found = parsed(service["command"])
+    (name, _, folder) = found["models"][0].partition("=")
+    assert name == "model" and folder == service["volumes"][0]["target"]
+    assert found["threads"] == service["cpus"]
+    assert str(found["api_key_file"]) == f"/run/secrets/{service['secrets'][0]}"
+    assert f"127.0.0.1:{found['port']}:{found['port']}" in service["ports"]
+    limits = Limits()
+    patience_s = limits.body_timeout_s + limits.timeout_s + 1
+    assert int(service["stop_grace_period"].removesuffix("s")) > patience_s
+
+
+def test_prometheus_asks_the_server_with_its_key() -> None:
+    document = compose()
+    service = document["services"]["prometheus"]
+    assert ":latest" not in service["image"] and re.search(r":v\d+\.\d+\.\d+$", service["image"])
+    mounted = next(volume for volume in service["volumes"] if isinstance(volume, dict))
+    (job,) = yaml.safe_load((ROOT / mounted["source"]).read_text(encoding="utf-8"))["scrape_configs"]
+    assert f"--config.file={mounted['target']}" in service["command"]
+    assert job["static_configs"] == [{"targets": ["server:8000"]}] and "server" in document["services"]
+    assert job["authorization"] == {"type": "Bearer", "credentials_file": f"/run/secrets/{service['secrets'][0]}"}
+    assert service["depends_on"] == {"server": {"condition": "service_healthy"}}
+    model, _ = slow_model()
+    with running([model], Limits(), key=KEY) as server:
+        scraped = server.get(job["metrics_path"], Authorization=f"Bearer {KEY}")
+    assert scraped.status == 200 and b"recurra_waiting_texts" in scraped.body
+
+
+PROGRAM = """
+import resource, sys
+from recurra.cli.main import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_the_server_writes_no_file(tmp_path: Path) -> None:
+    """As a root that is read only would have it: no file may get a byte, and there is no home."""
+    export_run(train_tiny(tmp_path), tmp_path / "onnx", ExportOptions("onnx", "fp32"))
+    key = tmp_path / "key"
+    key.write_text(f"{KEY}\n", encoding="utf-8")
+    command = [sys.executable, "-c", PROGRAM, "serve", f"model={tmp_path / 'onnx'}", "--port", 0, "--threads", 1]
+    environment = {"HOME": "/nonexistent", "TMPDIR": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["PYTHONPATH"] = str(ROOT / "src")
+    with started([*command, "--api-key-file", key], environment) as (_, said):
+        assert urlsplit(said["url"]).hostname == "127.0.0.1"
+        assert ask(said["url"], {"text": "a lovely film"})[0] == 401
+        status, answer = ask(said["url"], {"text": "a lovely film"}, Authorization=f"Bearer {KEY}")
+        assert (status, answer["results"][0]["model"]) == (200, "model")

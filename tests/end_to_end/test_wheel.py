@@ -1,0 +1,158 @@
+"""The wheel: what lies in it, and that it works where only it and what it asks for are installed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from packaging.requirements import Requirement
+
+pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
+pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+
+import recurra
+from installation import Environment, closure, make_environment
+from recurra import Classifier
+from recurra.deployment.export import ExportOptions, export_run
+from reviews import review_rows, train_tiny
+from server_process import ask, started
+
+ROOT = Path(__file__).resolve().parents[2]
+WITHOUT_TORCH = ROOT / "requirements" / "onnx-serving.txt"
+# Kinds of files that are code or part of it. Tables, weights and pictures of results are not.
+CODE = {".py", ".typed", ".html", ".j2", ".css", ".js", ".svg", ".yaml"}
+MOST_BYTES = 2 * 2**20
+TEXTS = [text for text, _ in review_rows(6, seed=11)]
+
+
+def written_requirements() -> list[str]:
+    lines = WITHOUT_TORCH.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.strip() and not line.startswith("#")]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of the tree: building leaves folders behind, and takes up what an earlier build has left."""
+    root = tmp_path_factory.mktemp("wheel")
+    source = root / "source"
+    source.mkdir()
+    for name in ("src", "tests", "benchmarks", "configs", "requirements"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    made = subprocess.run(
+        [*command, "--wheel-dir", str(root), str(source)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    (found,) = root.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("exported")
+    export_run(train_tiny(root), root / "onnx", ExportOptions("onnx", "int8"))
+    return root / "onnx"
+
+
+def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    about = f"recurra-{recurra.__version__}.dist-info/"
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if not name.startswith(about)}
+    package = ROOT / "src" / "recurra"
+    files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert names == {path.relative_to(package.parent).as_posix() for path in files}
+    assert {Path(name).suffix for name in names} <= CODE
+    assert wheel.stat().st_size < MOST_BYTES
+
+
+def test_it_says_what_it_is(wheel: Path) -> None:
+    about = f"recurra-{recurra.__version__}.dist-info/"
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = message_from_bytes(archive.read(about + "METADATA"))
+        assert "recurra = recurra.cli.main:main" in archive.read(about + "entry_points.txt").decode()
+        assert archive.read(about + "licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    assert (metadata["Name"], metadata["Version"]) == ("recurra", recurra.__version__)
+    assert metadata["License-Expression"] == "Apache-2.0" and metadata["Requires-Python"] == ">=3.11"
+    assert {"study", "onnx", "serve", "dev"} == set(metadata.get_all("Provides-Extra") or [])
+
+
+def test_the_list_without_torch_has_the_bounds_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    allowed = {str(Requirement(line)) for line in (*project["dependencies"], *extras["onnx"], *extras["serve"])}
+    assert {str(Requirement(line)) for line in written_requirements()} < allowed
+    assert not {"torch", "transformers", "ray", "pyarrow", "pandas"} & set(closure(written_requirements()))
+
+
+def test_it_installs_with_its_extras_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = message_from_bytes(archive.read(f"recurra-{recurra.__version__}.dist-info/METADATA"))
+    wanted = [Requirement(line) for line in metadata.get_all("Requires-Dist") or []]
+    extras = ("serve", "onnx")
+    chosen = [one for one in wanted if one.marker is None or any(one.marker.evaluate({"extra": x}) for x in extras)]
+    for one in chosen:
+        one.marker = None
+    environment = make_environment(tmp_path / "empty", closure(map(str, chosen)).values())
+    # pip looks for every requirement, and for theirs, and would fail without an index if one were not met.
+    made = environment.pip("install", f"{wheel}[serve,onnx]")
+    assert made.returncode == 0, made.stderr
+    assert re.findall(r"Successfully installed (.*)", made.stdout) == [f"recurra-{recurra.__version__}"]
+    check = environment.pip("check")
+    assert check.returncode == 0, check.stdout
+    version = environment.run("recurra", "--version")
+    assert version.stdout == f"recurra {recurra.__version__}\n", version.stderr
+
+
+@pytest.fixture(scope="module")
+def without_torch(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """What the two commands at the head of the list make."""
+    found = closure(written_requirements()).values()
+    environment = make_environment(tmp_path_factory.mktemp("environment") / "short", found)
+    for arguments in (("-r", WITHOUT_TORCH), ("--no-deps", wheel)):
+        made = environment.pip("install", *arguments)
+        assert made.returncode == 0, made.stderr
+    return environment
+
+
+def test_an_onnx_export_needs_the_short_list_alone(without_torch: Environment, exported: Path, tmp_path: Path) -> None:
+    environment = without_torch
+    for name in ("torch", "transformers", "pyarrow", "sklearn"):
+        assert environment.run("python", "-c", f"import {name}").stderr.endswith(f"No module named '{name}'\n")
+
+    wanted = Classifier.open(exported)
+    predicted = environment.run("recurra", "predict", exported, *TEXTS, "--json")
+    assert predicted.returncode == 0, predicted.stderr
+    rows = json.loads(predicted.stdout)["predictions"]
+    assert [row["label"] for row in rows] == wanted.predict(TEXTS).tolist()
+    (tmp_path / "t.csv").write_text("text\nnot bad\n", encoding="utf-8")
+    for name, code in (("p.jsonl", 0), ("p.parquet", 2)):
+        written = environment.run("recurra", "predict", exported, "-i", tmp_path / "t.csv", "-o", tmp_path / name)
+        assert written.returncode == code, written.stderr
+    assert "pip install pyarrow" in written.stderr and not (tmp_path / "p.parquet").exists()
+
+    command = [environment.folder / "bin" / "recurra", "serve", exported, "--port", 0, "--threads", 1]
+    with started(command, environment.variables) as (_, said):
+        assert urlsplit(said["url"]).hostname == "127.0.0.1"
+        status, answer = ask(said["url"], {"text": TEXTS[0]})
+        assert status == 200
+        assert answer["results"][0]["predictions"][0]["label"] == wanted.predict(TEXTS[:1])[0]
+
+
+def test_what_needs_torch_says_so_in_one_line(without_torch: Environment, exported: Path) -> None:
+    run = exported.parent / "tiny"
+    for command in (("predict", run, "a text"), ("serve", run, "--port", 0), ("evaluate", run)):
+        refused = without_torch.run("recurra", *command)
+        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), refused.stderr
+        assert "is not installed; pip install recurra" in refused.stderr

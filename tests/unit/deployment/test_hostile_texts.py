@@ -1,0 +1,121 @@
+"""Any string as a text: cleaned, tokenised and classified, or refused in one line that does not show it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
+pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+
+from recurra import Classifier
+from recurra.cli.main import main
+from recurra.core.errors import DataError
+from recurra.data.cleaning import clean_text
+from recurra.data.encoding import encode_texts
+from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.onnx_engine import OnnxEngine
+from reviews import train_linear, train_tiny
+
+# Every character there is, the halves of surrogate pairs among them.
+ANYTHING = st.characters(exclude_categories=())
+PIECES = [
+    "\0", "\x1b[31m", "\u202e", "\u2066", "\u200d", "\ufe0f", "\U0001f469\u200d\U0001f680", "\U0001f1e9\U0001f1ea",
+    "\u05e9\u05dc\u05d5\u05dd", "e\u0301\u0301", "\ufeff", "\ufffe", "\u2028", "<b", "</", "<!--", "http://", "WWW.",
+    "!!", "??", "...", "\u0130", "\u1e9e", "\u03a3", "\u6f22", "[CLS]", "[SEP]", "[PAD]", "##", " ", "\t", "great",
+]  # fmt: skip
+CHARACTERS = st.text(ANYTHING, max_size=40)
+TEXTS = st.one_of(
+    CHARACTERS, st.lists(st.sampled_from(PIECES) | st.text(ANYTHING, max_size=3), max_size=12).map("".join)
+)
+LONG = 10**6
+# Each stays one word, or becomes a token a character, or is all marks.
+ENDLESS = {"letters": "x", "ideographs": "\u6f22", "emoji": "\U0001f469\u200d", "combining": "\u0301", "marks": "!?",
+           "right to left": "\u05e9", "open tags": "<b", "addresses": "www.", "NUL": "\0"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def classifiers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Classifier]:
+    root = tmp_path_factory.mktemp("hostile")
+    run = train_tiny(root)
+    export_run(run, root / "onnx", ExportOptions("onnx", "fp32"))
+    return {
+        "onnx": Classifier.open(root / "onnx", threads=1),
+        "torch": Classifier.open(run, precision="fp32"),
+        "linear": Classifier.open(train_linear(root)),
+    }
+
+
+def is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+@given(TEXTS)
+def test_cleaning_takes_any_string_and_is_done_once(text: str) -> None:
+    cleaned = clean_text(text)
+    assert clean_text(cleaned) == cleaned
+    assert is_unicode(cleaned) or not is_unicode(text)
+
+
+@given(text=TEXTS.filter(is_unicode))
+def test_tokens_are_of_the_vocabulary_and_within_the_length(classifiers: dict[str, Classifier], text: str) -> None:
+    engine = classifiers["onnx"].engine
+    assert isinstance(engine, OnnxEngine)
+    ids, offsets = encode_texts([clean_text(text)], engine.tokenizer, engine.max_length)
+    assert offsets.tolist() == [0, len(ids)] and 2 <= len(ids) <= engine.max_length
+    assert ids.min() >= 0 and ids.max() < engine.tokenizer.get_vocab_size()
+    begin, end = engine.tokenizer.token_to_id("[CLS]"), engine.tokenizer.token_to_id("[SEP]")
+    assert (ids[0], ids[-1]) == (begin, end)
+
+
+@pytest.mark.parametrize("name", ["onnx", "linear"])
+@given(texts=st.lists(TEXTS, min_size=1, max_size=5))
+def test_texts_are_classified_or_the_first_that_cannot_be_is_named(
+    classifiers: dict[str, Classifier], name: str, texts: list[str]
+) -> None:
+    classifier = classifiers[name]
+    broken = [number for number, text in enumerate(texts, start=1) if not is_unicode(text)]
+    if broken:
+        with pytest.raises(DataError, match=rf"^text {broken[0]} of {len(texts)} holds the lone surrogate U\+D[89A-F]"):
+            classifier.predict_proba(texts)
+        texts = [text for text in texts if is_unicode(text)]
+    found = classifier.predict_proba(texts)
+    assert found.shape == (len(texts), 2) and np.isfinite(found).all()
+    for row, text in zip(found, texts, strict=True):
+        np.testing.assert_allclose(row, classifier.predict_proba([text])[0], atol=1e-5)
+
+
+@given(texts=st.lists(TEXTS.filter(is_unicode), min_size=1, max_size=5))
+def test_both_engines_say_the_same_of_any_text(classifiers: dict[str, Classifier], texts: list[str]) -> None:
+    np.testing.assert_allclose(
+        classifiers["onnx"].logits(texts), classifiers["torch"].logits(texts), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("piece", ENDLESS.values(), ids=ENDLESS)
+def test_a_million_characters_without_a_space(classifiers: dict[str, Classifier], piece: str) -> None:
+    # What takes more than linear time would run into the suite's limit.
+    text = piece * (LONG // len(piece))
+    assert np.isfinite(classifiers["onnx"].predict_proba([text, "great"])).all()
+
+
+def test_what_is_no_text_is_a_type_error(classifiers: dict[str, Classifier]) -> None:
+    for wrong in (None, 5, b"bytes", ["nested"]):
+        with pytest.raises(TypeError, match="text 2 of 2 is a"):
+            classifiers["onnx"].predict(["fine", wrong])
+
+
+def test_an_argument_that_is_no_utf8_is_one_line(
+    tmp_path: Path, classifiers: dict[str, Classifier], capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As Python hands over the byte 0xff of an argument.
+    run = train_linear(tmp_path)
+    capsys.readouterr()
+    assert main(["predict", str(run), "fine", "my secret \udcff"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "text 2 of 2 holds the lone surrogate U+DCFF" in err
+    assert "secret" not in err
