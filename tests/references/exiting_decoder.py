@@ -1,7 +1,8 @@
 """Decoding with exits from its definition: one row, one token at a time, memories as plain lists.
 
-A token that leaves after recurrence s puts into the memories of every later recurrence what it put into those of s.
-With a serving recurrence m the later ones read the keys and values of m and keep none.
+A token that leaves after recurrence s puts into the memories of every later recurrence what it put into those of s, but
+for the core's first attention: there it puts the key and the value of the state with which it left, as that recurrence
+would read it. With a serving recurrence m the later ones read the keys and values of m and keep none.
 """
 
 from __future__ import annotations
@@ -120,16 +121,20 @@ def decode(
     for place, first in enumerate(embedded):
         state, gone = first, 0
         for at in range(1, config.num_recurrences + 1):
-            if gone:
-                for key in [key for key, kept in memory.items() if key[0] == at - 1 and kept]:
-                    mine = memory[at, *key[1:]]
-                    mine.append(memory[key][-1])
-                continue
             inputs = state
             if config.input_injection == "add" and at > 1:
                 inputs = inputs + first
             if config.recurrence_embedding:
                 inputs = inputs + base["core.recurrence_embedding.weight"][at - 1]
+            if gone:
+                for key in [key for key, kept in memory.items() if key[0] == at - 1 and kept]:
+                    if key[1:] != (0, "attention"):
+                        memory[at, *key[1:]].append(memory[key][-1])
+                prefix = "core.block.layers.0"
+                if config.norm_placement == "pre":
+                    inputs = normalise(inputs, base, f"{prefix}.attention_norm", config)
+                attend(inputs, memory[at, 0, "attention"], base, f"{prefix}.attention", config, keeps=True)
+                continue
             kept = at if serving is None else min(at, serving)
             for number in range(config.num_core_layers):
                 inputs = one_layer(inputs, memory, at, kept, base, number, config)

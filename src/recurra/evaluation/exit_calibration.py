@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +21,9 @@ KINDS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[float], ExitRule]]]
     CONFIDENCE: (confidence, ConfidenceRule.constant),
     ENTROPY: (entropy, EntropyRule),
 }
-# Thresholds that are tried: so many quantiles of what the exits say.
+# Thresholds that are tried: so many quantiles of what the exits say. A language model is scored anew with each.
 _CANDIDATES = 64
+_LANGUAGE_CANDIDATES = 16
 # A row at the threshold leaves, also if another batch rounds what its head says differently.
 _SLACK = 1e-6
 
@@ -72,8 +72,9 @@ def calibrate_language(
 ) -> CalibratedExits:
     """Chooses the threshold that lets most tokens leave while the loss grows by at most a share ``bound``.
 
-    The loss is that of decoding, filled-in states included (`recurra.evaluation.token_exits`). It is taken to grow
-    with the tokens that leave, and the threshold is found by halving; the one returned was itself measured.
+    The loss is that of decoding, filled-in states included (`recurra.evaluation.token_exits`). It need not grow with
+    the tokens that leave: where some go deep and others do not, the deep ones read what was filled in. So every
+    threshold of a few is measured, and the one with the fewest recurrences is taken.
 
     Args:
         model: Ours, with exits.
@@ -99,19 +100,13 @@ def calibrate_language(
 
     full = score(listener)
     allowed = full.loss * (1 + bound)
-    candidates = [make(value) for value in _thresholds(torch.cat(listener.heard).numpy(), kind)]
-    measured: dict[int, ExitScores] = {}
-
-    def keeps(index: int) -> bool:
-        measured[index] = score(candidates[index])
-        return measured[index].loss <= allowed
-
-    # From the most careful to the least: true up to a point.
-    index = bisect.bisect_left(range(len(candidates)), True, key=lambda at: not keeps(at)) - 1
-    if index < 0:
-        return CalibratedExits(None, full.loss, full.loss, full.taken)
-    chosen = measured[index] if index in measured else score(candidates[index])
-    return CalibratedExits(candidates[index], chosen.loss, full.loss, chosen.taken)
+    best = CalibratedExits(None, full.loss, full.loss, full.taken)
+    for value in _thresholds(torch.cat(listener.heard).numpy(), kind, _LANGUAGE_CANDIDATES):
+        rule = make(value)
+        scores = score(rule)
+        if scores.loss <= allowed and scores.mean_recurrences < best.mean_recurrences:
+            best = CalibratedExits(rule, scores.loss, full.loss, scores.taken)
+    return best
 
 
 def calibrate_classifier(
@@ -136,18 +131,16 @@ def calibrate_classifier(
     logits = {number: torch.from_numpy(np.asarray(exit_logits[number], dtype=np.float32)) for number in numbers}
     heard = torch.cat([measure(logits[number]) for number in numbers[:-1]])
     labels = torch.stack([logits[number].argmax(-1) for number in numbers])
-    best = None
+    best = CalibratedExits(None, 1.0, 1.0, dict.fromkeys(numbers[:-1], 0) | {numbers[-1]: len(labels[-1])})
     for value in _thresholds(heard.numpy(), kind):
         rule = make(value)
         depths = depths_under(rule, logits)
         place = torch.searchsorted(torch.tensor(numbers), depths)
         share = float((labels.gather(0, place[None])[0] == labels[-1]).double().mean())
-        if share >= agreement:
-            taken = {number: int((depths == number).sum()) for number in numbers}
-            best = CalibratedExits(rule, share, 1.0, taken)
-    if best is not None:
-        return best
-    return CalibratedExits(None, 1.0, 1.0, dict.fromkeys(numbers[:-1], 0) | {numbers[-1]: len(labels[-1])})
+        found = CalibratedExits(rule, share, 1.0, {number: int((depths == number).sum()) for number in numbers})
+        if share >= agreement and found.mean_recurrences < best.mean_recurrences:
+            best = found
+    return best
 
 
 def depths_under(rule: ExitRule, logits: Mapping[int, Tensor]) -> Tensor:
@@ -165,9 +158,9 @@ def _kind(kind: str) -> tuple[Callable[[Tensor], Tensor], Callable[[float], Exit
     return KINDS[kind]
 
 
-def _thresholds(heard: npt.NDArray[np.floating[Any]], kind: str) -> list[float]:
+def _thresholds(heard: npt.NDArray[np.floating[Any]], kind: str, count: int = _CANDIDATES) -> list[float]:
     """Thresholds from the one that lets few rows leave to the one that lets all."""
-    quantiles = np.quantile(heard.astype(np.float64), np.linspace(0, 1, _CANDIDATES))
+    quantiles = np.quantile(heard.astype(np.float64), np.linspace(0, 1, count))
     values = np.unique(np.clip(quantiles * (1 + (_SLACK if kind == ENTROPY else -_SLACK)), _SLACK, None))
     found: list[float] = values.tolist()
     return found if kind == ENTROPY else found[::-1]

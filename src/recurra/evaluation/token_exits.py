@@ -107,11 +107,14 @@ class _Reader(nn.Module):
         kept = torch.zeros_like(there)
         kept[:, -logits_to_keep:] = True
         logits = torch.empty(0)
-        for done, now in enumerate(body.core.unroll(states, layout), start=1):
+        first = states
+        for done in range(1, config.num_recurrences + 1):
+            now = body.core.step(states, first, done - 1, layout)
+            states = now.where(~layout.left[:, :, None], states)
             final = done == config.num_recurrences
             if not final and (self.rule is None or done not in config.exits or not self.rule.asks(done)):
                 continue
-            told = now if not final else body.coda(now, layout)
+            told = states if not final else body.coda(states, layout)
             said = self.model.head_logits(body.final_norm(told)[there], done)
             leaving = (
                 torch.ones(len(said), dtype=torch.bool) if final or self.rule is None else self.rule.leaves(said, done)

@@ -76,16 +76,19 @@ class SelfAttention(nn.Module):
             turned, value = qkv.split((2 * heads, heads), dim=2)
             query, key = apply_rotary(turned, layout.rotary).split(heads, dim=2)
         else:
-            query_weight, pair_weight = self.qkv_proj.weight.split((width, 2 * width))
-            bias = self.qkv_proj.bias
-            query_bias, pair_bias = (None, None) if bias is None else bias.split((width, 2 * width))
-            query = functional.linear(layout.leading(states, queries), query_weight, query_bias)
+            weight, bias = self.qkv_proj.weight[:width], self.qkv_proj.bias
+            query = functional.linear(layout.leading(states, queries), weight, None if bias is None else bias[:width])
             query = apply_rotary(query.unflatten(-1, (heads, head_dim)), layout.leading_rotary(queries))
-            pair = functional.linear(states, pair_weight, pair_bias).view(batch, tokens, 2 * heads, head_dim)
-            key, value = pair.split(heads, dim=2)
-            key = apply_rotary(key, layout.rotary)
+            key, value = self.keys_and_values(states, layout.rotary)
         dropout = self.dropout if self.training else 0.0
         return self.out_proj(layout.attend(query, key, value, queries, dropout))
+
+    def keys_and_values(self, states: Tensor, rotary: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns both of normalised states ``(batch, tokens, hidden)``, ``(batch, tokens, heads, head_dim)`` each."""
+        weight, bias = self.qkv_proj.weight[self.hidden_size :], self.qkv_proj.bias
+        pair = functional.linear(states, weight, None if bias is None else bias[self.hidden_size :])
+        key, value = pair.unflatten(-1, (2 * self.num_heads, self.head_dim)).split(self.num_heads, dim=2)
+        return apply_rotary(key, rotary), value
 
 
 def attend(

@@ -60,10 +60,10 @@ class Borrowed(Padded):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
         """Attends to what would be in the cache."""
         number, config = next(self.attentions), self.config
-        recurrence = (number - config.num_prelude_layers) // config.num_core_layers
+        recurrence, layer = divmod(number - config.num_prelude_layers, config.num_core_layers)
         if self.serving is not None and self.serving <= recurrence < config.num_recurrences:
             key, value = self.pairs[number - config.num_core_layers]
-        elif self.left.any():
+        elif layer > 0 and self.left.any():
             given = self.left[:, :, None, None]
             lent = self.pairs[number - config.num_core_layers]
             key, value = key.where(~given, lent[0]), value.where(~given, lent[1])

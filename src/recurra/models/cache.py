@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,6 +18,23 @@ PER_LOOP, SHARED = "per-loop", "shared"
 POLICIES = (PER_LOOP, SHARED)
 
 
+@dataclass(frozen=True)
+class Owed:
+    """What rows that have left with the token at hand are given in the recurrences that they skip.
+
+    Attributes:
+        rows: Their numbers, ``(rows,)``.
+        done: Recurrences that they took.
+        keys: ``(rows, heads, recurrences skipped, head_dim)``, for the core's first layer.
+        values: The same.
+    """
+
+    rows: Tensor
+    done: int
+    keys: Tensor
+    values: Tensor
+
+
 class RecurraCache(Cache):
     """Keys and values of every layer application, and the last states that every convolution reads.
 
@@ -27,8 +46,9 @@ class RecurraCache(Cache):
     which keep none. The model then reads what it was not trained to read (`recurra.evaluation.cache_policies` says what
     it costs).
 
-    Tokens that leave early (`recurra.models.exits`) have no keys, values and states of their own in the recurrences
-    that they skip; they are given those of the last one that they took.
+    Tokens that leave early (`recurra.models.exits`) have nothing of their own in the recurrences that they skip. The
+    core's first layer is given keys and values of the state with which they left, all else what the last recurrence
+    kept that they took.
 
     Args:
         config: The model.
@@ -54,7 +74,14 @@ class RecurraCache(Cache):
         self.taken: Counter[int] = Counter()
 
     def remember(
-        self, number: int, keys: Tensor, values: Tensor, past: int, rows: Tensor | None = None
+        self,
+        number: int,
+        keys: Tensor,
+        values: Tensor,
+        past: int,
+        *,
+        rows: Tensor | None = None,
+        owed: Sequence[Owed] = (),
     ) -> tuple[Tensor, Tensor]:
         """Keeps the new keys and values of a layer application; returns all that its queries see.
 
@@ -63,7 +90,8 @@ class RecurraCache(Cache):
             keys: ``(rows, heads, new tokens, head_dim)``.
             values: The same.
             past: Tokens that were kept before.
-            rows: Rows that are still computed, by their numbers; the others are given what the recurrence before has.
+            rows: Rows that are still computed, by their numbers; none means all.
+            owed: What the others are given.
 
         Raises:
             ConfigurationError: If the application has another number of tokens than ``past``.
@@ -72,12 +100,22 @@ class RecurraCache(Cache):
         if not self._repeats(number):
             check_length(number, layer.get_seq_length(), past)
             if rows is not None:
-                lender = self.layers[self._slot(number - self._attentions)]
-                whole_keys, whole_values = lender.keys[:, :, -1:].clone(), lender.values[:, :, -1:].clone()
-                whole_keys[rows], whole_values[rows] = keys, values
+                whole_keys, whole_values = self._given(number, owed)
+                whole_keys[rows], whole_values[rows] = keys.to(whole_keys.dtype), values.to(whole_values.dtype)
                 keys, values = whole_keys, whole_values
             layer.update(keys, values)
         return (layer.keys, layer.values) if rows is None else (layer.keys[rows], layer.values[rows])
+
+    def _given(self, number: int, owed: Sequence[Owed]) -> tuple[Tensor, Tensor]:
+        """One token's keys and values of all rows that have left, ``(batch, heads, 1, head_dim)``."""
+        lender = self.layers[self._slot(number - self._attentions)]
+        keys, values = lender.keys[:, :, -1:].clone(), lender.values[:, :, -1:].clone()
+        recurrence, layer = divmod(number - self._before, self._attentions)
+        for given in owed if layer == 0 else ():
+            at = slice(recurrence - given.done, recurrence - given.done + 1)
+            keys[given.rows] = given.keys[:, :, at].to(keys.dtype)
+            values[given.rows] = given.values[:, :, at].to(values.dtype)
+        return keys, values
 
     def read_back(self, number: int, states: Tensor, span: int, rows: Tensor | None = None) -> Tensor:
         """Keeps the new states that a convolution reads; returns them behind those that it reads with them.
@@ -106,7 +144,7 @@ class RecurraCache(Cache):
         self.histories[number] = kept.clone() if states.shape[1] > 1 else kept
         return window
 
-    def skip(self, recurrences: int, attention: int, convolution: int, past: int) -> None:
+    def skip(self, recurrences: int, attention: int, convolution: int, past: int, owed: Sequence[Owed]) -> None:
         """Fills in one token of all rows for the next recurrences.
 
         Args:
@@ -114,11 +152,11 @@ class RecurraCache(Cache):
             attention: Number of the first attention that they would have made.
             convolution: Number of the first convolution.
             past: Tokens that were kept before this one.
+            owed: What rows are given.
         """
         for number in range(attention, attention + recurrences * self._attentions):
             if not self._repeats(number):
-                lender = self.layers[self._slot(number - self._attentions)]
-                self.remember(number, lender.keys[:, :, -1:], lender.values[:, :, -1:], past)
+                self.remember(number, *self._given(number, owed), past)
         for number in range(convolution, convolution + recurrences * self._convolutions):
             lent = self.histories[number - self._convolutions]
             self.read_back(number, lent[:, -1:], lent.shape[1])

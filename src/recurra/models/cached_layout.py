@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from recurra.models.attention import attend, attention_mask
-from recurra.models.cache import RecurraCache, check_length
+from recurra.models.cache import Owed, RecurraCache, check_length
 from recurra.models.layout import Convolution, Padded
 
 
@@ -30,6 +30,7 @@ class Cached(Padded):
         attentions: Numbers of the attentions still to come.
         convolutions: Numbers of the convolutions still to come.
         rows: Numbers in the cache of the rows that are still computed; none means all.
+        owed: What rows that have left are given: their numbers in the cache, and what `owe` was told.
     """
 
     cache: Cache
@@ -38,6 +39,7 @@ class Cached(Padded):
     attentions: Iterator[int] = field(default_factory=itertools.count)
     convolutions: Iterator[int] = field(default_factory=itertools.count)
     rows: Tensor | None = None
+    owed: list[Owed] = field(default_factory=list)
 
     @classmethod
     def after(
@@ -74,7 +76,7 @@ class Cached(Padded):
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         number = next(self.attentions)
         if isinstance(self.cache, RecurraCache):
-            key, value = self.cache.remember(number, key, value, self.past, self.rows)
+            key, value = self.cache.remember(number, key, value, self.past, rows=self.rows, owed=self.owed)
         else:
             check_length(number, self.cache.get_seq_length(number), self.past)
             key, value = self.cache.update(key, value, number)
@@ -94,10 +96,20 @@ class Cached(Padded):
         numbers = self.numbers[rows] if self.numbers.dim() > 1 else self.numbers
         return replace(chosen, numbers=numbers, rows=rows if self.rows is None else self.rows[rows])
 
+    @property
+    def keeps(self) -> bool:
+        """It does."""
+        return True
+
+    def owe(self, rows: Tensor, done: int, keys: Tensor, values: Tensor) -> None:
+        """Notes it until the recurrences come by."""
+        numbers = rows if self.rows is None else self.rows[rows]
+        self.owed.append(Owed(numbers, done, keys.transpose(1, 2), values.transpose(1, 2)))
+
     def skip(self, recurrences: int) -> None:
         """Fills in what all rows leave out."""
         assert isinstance(self.cache, RecurraCache) and self.tokens == 1
-        self.cache.skip(recurrences, next(self.attentions), next(self.convolutions), self.past)
+        self.cache.skip(recurrences, next(self.attentions), next(self.convolutions), self.past, self.owed)
 
 
 def _visible(past: int, tokens: int, device: torch.device) -> Tensor:

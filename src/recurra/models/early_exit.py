@@ -55,6 +55,12 @@ def unroll_while_rows_stay(
         if len(staying) == len(there):
             continue
         depths[there[leaving]] = done
+        if layout.keeps:
+            gone = leaving.nonzero()[:, 0]
+            pairs = core.skipped_keys_and_values(
+                layout.take(states, gone), layout.take(first, gone), done, layout.rotary
+            )
+            layout.owe(gone, done, *pairs)
         if not len(staying):
             layout.skip(core.num_recurrences - done)
             break

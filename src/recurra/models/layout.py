@@ -43,6 +43,11 @@ class Layout(ABC):
     rotary: Tensor | None
     causal: bool
 
+    @property
+    def keeps(self) -> bool:
+        """Whether later tokens will read what these leave behind."""
+        return False
+
     @abstractmethod
     def positions(self, device: torch.device) -> Tensor:
         """Returns each token's number in its row, broadcastable to ``(batch, tokens)``."""
@@ -82,7 +87,17 @@ class Layout(ABC):
     def take(self, states: Tensor, rows: Tensor) -> Tensor:
         """Returns the states of those rows, as `select`'s layout has them."""
 
-    def skip(self, recurrences: int) -> None:  # noqa: B027 - most layouts keep nothing
+    def owe(self, rows: Tensor, done: int, keys: Tensor, values: Tensor) -> None:  # noqa: B027 - most layouts keep nothing
+        """Is told what rows that leave are given in the recurrences that they skip; asked for if `keeps` is true.
+
+        Args:
+            rows: Their numbers in this layout.
+            done: Recurrences that they took.
+            keys: ``(rows, recurrences skipped, heads, head_dim)``, for the core's first layer.
+            values: The same.
+        """
+
+    def skip(self, recurrences: int) -> None:  # noqa: B027
         """Is told that no row computes the next ``recurrences`` recurrences."""
 
 

@@ -38,6 +38,10 @@ class Layer(nn.Module):
         states = self._apply_branches(states, layout, narrowed)
         return states if queries == narrowed or queries is None else layout.leading(states, queries)
 
+    def keys_and_values(self, states: Tensor, rotary: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What attention keeps of states ``(batch, tokens, hidden)``, ``(batch, tokens, heads, head_dim)`` each."""
+        return self.attention.keys_and_values(self.attention_norm(states), rotary)
+
     def _apply_branches(self, states: Tensor, layout: Layout, queries: int | None) -> Tensor:
         attended = self.attention(self.attention_norm(states), layout, queries)
         states = (states if queries is None else layout.leading(states, queries)) + self.dropout(attended)
@@ -46,6 +50,10 @@ class Layer(nn.Module):
 
 class PostNormLayer(Layer):
     """Post-norm: ``x' = Norm1(x + Drop(MHA(x)))``, ``out = Norm2(x' + Drop(FFN(x')))`` (CRT-Deep, section 4.2.2)."""
+
+    def keys_and_values(self, states: Tensor, rotary: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of the states as they come."""
+        return self.attention.keys_and_values(states, rotary)
 
     def _apply_branches(self, states: Tensor, layout: Layout, queries: int | None) -> Tensor:
         attended = self.attention(states, layout, queries)
@@ -138,6 +146,25 @@ class RecurrentCore(nn.Module):
         updated = self.block(self._core_input(states, first, recurrence), layout, narrowed)
         carried = states if narrowed is None else layout.leading(states, narrowed)
         return self._add_residual(updated, carried)
+
+    def skipped_keys_and_values(
+        self, states: Tensor, first: Tensor, done: int, rotary: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """What the core's first layer would keep in the recurrences after ``done``, had they left the states alone.
+
+        Args:
+            states: ``(rows, 1, hidden)`` after ``done`` recurrences.
+            first: What the first recurrence was given, the same shape.
+            done: Recurrences that were computed.
+            rotary: Table of the position, if any.
+
+        Returns:
+            Keys and values ``(rows, recurrences skipped, heads, head_dim)``.
+        """
+        inputs = [self._core_input(states, first, number) for number in range(done, self.num_recurrences)]
+        layer = self.block.layers[0]
+        keys, values = layer.keys_and_values(torch.cat(inputs, dim=1), rotary)
+        return keys, values
 
     def _core_input(self, states: Tensor, first: Tensor, recurrence: int) -> Tensor:
         inputs = states
