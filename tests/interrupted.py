@@ -19,8 +19,12 @@ from typing import Any
 
 import transformers
 
+import recurra.core.files as files_module
 import recurra.core.folders as folders_module
 import recurra.deployment.export as export_module
+import recurra.deployment.jobs.job as job_module
+import recurra.deployment.jobs.run as job_run_module
+import recurra.deployment.jobs.work as work_module
 import recurra.study.exporting as exporting_module
 import recurra.study.language_run as language_run_module
 import recurra.study.run as run_module
@@ -169,6 +173,23 @@ def export(run: Path, output: Path, options: dict[str, Any], moment: str) -> Non
     if moment:
         die_before(*EXPORT_MOMENTS[moment])
     export_module.export_run(run, output, export_module.ExportOptions(**options))
+
+
+JOB_MOMENTS: dict[str, tuple[Any, str, int]] = {
+    "job file": (job_module.JobManifest, "write", 1),
+    "first part": (work_module, "write_stream", 1),
+    "third part": (work_module, "write_stream", 3),
+    "name of part 2": (files_module.Path, "replace", 5),
+    "manifest of part 3": (work_module.PartManifest, "write", 3),
+    "summary": (job_run_module, "write_json", 1),
+}
+
+
+def predict_folder(run: Path, source: Path, output: Path, moment: str) -> None:
+    """Predicts a folder; dies at the moment."""
+    die_before(*JOB_MOMENTS[moment])
+    job = job_module.Job(run, source, output)
+    job_run_module.run_job(job, job_run_module.LocalEngine(), Reporter(quiet=True))
 
 
 def export_in_a_study(output: Path, work: list[dict[str, Any]], call: int) -> None:

@@ -1,6 +1,12 @@
-"""A small trained run, made once for all tests here."""
+"""A small trained run, made once for all tests here, and a cluster."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,3 +21,21 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     run = TrainedRun(tiny_run(root), root / "run")
     assert in_a_process(execute, run.config.plain(), run.folder, [], True) == 0
     return run
+
+
+@pytest.fixture
+def cluster() -> Iterator[subprocess.Popen[str]]:
+    """The process that holds the cluster; its first line was the address, kept as ``args[-1]``."""
+    source = Path(__file__).parents[2] / "src"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, str(Path(__file__).parents[1] / "ray_cluster.py")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address, "the cluster did not start"
+        process.args = [*command, address]
+        yield process
+        process.stdin.close()
+        process.wait(timeout=60)

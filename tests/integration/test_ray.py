@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,24 +14,6 @@ from small_study import PATIENCE_S, begun, wait_for_victim, write_small_study
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
-
-
-@pytest.fixture
-def cluster() -> Iterator[subprocess.Popen[str]]:
-    """The process that holds the cluster; its first line was the address, kept as ``args[-1]``."""
-    source = Path(__file__).parents[2] / "src"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, str(Path(__file__).parents[1] / "ray_cluster.py")]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        address = process.stdout.readline().strip()
-        assert address, "the cluster did not start"
-        process.args = [*command, address]
-        yield process
-        process.stdin.close()
-        process.wait(timeout=60)
 
 
 def test_a_node_that_dies_costs_only_the_run_that_it_was_at(

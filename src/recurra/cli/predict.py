@@ -1,4 +1,4 @@
-"""``recurra predict``: labels for texts, from arguments, a file or a pipe; to lines, JSON or a file."""
+"""``recurra predict``: labels for texts, from arguments, a file, a pipe or a folder; to lines, JSON or files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import typer
 
 from recurra.cli import options
 from recurra.cli.output import print_json, standard_output
+from recurra.cli.predict_folder import EngineName, Place, predict_folder
 
 if TYPE_CHECKING:
     from recurra.core.progress import Reporter
     from recurra.deployment.classifier import Classifier
+    from recurra.deployment.jobs.job import Job
     from recurra.deployment.prediction import PredictionCounts
 
 
@@ -24,21 +26,42 @@ def predict(
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts.", show_default=False)] = None,
     source: Annotated[
         str | None,
-        typer.Option("--input", "-i", help="A .csv, .tsv, .jsonl, .parquet or .txt file; - reads standard input."),
+        typer.Option(
+            "--input",
+            "-i",
+            help="A .csv, .tsv, .jsonl, .parquet or .txt file, - for standard input, or a folder of files.",
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A .csv, .tsv, .jsonl or .parquet file; default: lines.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="A .csv, .tsv, .jsonl or .parquet file; default: lines. For a folder: a folder."
+        ),
     ] = None,
     text_column: options.TextColumn = "text",
     precision: options.RunPrecision = None,
     batch_size: options.BatchSize = 64,
+    engine: Annotated[
+        EngineName, typer.Option(help="For a folder: this process, or a Ray cluster (extra: batch).")
+    ] = EngineName.LOCAL,
+    part_format: Annotated[
+        str, typer.Option("--part-format", help="For a folder: parquet, jsonl, csv or tsv.")
+    ] = "parquet",
+    address: Annotated[str, typer.Option(help="Ray: HOST:PORT of the cluster's head, or auto.")] = "auto",
+    workers: Annotated[int, typer.Option(min=0, help="Ray: most workers at a time; 0 takes all cores.")] = 0,
+    worker_cpus: Annotated[float, typer.Option("--worker-cpus", min=0.1, help="Ray: cores of a worker.")] = 1.0,
+    retries: Annotated[int, typer.Option(min=0, help="Ray: how often a file is begun again after a worker died.")] = 3,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Predict the labels of texts, in their order, in constant memory.
+    """Predict the labels of texts, in their order, in constant memory. A folder's files go on where they were killed.
 
     Example: recurra predict runs/reviews --input reviews.csv --output predictions.csv
     """
+    if engine is EngineName.RAY or (source is not None and source != "-" and Path(source).is_dir()):
+        job = _job(run, texts, source, output, text_column, precision, batch_size, part_format)
+        place = Place(address, workers, worker_cpus, retries) if engine is EngineName.RAY else None
+        raise typer.Exit(predict_folder(job, place, as_json=as_json, quiet=quiet))
     from recurra.core.memory import tune_allocator
     from recurra.core.progress import Reporter
     from recurra.deployment.classifier import Classifier
@@ -64,6 +87,28 @@ def predict(
         reporter.say(classifier.computation.describe())
     if counts.empty:
         reporter.say(f"{counts.empty:,} of {counts.rows:,} texts are empty; their labels say nothing of them")
+
+
+def _job(
+    run: Path,
+    texts: Sequence[str] | None,
+    source: str | None,
+    output: Path | None,
+    text_column: str,
+    precision: str | None,
+    batch_size: int,
+    part_format: str,
+) -> Job:
+    from recurra.core.errors import ConfigurationError
+    from recurra.deployment.jobs.job import Job
+
+    if texts or source is None or output is None or not Path(source).is_dir():
+        given = f"--input {source}" if source is not None else "no --input"
+        raise ConfigurationError(
+            f"many files are predicted from a folder into a folder; {given} with {output or 'no --output'} is given: "
+            "give --input FOLDER --output FOLDER"
+        )
+    return Job(run, Path(source), output, text_column, precision, batch_size, part_format)
 
 
 def _write(

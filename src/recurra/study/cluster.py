@@ -21,6 +21,23 @@ HEALTH_S = 20.0
 
 
 @dataclass(frozen=True)
+class Wording:
+    """How the command that uses the cluster calls things, for messages.
+
+    Attributes:
+        unit: What one piece of work is called.
+        needs: Options that say what it needs.
+        switch: Option that asked for a cluster.
+        extra: Extra that installs Ray for it.
+    """
+
+    unit: str = "a run"
+    needs: str = "--run-cpus or --run-gpus"
+    switch: str = "--executor ray"
+    extra: str = "study"
+
+
+@dataclass(frozen=True)
 class Cluster:
     """Where to run, and what one run needs.
 
@@ -29,12 +46,14 @@ class Cluster:
         cpus: Cores of a run; also its threads, unless they are set.
         gpus: Accelerators of a run.
         retries: How often a run is started again after its node died.
+        wording: How the command calls these.
     """
 
     address: str = AUTO
     cpus: float = 1.0
     gpus: float = 0.0
     retries: int = 3
+    wording: Wording = Wording()
 
     def check(self) -> None:
         """Finds out, in bounded time, whether the cluster answers.
@@ -43,7 +62,7 @@ class Cluster:
             ConfigurationError: If the address is none.
             UnavailableError: If Ray is not installed or the cluster does not answer.
         """
-        _import_ray()
+        _import_ray(self.wording.extra)
         if self.address != AUTO:
             host, port = self._host_and_port()
             try:
@@ -75,7 +94,7 @@ class Cluster:
             ConfigurationError: If no node has what a run needs.
         """
         with _output_kept_free():
-            yield from self._connected(_import_ray())
+            yield from self._connected(_import_ray(self.wording.extra))
 
     def _connected(self, ray: ModuleType) -> Iterator[ModuleType]:
         try:
@@ -94,8 +113,8 @@ class Cluster:
             return
         have = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
         raise ConfigurationError(
-            f"a run needs {self.cpus:g} CPUs and {self.gpus:g} GPUs, and no node of the cluster has both ({have}); "
-            "lower --run-cpus or --run-gpus, or add a node"
+            f"{self.wording.unit} needs {self.cpus:g} CPUs and {self.gpus:g} GPUs, and no node of the cluster has both "
+            f"({have}); lower {self.wording.needs}, or add a node"
         )
 
     def _host_and_port(self) -> tuple[str, int]:
@@ -111,7 +130,7 @@ class Cluster:
         what = "of this machine" if self.address == AUTO else f"'{self.address}'"
         return (
             f"cannot reach the Ray cluster {what}: {reason}; start one with 'ray start --head', join it from this "
-            "machine with 'ray start --address HOST:PORT', or leave out --executor ray"
+            f"machine with 'ray start --address HOST:PORT', or leave out {self.wording.switch}"
         )
 
 
@@ -129,10 +148,10 @@ def _output_kept_free() -> Iterator[None]:
         os.close(kept)
 
 
-def _import_ray() -> ModuleType:
+def _import_ray(extra: str) -> ModuleType:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError as error:
-        raise UnavailableError("Ray is not installed; pip install 'recurra[study]'") from error
+        raise UnavailableError(f"Ray is not installed; pip install 'recurra[{extra}]'") from error
     return ray

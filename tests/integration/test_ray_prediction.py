@@ -1,0 +1,121 @@
+"""Many files predicted on a Ray cluster of two nodes: the driver is killed, then a node; every row comes out once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("ray")
+pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
+pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+
+from recurra import Classifier
+from recurra.deployment.export import ExportOptions, export_run
+from reviews import train_tiny
+from small_study import PATIENCE_S
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
+FILES, ROWS = 6, 20_000
+# Predictions are written a chunk of 4,096 rows at a time: a smaller file holds none yet.
+FIRST_ROWS_BYTES = 4096
+
+
+def write_inputs(folder: Path) -> dict[str, list[str]]:
+    """JSONL and Parquet; no two rows are alike."""
+    folder.mkdir()
+    found = {}
+    for number in range(FILES):
+        texts = [f"film {number}-{row} was {('good', 'bad')[row % 2]}" for row in range(ROWS)]
+        if number % 2:
+            name = f"part-{number}.parquet"
+            pq.write_table(pa.table({"text": texts}), folder / name)
+        else:
+            name = f"part-{number}.jsonl"
+            lines = (json.dumps({"text": text}) for text in texts)
+            (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        found[name] = texts
+    return found
+
+
+def manifests(output: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in output.glob("*.part.json")}
+
+
+def writers(output: Path) -> dict[int, int]:
+    """Processes that have an unfinished file of predictions open, with its size."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            for link in (process / "fd").iterdir():
+                target = link.readlink()
+                if target.parent == output and target.name.endswith(".part"):
+                    found[int(process.name)] = target.stat().st_size
+    return found
+
+
+def wait_for_work(output: Path, driver: subprocess.Popen[str], more_than: int) -> int:
+    """Waits until more parts are done and another is just begun; returns the process that writes it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        assert driver.poll() is None, driver.communicate()
+        begun = [pid for pid, size in writers(output).items() if size < FIRST_ROWS_BYTES]
+        if len(manifests(output)) > more_than and begun:
+            return begun[0]
+        time.sleep(0.02)
+    raise TimeoutError("no part was ever seen at work")
+
+
+def test_a_killed_driver_and_a_killed_node_cost_only_what_was_under_way(
+    cluster: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    texts = write_inputs(tmp_path / "in")
+    model, output = tmp_path / "onnx", tmp_path / "out"
+    export_run(train_tiny(tmp_path), model, ExportOptions("onnx", "fp32"))
+    assert isinstance(cluster.args, list)
+    command = [sys.executable, "-m", "recurra", "predict", str(model), "--input", str(tmp_path / "in")]
+    command += ["--output", str(output), "--engine", "ray", "--address", cluster.args[-1], "--json"]
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
+        wait_for_work(output, first, more_than=0)
+        first.kill()
+    deadline = time.monotonic() + 60
+    while writers(output) and time.monotonic() < deadline:
+        time.sleep(0.1)  # Ray ends the workers of a driver that is gone
+    done = manifests(output)
+    assert 0 < len(done) < FILES
+    whole = {path.name for path in output.glob("*.parquet")}
+    assert {name.replace(".part.json", ".parquet") for name in done} <= whole
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as second:
+        victim = wait_for_work(output, second, more_than=len(done))
+        assert cluster.stdin is not None and cluster.stdout is not None
+        cluster.stdin.write(f"{victim}\n")
+        cluster.stdin.flush()
+        assert cluster.stdout.readline() == "killed\n"
+        answer, said = second.communicate(timeout=PATIENCE_S)
+    assert second.returncode == 0, said
+    summary = json.loads(answer)
+    assert (summary["files"], summary["rows"], summary["failures"]) == (FILES, FILES * ROWS, [])
+    assert summary["made"] == FILES - len(done)
+    assert summary["lost"] == 1 and "1 lost with a worker that died: part-" in said
+    now = manifests(output)
+    assert {name: now[name] for name in done} == done
+
+    classifier = Classifier.open(model, threads=1)
+    for name, content in now.items():
+        part = json.loads(content)
+        table = pq.read_table(output / part["output"])
+        assert table.column("text").to_pylist() == texts[part["name"]], name
+        wanted = classifier.predict(texts[part["name"]][:200])
+        assert np.array_equal(table.column("label").to_pylist()[:200], wanted)
+    assert {path.suffix for path in output.iterdir()} == {".json", ".parquet"}
+    assert not list(output.glob(".*"))
