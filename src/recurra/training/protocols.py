@@ -131,7 +131,7 @@ LANGUAGE_PROTOCOLS: dict[str, ProtocolConfig] = {
     ),
     # For crt-tiny and crt-small, blocks of 128 or 256 tokens, on a corpus that is seen a few times.
     "tuned": ProtocolConfig(
-        name="tuned", learning_rate=2e-3, batch_size=16, max_epochs=3, weight_decay=0.1, adam_betas=(0.9, 0.95),
+        name="tuned", learning_rate=1e-3, batch_size=16, max_epochs=3, weight_decay=0.1, adam_betas=(0.9, 0.95),
         schedule="cosine", warmup_ratio=0.05, early_stopping_patience=0, evaluation_batch_size=16,
     ),
 }  # fmt: skip
