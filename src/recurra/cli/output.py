@@ -86,6 +86,8 @@ def present_study(result: StudyResult, *, as_json: bool) -> None:
         print_json(
             {"output": str(result.output), "report": str(result.report or ""), **result.summary, "exports": exports}
         )
+    elif result.summary.get("task") is not None:
+        _print_language_study(result)
     else:
         _print_study(result)
     for outcome in failed:
@@ -100,6 +102,19 @@ def present_study(result: StudyResult, *, as_json: bool) -> None:
     if result.failed_audits:
         sys.stderr.write(f"AUDIT FAILED: {'; '.join(result.failed_audits)}\n")
         raise typer.Exit(EXIT_AUDIT)
+
+
+def _print_language_study(result: StudyResult) -> None:
+    from recurra.study.report.language_tables import exit_rows, language_rows
+
+    for table in result.summary["tables"]:
+        print_table(table["title"], *language_rows(table), left=("Causality and other audits",))
+        headings, rows = exit_rows(table)
+        if rows:
+            print_table("by head", headings, rows, left=("Head",))
+        print_lines([table["conclusion"]])
+    if result.report is not None:
+        print_lines([f"report: {result.report}"])
 
 
 def _print_study(result: StudyResult) -> None:

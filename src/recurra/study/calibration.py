@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from typing import Any
 
 from recurra.study.cost import BACKWARD
 from recurra.study.spec import RunConfig
@@ -28,22 +29,17 @@ def calibrate(config: RunConfig, mean_tokens: float, *, threads: int) -> float:
     """
     import torch
 
-    from recurra.models.accounting import forward_flops
     from recurra.models.inference import default_device
-    from recurra.models.modeling import RecurraForSequenceClassification
-    from recurra.study.preflight import model_configuration
 
     torch.set_num_threads(threads)
     device = default_device()
-    shape = model_configuration(config, ["0", "1"], None)
-    model = RecurraForSequenceClassification(shape).to(device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
     length, rows = max(3, round(mean_tokens)), config.protocol.batch_size
+    model, forward, labels = _model_of(config, length)
+    model = model.to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
     generator = torch.Generator().manual_seed(0)
-    batch = {
-        "input_ids": torch.randint(1, int(shape.vocab_size), (rows, length), generator=generator).to(device),
-        "labels": torch.randint(0, 2, (rows,), generator=generator).to(device),
-    }
+    ids = torch.randint(1, int(model.config.vocab_size), (rows, length), generator=generator).to(device)
+    batch = {"input_ids": ids, "labels": ids if labels is None else labels.to(device)}
     precisions = {"bf16": torch.bfloat16, "fp16": torch.float16}
     dtype = precisions.get(config.precision, torch.bfloat16)
     elapsed: list[float] = []
@@ -59,4 +55,22 @@ def calibrate(config: RunConfig, mean_tokens: float, *, threads: int) -> float:
             torch.cuda.synchronize()
         elapsed.append(time.perf_counter() - start)
     # The first step also sets everything up.
-    return (1 + BACKWARD) * forward_flops(shape, length) * rows / statistics.median(elapsed[1:])
+    return (1 + BACKWARD) * forward * rows / statistics.median(elapsed[1:])
+
+
+def _model_of(config: RunConfig, length: int) -> tuple[Any, float, Any]:
+    """A model with new weights, operations of its forward pass over a row, and labels (none: the tokens themselves)."""
+    import torch
+
+    from recurra.models.accounting import forward_flops, language_flops
+    from recurra.models.language_modeling import RecurraForCausalLM
+    from recurra.models.modeling import RecurraForSequenceClassification
+    from recurra.study.language_preflight import language_configuration
+    from recurra.study.preflight import model_configuration
+
+    if config.models_language:
+        text = language_configuration(config, None, None)
+        return RecurraForCausalLM(text), language_flops(text, length, with_exits=True), None
+    shape = model_configuration(config, ["0", "1"], None)
+    labels = torch.arange(config.protocol.batch_size) % 2
+    return RecurraForSequenceClassification(shape), forward_flops(shape, length), labels

@@ -174,7 +174,7 @@ class StudySpec(Settings):
 
     @model_validator(mode="after")
     def _of_one_task(self) -> Self:
-        for key in ("exports", "published") if self.models_language else ():
+        for key in ("contrasts", "exports", "published") if self.models_language else ():
             if getattr(self, key):
                 raise ValueError(f"'{key}' is for classifiers, and this study trains language models; leave it out")
         return self

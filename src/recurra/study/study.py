@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,7 @@ def run_study(
         done = [outcome.folder for outcome in outcomes if outcome.record is not None]
         exports = _exports(spec, output, outcomes)
         make_exports([item for item in exports if item.state in ("to do", "failed")], output, machine, reporter)
-        if done and machine.latency:
+        if done and machine.latency and not spec.models_language:
             made = [item.key for item in _exports(spec, output, outcomes) if item.state == "done"]
             time_side_by_side(output, done, machine, reporter, exports=made)
         return _finish(spec, output, outcomes, command)
@@ -179,6 +179,8 @@ def study_report(
     from recurra.study.report.runs import load_runs, uncollected
 
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
+    if spec.models_language:
+        return _language_report(spec, output, command=command, outcomes=outcomes, failures=failures)
     questions = Questions(spec.contrasts, spec.published)
     with uncollected():
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
@@ -192,6 +194,19 @@ def study_report(
     if len(failures) == len(outcomes):
         return None, values
     return write_study_report(output, summary, runs, title=spec.title or spec.name, command=command), values
+
+
+def _language_report(
+    spec: StudySpec, output: Path, *, command: str, outcomes: Sequence[Outcome], failures: Mapping[str, str]
+) -> tuple[Path | None, dict[str, Any]]:
+    from recurra.study.report.language_html import write_language_report
+    from recurra.study.report.language_summary import load_language_runs, summarise_language
+
+    runs, failed = load_language_runs([outcome.folder for outcome in outcomes], failures)
+    summary = summarise_language(runs, failed)
+    if not runs:
+        return None, summary.plain()
+    return write_language_report(output, summary, title=spec.title or spec.name, command=command), summary.plain()
 
 
 def _finish(spec: StudySpec, output: Path, outcomes: list[Outcome], command: str) -> StudyResult:

@@ -176,6 +176,7 @@ def training_arguments(
         "warmup_steps": 0 if protocol.schedule in ("plateau", ONE_CYCLE) else protocol.warmup_ratio,
         "max_grad_norm": protocol.max_grad_norm,
         "label_smoothing_factor": protocol.label_smoothing,
+        "activation_checkpointing": protocol.activation_checkpointing,
         "optim": "adamw_torch_fused",
         "bf16": precision == "bf16",
         "fp16": precision == "fp16",

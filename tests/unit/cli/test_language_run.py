@@ -122,6 +122,7 @@ def test_a_study_takes_the_protocols_of_its_task() -> None:
     ("values", "message"),
     [
         ({"data": [TEXT.plain(), {"name": "sst2"}]}, "labelled data and running text are two studies"),
+        ({"contrasts": [{"name": "c", "a": "crt-tiny", "b": "x"}]}, "'contrasts' is for classifiers"),
         ({"exports": [{"precision": "fp16"}]}, "'exports' is for classifiers"),
         ({"published": [{"table": "6"}]}, "'published' is for classifiers"),
         ({"data": [{"name": "wikitext-2", "contxt": 3}]}, r"data 'wikitext-2': unknown key 'contxt' \(did you mean"),

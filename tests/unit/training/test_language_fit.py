@@ -19,6 +19,7 @@ from recurra.data.language.encoding import EncodedText
 from recurra.data.language.samples import LanguageCollator, LineSamples, PackedBlocks
 from recurra.evaluation.perplexity import evaluate_perplexity
 from recurra.models.heads import weigh_losses
+from recurra.models.recurrence import LayerStack
 from recurra.training.checkpoint import SCALER_NAME, load_optimizer
 from recurra.training.fit import CHECKPOINTS_NAME
 from recurra.training.language_fit import train_language_model
@@ -84,6 +85,22 @@ def test_an_epoch_reports_the_mean_over_tokens_of_every_head(kind: Any, tmp_path
     assert list(epoch.validation_heads.values()) == pytest.approx((nats / tokens).tolist(), rel=1e-5)
     objective = weigh_losses(list(nats / tokens), model.config.exit_loss_weight)
     assert epoch.validation_loss == pytest.approx(float(objective), rel=1e-5)
+
+
+def test_activation_checkpointing_changes_no_weight(tmp_path: Path) -> None:
+    computed: list[bool] = []
+    with pytest.MonkeyPatch.context() as patch:
+        original = LayerStack.forward
+
+        def forward(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            computed.append(self.gradient_checkpointing)
+            return original(self, *arguments, **keywords)
+
+        patch.setattr(LayerStack, "forward", forward)
+        models = [fit(tmp_path / str(on), activation_checkpointing=on)[0] for on in (False, True)]
+    assert set(computed) == {False, True}
+    for name, weight in models[0].state_dict().items():
+        assert torch.equal(weight, models[1].state_dict()[name]), name
 
 
 def test_the_kept_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ LATER = {
     "weight_averaging": (0.0, 0.99),
     "pretraining_epochs": (0, 3),
     "pretraining_learning_rate": (None, 1e-3),
+    "activation_checkpointing": (False, True),
 }
 
 

@@ -54,7 +54,7 @@ class LegendEntry:
 class Chart:
     """A drawing with its heading, legend and caption."""
 
-    kind: Literal["trade-off", "size", "isolation", "loss", "accuracy", "lengths", "confusion", "data-size"]
+    kind: Literal["trade-off", "size", "isolation", "loss", "accuracy", "lengths", "confusion", "data-size", "by-loop"]
     heading: str
     drawing: Markup
     legend: list[LegendEntry]

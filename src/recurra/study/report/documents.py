@@ -24,6 +24,13 @@ from recurra.study.export_record import load_export_records
 from recurra.study.report.aggregate import NO_QUESTIONS, Questions, summarise
 from recurra.study.report.charts import draw
 from recurra.study.report.exports import shown_figures
+from recurra.study.report.language_documents import (
+    FIGURES_PART,
+    is_language_study,
+    language_block,
+    language_figure_block,
+)
+from recurra.study.report.language_documents import PARTS as LANGUAGE_PARTS
 from recurra.study.report.overview import overview
 from recurra.study.report.runs import LoadedRun, load_runs
 from recurra.study.report.summary import Summary
@@ -35,7 +42,6 @@ LATENCY_NAME = "latency.json"
 SPEC_NAME = "study.yaml"
 STUDY_FILES = "configs/studies"
 PAGES = "docs/results"
-FIGURES_PART = "figures"
 OVERVIEW = "overview"
 NOTICE = "<!-- Written by `make results` from the records; changes here are lost. -->"
 
@@ -227,9 +233,16 @@ def _block(name: str, path: Path, studies: _Studies, wanted: dict[Path, str]) ->
     present = sorted(item.parent.name for item in studies.results.glob(f"*/{RUNS_FOLDER}"))
     if study not in present:
         raise ConfigurationError(f"'{path}': {unknown('study of a results block', study, present)}")
+    link = partial(_link, path.resolve().parent)
+    if is_language_study(studies.results / study):
+        if part != FIGURES_PART:
+            return language_block(studies.results / study, part, link)
+        block, files = language_figure_block(studies.results / study, study)
+        wanted.update({path.parent / "figures" / study / file: content for file, content in files.items()})
+        return block
     summary, runs = studies.read(study)
     if part != FIGURES_PART:
-        return markdown_table(summary.plain(), part=part, link=partial(_link, path.resolve().parent))
+        return markdown_table(summary.plain(), part=part, link=link)
     figures = shown_figures(summary, draw(summary, runs))
     wanted.update({path.parent / "figures" / study / file: content for file, (_, content) in figures.items()})
     lines = [f"![{text(chart.heading)}](figures/{study}/{file})" for file, (chart, _) in figures.items()]
@@ -239,12 +252,14 @@ def _block(name: str, path: Path, studies: _Studies, wanted: dict[Path, str]) ->
 def _overview(path: Path, studies: _Studies) -> str:
     start = path.resolve().parent
     addresses = {name: Path(os.path.relpath(page.resolve(), start)).as_posix() for name, page in studies.pages.items()}
-    return overview({name: studies.read(name)[0].plain() for name in studies.names()}, addresses)
+    # Accuracies of classifiers: a language model has none.
+    names = [name for name in studies.names() if not is_language_study(studies.results / name)]
+    return overview({name: studies.read(name)[0].plain() for name in names}, addresses)
 
 
 def _study_and_part(name: str) -> tuple[str, str]:
     study, _, part = name.rpartition(".")
-    return (study, part) if study and part in (*PARTS, FIGURES_PART) else (name, "all")
+    return (study, part) if study and part in (*PARTS, *LANGUAGE_PARTS) else (name, "all")
 
 
 def _link(start: Path, run: Plain) -> str:

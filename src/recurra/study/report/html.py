@@ -124,7 +124,7 @@ def render_report(summary: Summary, runs: Sequence[LoadedRun], *, title: str, co
 def _render(summary: Summary, runs: Sequence[LoadedRun], drawn: Drawings, *, title: str, command: str) -> str:
     created = sorted(run.record.created for run in runs)
     page = (
-        _environment()
+        environment()
         .get_template("report.html.j2")
         .render(
             summary=summary,
@@ -144,7 +144,8 @@ def _render(summary: Summary, runs: Sequence[LoadedRun], drawn: Drawings, *, tit
 
 
 @lru_cache(maxsize=1)
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """What renders the pages' templates; every text that came from outside is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,

@@ -1,0 +1,88 @@
+"""A study of language models through its commands: planned with its cost, run, skipped where done, reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interrupted import execute, in_a_process
+from language_runs import TINY, write_text
+from recurra.cli.main import main
+from recurra.core.configuration import write_yaml
+from recurra.core.record import read_language_record
+from recurra.study.plan import plan_study
+from recurra.study.spec import load_study
+
+TEXT = {"name": "river.txt", "context": 16, "tokenizer": "trained", "trained_vocab_size": 300}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of a causal and a leaking model, with its text."""
+    root = tmp_path_factory.mktemp("study")
+    write_text(root / "river.txt")
+    study = {
+        "name": "leak",
+        "data": [TEXT],
+        "models": [
+            {"name": "tiny", "preset": "crt-tiny", **TINY},
+            {"name": "tiny-leaks", "preset": "crt-tiny", **TINY, "causal_convolution": False},
+        ],
+        "protocols": ["tuned"],
+        "protocol_overrides": ["max_epochs=2", "batch_size=8", "learning_rate=5e-3"],
+        "seeds": [0],
+    }
+    (root / "leak.yaml").write_text(write_yaml(study), encoding="utf-8")
+    return root
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    assert main([*arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_from_plan_to_report(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
+    where = ["--output", "out"]
+    plan = answer(capsys, "study", "plan", "leak.yaml", *where, "--cache-dir", "cache", "--calibrate")
+    assert plan["counts"] == {"to do": 2} and plan["remaining_flops"] > 0 and plan["remaining_s"] > 0
+    costs = [run["training_flops"] for run in plan["runs"]]
+    assert costs[0] == costs[1] == plan["training_flops"] / 2
+
+    # One of the two is there already; a study does not run it again.
+    spec = load_study("leak.yaml")
+    first = plan_study(spec, Path("out"))[0]
+    first.folder.mkdir(parents=True)
+    assert in_a_process(execute, first.config.plain(), first.folder.resolve(), []) == 0
+    before = (first.folder / "record.json").read_bytes()
+    found = answer(capsys, "study", "run", "leak.yaml", *where, "--workers", "1", "--threads", "1", "--quiet", code=3)
+    assert (first.folder / "record.json").read_bytes() == before
+    table = found["tables"][0]
+    assert [(model["label"], model["leaks"]) for model in table["models"]] == [("tiny", False), ("tiny-leaks", True)]
+    assert "leaks: its predictions read up to" in table["conclusion"]
+    records = [read_language_record(run["folder"]) for model in table["models"] for run in model["runs"]]
+    for model, record in zip(table["models"], records, strict=True):
+        for split, metrics in record.metrics.items():
+            assert model["scores"][split]["final"]["loss"] == pytest.approx(metrics.final.loss)
+
+    page = (folder / "out" / "report.html").read_text(encoding="utf-8")
+    assert "A model reads the future" in page and "tiny-leaks" in page and "<script" not in page
+    names = {path.name for path in (folder / "out" / "figures").iterdir()}
+    assert names == {"objective-by-epoch.svg", "loss-by-loop-on-test.svg", "perplexity-a-token-by-loop-on-test.svg"}
+
+    status = answer(capsys, "study", "status", "out")
+    assert status["counts"] == {"done": 2}
+    assert answer(capsys, "study", "report", "leak.yaml", *where, code=3)["tables"] == found["tables"]
+    done = answer(capsys, "study", "plan", "leak.yaml", *where, "--cache-dir", "cache")
+    assert done["counts"] == {"done": 2} and done["remaining_flops"] == 0
+    assert main(["study", "plan", "leak.yaml", *where, "seeds=[0,1]"]) == 0
+    assert "from 1 of its own records here" in capsys.readouterr().out
+    assert main(["audit", "study", "out"]) == 3
+    assert "causality.final" in capsys.readouterr().out
+    assert main(["study", "report", "leak.yaml", *where]) == 3
+    assert "exit-1" in capsys.readouterr().out

@@ -1,0 +1,166 @@
+"""Reports of language models: figures that follow from records, and no leaking one without the word."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from language_records import BYTES, TOKENS, WORDS, language_record
+from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.core.record import LanguageRunRecord, write_record
+from recurra.study.report.documents import render_results_markdown
+from recurra.study.report.language_charts import language_charts
+from recurra.study.report.language_documents import is_language_study, language_figure_block, read_language_study
+from recurra.study.report.language_summary import LanguageRun, LanguageSummary, summarise_language
+from recurra.study.report.language_tables import (
+    LANGUAGE_PARTS,
+    exit_rows,
+    language_markdown,
+    language_rows,
+    published_rows,
+)
+
+
+def runs(*records: LanguageRunRecord) -> list[LanguageRun]:
+    return [LanguageRun(Path("runs") / record.run_id, record) for record in records]
+
+
+def study() -> LanguageSummary:
+    seeds = [language_record(seed=seed, loss=4.0 + seed / 10) for seed in (0, 1, 2)]
+    better = language_record(preset="stacked", loss=3.9, model_overrides={"preset": "crt-tiny", "feed_forward": "conv"})
+    return summarise_language(runs(language_record(preset="crt-tiny", leaks=True, loss=0.05, kind="x"), *seeds, better))
+
+
+def test_seeds_are_averaged_and_what_leaks_comes_last() -> None:
+    models = study().tables[0].models
+    assert [(model.label, model.seeds) for model in models] == [
+        ("stacked", [0]), ("crt-tiny", [0, 1, 2]), ("crt-tiny (leaks)", [0]),
+    ]  # fmt: skip
+    score = models[1].scores["test"]["final"]
+    assert (score.loss, score.sd) == (pytest.approx(4.1), pytest.approx(0.1))
+    assert score.token_perplexity == pytest.approx(math.exp(4.1))
+    assert score.word_perplexity == pytest.approx(math.exp(4.1 * TOKENS / WORDS))
+    assert score.bits_per_byte == pytest.approx(4.1 * TOKENS / math.log(2) / BYTES)
+    assert models[0].scores["test"]["final"].sd is None
+    assert (models[2].leaks, models[2].reach_tokens) == (True, 51)
+    assert models[2].verdict == "LEAKS: reads 51 tokens ahead; also failed: perplexity.too-good"
+
+
+def test_texts_read_differently_are_different_tables() -> None:
+    record = language_record()
+    lines = record.model_copy(update={"data": record.data.model_copy(update={"mode": "lines"})})
+    part = language_record(data={"fraction": 0.1})
+    found = summarise_language(runs(record, lines, part))
+    assert len(found.tables) == 3
+    assert {table.reading for table in found.tables} == {"packed-128", "lines-128"}
+
+
+def test_every_row_with_a_leaking_figure_says_so() -> None:
+    summary = study().plain()
+    table = summary["tables"][0]
+    told = 0
+    for headings, rows in (language_rows(table), exit_rows(table), published_rows(table)):
+        assert all(len(row) == len(headings) for row in rows)
+        columns = [place for place, name in enumerate(headings) if "erplexity" in name or name == "a word"]
+        for row in rows:
+            values = [float(row[place].replace(",", "")) for place in columns if row[place] != "–"]
+            if any(value < 15 for value in values):
+                told += 1
+                assert "leaks" in " ".join(row).lower(), row
+    # The leaking model once with its results, once beside the published, and three heads; four published exits.
+    assert told == 1 + 1 + 3 + 4
+    text = language_markdown(summary)
+    for line in text.splitlines():
+        if "1.093" in line or "1.06" in line:
+            assert "leaks" in line.lower(), line
+
+
+def test_published_figures_stand_beside_ours() -> None:
+    table = study().plain()["tables"][0]
+    rows = [" ".join(row) for row in exit_rows(table)[1]]
+    assert sum("published" in row for row in rows) == 4 and sum("crt-deep (leaks)" in row for row in rows) == 4
+    rows = [" ".join(row) for row in published_rows(table)[1]]
+    # Table 3 only where a run says what its cycles are made of.
+    assert [row for row in rows if "table 3" in row] == [
+        "crt-deep at 3 loops, conv (leaks) published, table 3 WikiText-103 validation 1.8815 – size, text, training "
+        "published code leaks"
+    ]
+    assert any("GPT-2 117M published WikiText-2 test – 29.40" in row for row in rows)
+
+
+@pytest.mark.parametrize("part", LANGUAGE_PARTS)
+def test_every_part_is_markdown_with_even_rows(part: str) -> None:
+    made = language_markdown(study().plain(), part=part, link=lambda run: f"../{run['run_id']}/record.json")
+    tables = re.findall(r"(?:^\|.*\|\n?)+", made, re.MULTILINE)
+    assert tables or part == "conclusion"
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
+    if part == "results":
+        assert made.count("record.json") == 5
+
+
+def test_an_unknown_part_is_one_line() -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown part of a language study 'exit' \(did you mean 'exits'\?\)"):
+        language_markdown(study().plain(), part="exit")
+
+
+def test_drawings_are_whole_and_name_their_models() -> None:
+    table = study().tables[0]
+    charts = language_charts(table, "t")
+    assert [chart.heading for chart in charts] == [
+        "Objective by epoch", "Loss by loop on test", "Perplexity a token by loop on test",
+    ]  # fmt: skip
+    for chart in charts:
+        assert ElementTree.fromstring(str(chart.drawing)).tag.endswith("svg")
+        assert {entry.label for entry in chart.legend} >= {model.label for model in table.models}
+    one = summarise_language(runs(language_record(epochs=1))).tables[0]
+    assert [chart.kind for chart in language_charts(one, "t")] == ["by-loop", "by-loop"]
+
+
+def written(root: Path) -> Path:
+    """A repository with records of a language study and a page that shows them."""
+    for record in (language_record(), language_record(leaks=True, preset="crt-tiny-leaks", loss=0.05)):
+        write_record(root / "results" / "lm-leak" / "runs" / record.run_id, record)
+    pages = root / "docs" / "results"
+    pages.mkdir(parents=True)
+    (root / "README.md").write_text(
+        "<!-- results:overview begin -->\n<!-- results:overview end -->\n"
+        "<!-- results:lm-leak.exits begin -->\n<!-- results:lm-leak.exits end -->\n",
+        encoding="utf-8",
+    )
+    return root
+
+
+def test_documents_show_a_language_study_beside_the_others(tmp_path: Path) -> None:
+    root = written(tmp_path)
+    results = root / "results"
+    assert is_language_study(results / "lm-leak")
+    assert render_results_markdown(results)
+    page = (root / "docs" / "results" / "lm-leak.md").read_text(encoding="utf-8")
+    assert "crt-tiny-leaks" in page and "LEAKS: reads 51 tokens ahead" in page
+    figures = sorted(path.name for path in (root / "docs" / "results" / "figures" / "lm-leak").iterdir())
+    assert all(f"figures/lm-leak/{name}" in page for name in figures) and len(figures) == 3
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    assert "exit-2" in readme and "No finished run." in readme
+    assert render_results_markdown(results, check=True) == []
+
+
+def test_a_record_that_cannot_be_trusted_stops_the_documents(tmp_path: Path) -> None:
+    root = written(tmp_path)
+    path = next((root / "results").glob("lm-leak/runs/*/record.json"))
+    path.write_text(path.read_text(encoding="utf-8").replace('"loss": 4.0', '"loss": 3.0'), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="was changed after it was written"):
+        read_language_study(root / "results" / "lm-leak")
+
+
+def test_figures_of_two_tables_have_names_of_their_own(tmp_path: Path) -> None:
+    record = language_record()
+    lines = record.model_copy(update={"data": record.data.model_copy(update={"mode": "lines"}), "run_id": "other"})
+    for one in (record, lines):
+        write_record(tmp_path / "runs" / one.run_id, one)
+    block, files = language_figure_block(tmp_path, "s")
+    assert len(files) == 6 and all(f"figures/s/{name}" in block for name in files)
