@@ -14,6 +14,7 @@ from recurra.cli import (
     data,
     demo,
     evaluate,
+    exits,
     export,
     generate,
     models,
@@ -44,6 +45,7 @@ app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("generate")(generate.generate)
+app.command("exits")(exits.exits)
 app.command("compare")(compare.compare)
 app.add_typer(study.app, name="study")
 app.add_typer(audit.app, name="audit")

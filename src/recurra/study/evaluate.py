@@ -95,7 +95,7 @@ def evaluate_run(
             raise ConfigurationError(f"both the split '{split}' and the file '{data}' are given; give one of the two")
         rows = _file_split(record, data, text_column, label_column)
     else:
-        rows = _own_split(record, split or record.data.reported_splits[-1], data_root)
+        rows = own_split(record, split or record.data.reported_splits[-1], data_root)
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
     logits = classifier.logits(rows.texts, clean=False)
     metrics = evaluate_logits(logits, rows.labels)
@@ -125,7 +125,13 @@ def _file_split(record: RunRecord, path: Path, text_column: str | None, label_co
     return load_split(path, config, record.data.label_names, name=str(path))
 
 
-def _own_split(record: RunRecord, name: str, data_root: Path | None) -> TextSplit:
+def own_split(record: RunRecord, name: str, data_root: Path | None) -> TextSplit:
+    """Returns a split of a run's own data, as it was recorded.
+
+    Raises:
+        ConfigurationError: If the run has no such split.
+        DataError: If the data cannot be had, or have changed.
+    """
     if name not in record.data.splits:
         raise ConfigurationError(unknown(f"split of run '{record.run_id}'", name, record.data.splits))
     dataset = load_dataset(DataConfig.parse(record.config["data"], source="record"), data_root)

@@ -96,7 +96,7 @@ def evaluate_language_run(
     if split is not None and data is not None:
         raise ConfigurationError(f"both the split '{split}' and the file '{data}' are given; give one of the two")
     if data is None:
-        text = _own_split(record, config, split or record.data.reported_splits[-1], data_root)
+        text = own_split(record, config, split or record.data.reported_splits[-1], data_root)
     else:
         text = RunningText(str(data), read_text_file(data))
     computed = precision or record.environment.precision
@@ -125,7 +125,13 @@ def evaluate_language_run(
     )
 
 
-def _own_split(record: LanguageRunRecord, config: LanguageDataConfig, name: str, data_root: Path | None) -> RunningText:
+def own_split(record: LanguageRunRecord, config: LanguageDataConfig, name: str, data_root: Path | None) -> RunningText:
+    """Returns a split of a run's own data, as it was recorded.
+
+    Raises:
+        ConfigurationError: If the run has no such split.
+        DataError: If the data cannot be had, or have changed.
+    """
     if name not in record.data.splits:
         raise ConfigurationError(unknown(f"split of run '{record.run_id}'", name, record.data.splits))
     found = load_language_dataset(config, data_root, [name]).splits[name]

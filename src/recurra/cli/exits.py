@@ -1,0 +1,80 @@
+"""``recurra exits``: chooses when a run's model may stop early, and says what that costs and saves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from recurra.cli import options
+from recurra.cli.output import print_json, print_lines, print_table
+
+if TYPE_CHECKING:
+    from recurra.study.exit_choice import ExitChoice
+
+
+def exits(
+    run: options.Run,
+    bound: Annotated[
+        float | None,
+        typer.Option("--bound", help="Language model: share by which the loss may grow. Default: 0.01."),
+    ] = None,
+    agreement: Annotated[
+        float | None,
+        typer.Option("--agreement", help="Classifier: share of rows that keep the full model's label. Default: 0.99."),
+    ] = None,
+    rule: Annotated[str, typer.Option("--exit-rule", help="confidence or entropy.")] = "confidence",
+    batch_sizes: Annotated[str, typer.Option("--batch-sizes", help="Rows a batch to time.")] = "1,32",
+    threads: options.Threads = 0,
+    data_root: options.DataRoot = None,
+    as_json: options.Json = False,
+) -> None:
+    """Choose an exit rule's threshold on a run's validation rows; judge it on its reported rows, and time it.
+
+    Example: recurra exits runs/wikitext --bound 0.01
+    """
+    from recurra.core.memory import tune_allocator
+    from recurra.evaluation.benchmark import whole_numbers
+    from recurra.models.quiet import quieten_libraries
+    from recurra.study.exit_choice import choose_exits
+
+    quieten_libraries()
+    tune_allocator()
+    choice = choose_exits(
+        run,
+        bound=bound,
+        agreement=agreement,
+        kind=rule,
+        batch_sizes=whole_numbers(batch_sizes, "--batch-sizes"),
+        threads=threads,
+        data_root=data_root,
+    )
+    if as_json:
+        print_json(choice.plain())
+    else:
+        _print(choice)
+
+
+def _print(choice: ExitChoice) -> None:
+    chosen, judged = choice.chosen, choice.judged
+    if chosen.rule is None or judged is None:
+        print_lines([f"{choice.run_id}: no threshold keeps {choice.asked} on {choice.chosen_on}: stop nowhere early"])
+        return
+    language = judged.agreement is None
+    print_lines([f"{choice.run_id}: {chosen.rule.describe()}, chosen on {choice.chosen_on} for {choice.asked}"])
+    total = sum(judged.taken.values())
+    shares = [
+        [str(number), f"{count:,}", f"{100 * count / total:.1f} %"] for number, count in sorted(judged.taken.items())
+    ]
+    print_table(f"On {judged.split}", ["Recurrences taken", "Tokens" if language else "Rows", "Share"], shares)
+    quality = "loss a token" if language else "accuracy"
+    lines = [f"{quality}: {judged.full:.4f} in full, {judged.exits:.4f} with exits"]
+    if judged.agreement is not None:
+        lines[0] += f"; {100 * judged.agreement:.2f} % of labels agree"
+    print_lines(lines)
+    rows = [
+        [str(each.batch_size), f"{each.full_ms:.3f}", f"{each.exits_ms:.3f}", f"{each.speed_up:.2f} x"]
+        for each in choice.timed
+    ]
+    what = "decoding a row's tokens" if language else "a row, tokens to logits"
+    print_table(f"Wall-clock, ms for {what}", ["Batch", "In full", "With exits", "Speed-up"], rows)

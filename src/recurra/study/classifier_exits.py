@@ -1,0 +1,115 @@
+"""The exits of a classifier's run: logits of all of them, quality under a rule, and what is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recurra.core.errors import ConfigurationError
+from recurra.core.record import read_record
+from recurra.data.dataset import TextSplit
+from recurra.data.encoding import encode_texts
+from recurra.deployment.batches import FlatRows
+from recurra.deployment.engines import TransformerEngine
+from recurra.evaluation.exit_calibration import CalibratedExits, calibrate_classifier, depths_under
+from recurra.models.exits import ConfidenceRule, ExitRule
+from recurra.study.evaluate import own_split
+from recurra.study.exit_choice import EXITS, FULL, Judged
+
+_BATCH = 32
+# Enough for a stable mean; a whole split is timed where it is not larger.
+_MOST_TIMED = 512
+
+Inputs = dict[str, torch.Tensor]
+
+
+class ClassifierSubject:
+    """A classifier with exits, its validation rows and its last reported split.
+
+    Args:
+        run: The run folder.
+        data_root: Local copies of public data.
+
+    Raises:
+        CheckpointError: If the run is not finished or damaged.
+        ConfigurationError: If its model has no exits.
+    """
+
+    def __init__(self, run: Path, data_root: Path | None) -> None:
+        record = read_record(run)
+        if record.model.kind != "transformer":
+            raise ConfigurationError(f"run '{record.run_id}' is a {record.model.kind} model, which has no exits")
+        self.run_id = record.run_id
+        self.chosen_on = record.data.selection_split
+        self._engine = TransformerEngine.load(
+            run / "model", precision="fp32", max_length=int(record.config["data"]["max_length"])
+        )
+        self._model = self._engine.model
+        # A rule says best why there is nothing to choose.
+        ConfidenceRule().check(self._model.config, self._model.config.num_labels)
+        self._selection = own_split(record, self.chosen_on, data_root)
+        self._reported = own_split(record, record.data.reported_splits[-1], data_root)
+
+    def choose(self, keep: float, kind: str) -> CalibratedExits:
+        """Chooses for a share ``keep`` of labels that stay."""
+        return calibrate_classifier(self._logits(self._selection), keep, kind=kind)
+
+    def judge(self, rule: ExitRule) -> Judged:
+        """Judges on the reported split."""
+        by_exit = self._logits(self._reported)
+        numbers = sorted(by_exit)
+        depths = depths_under(rule, {number: torch.from_numpy(by_exit[number]) for number in numbers}).numpy()
+        labels = np.stack([by_exit[number].argmax(-1) for number in numbers])
+        own = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
+        truth = np.asarray(self._reported.labels)
+        return Judged(
+            split=self._reported.name,
+            full=float((labels[-1] == truth).mean()),
+            exits=float((own == truth).mean()),
+            agreement=float((own == labels[-1]).mean()),
+            taken={number: int((depths == number).sum()) for number in numbers},
+        )
+
+    def calls(self, rule: ExitRule) -> Mapping[str, Callable[[Inputs], Any]]:
+        """Forward passes, tokens to logits; the full one as it is without exits asked for."""
+
+        @torch.inference_mode()
+        def full(batch: Inputs) -> None:
+            self._model(**batch)
+
+        @torch.inference_mode()
+        def exits(batch: Inputs) -> None:
+            self._model(**batch, exit_rule=rule)
+
+        return {FULL: full, EXITS: exits}
+
+    def batches(self, batch_size: int) -> list[Inputs]:
+        """Reported rows of like length together."""
+        texts = self._reported.texts[:: max(1, len(self._reported.texts) // _MOST_TIMED)]
+        return [inputs for _, inputs in self._padded(texts, batch_size)]
+
+    def _padded(self, texts: list[str], batch_size: int) -> list[tuple[npt.NDArray[np.int64], Inputs]]:
+        input_ids, offsets = encode_texts(texts, self._engine.tokenizer, self._engine.max_length)
+        rows = FlatRows(input_ids, offsets, self._engine.pad_token_id)
+        device = self._model.device
+        return [
+            (numbers, {name: part.to(device) for name, part in inputs.items()})
+            for numbers, inputs in rows.padded(batch_size)
+        ]
+
+    @torch.inference_mode()
+    def _logits(self, split: TextSplit) -> dict[int, npt.NDArray[np.float32]]:
+        """Logits ``(rows, labels)`` by recurrence."""
+        numbers = [*self._model.config.exits, self._model.config.num_recurrences]
+        shape = len(split.texts), self._model.config.num_labels
+        found = {number: np.empty(shape, dtype=np.float32) for number in numbers}
+        for rows, inputs in self._padded(list(split.texts), _BATCH):
+            output = self._model(**inputs)
+            for number, logits in zip(numbers, [*output.exit_logits, output.logits], strict=True):
+                found[number][rows] = logits.cpu().numpy()
+        return found

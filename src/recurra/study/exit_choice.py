@@ -1,0 +1,181 @@
+"""Choosing an exit rule's threshold for a run on its validation rows, and judging it on its reported ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from recurra.core.environment import available_cores
+from recurra.core.errors import ConfigurationError
+from recurra.evaluation.exit_calibration import CalibratedExits
+from recurra.evaluation.latency import measure_side_by_side, synchroniser
+from recurra.models.exits import CONFIDENCE, ExitRule
+from recurra.study.language_evaluate import is_language_run
+
+FULL, EXITS = "full", "exits"
+BATCH_SIZES = (1, 32)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a rule does on rows that did not choose it.
+
+    Attributes:
+        split: Those rows.
+        full: Quality without the rule: nats a token, or accuracy.
+        exits: Quality with it.
+        agreement: Share of rows whose label is the full model's; none for language models.
+        taken: Rows or tokens by the recurrences that they took.
+    """
+
+    split: str
+    full: float
+    exits: float
+    agreement: float | None
+    taken: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Wall-clock at one batch size, both in one run, batch by batch in turns.
+
+    Attributes:
+        batch_size: Rows a batch.
+        full_ms: Milliseconds a row without the rule; of a language model for `DECODED_TOKENS` tokens of it.
+        exits_ms: The same with it.
+    """
+
+    batch_size: int
+    full_ms: float
+    exits_ms: float
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as fast."""
+        return self.full_ms / self.exits_ms
+
+
+@dataclass(frozen=True)
+class ExitChoice:
+    """A threshold, what chose it, what it does elsewhere and what it saves.
+
+    Attributes:
+        run_id: The run.
+        asked: What it was to keep, in words.
+        chosen_on: The split that chose it.
+        chosen: The rule, and what it does there.
+        judged: What it does on the reported split; none if there is no rule.
+        timed: By batch size; empty if there is no rule.
+    """
+
+    run_id: str
+    asked: str
+    chosen_on: str
+    chosen: CalibratedExits
+    judged: Judged | None
+    timed: list[Timed]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        judged = self.judged
+        return {
+            "run_id": self.run_id,
+            "asked": self.asked,
+            "chosen_on": self.chosen_on,
+            "chosen": self.chosen.plain(),
+            "judged": None
+            if judged is None
+            else {**vars(judged), "taken": {str(number): count for number, count in sorted(judged.taken.items())}},
+            "timed": [{**vars(each), "speed_up": each.speed_up} for each in self.timed],
+        }
+
+
+class Subject(Protocol):
+    """A run whose rule is chosen."""
+
+    run_id: str
+    chosen_on: str
+
+    def choose(self, keep: float, kind: str) -> CalibratedExits:
+        """Chooses on the validation rows."""
+        ...
+
+    def judge(self, rule: ExitRule) -> Judged:
+        """Judges on the reported rows."""
+        ...
+
+    def calls(self, rule: ExitRule) -> Mapping[str, Any]:
+        """What is timed, by name."""
+        ...
+
+    def batches(self, batch_size: int) -> Sequence[Any]:
+        """What it is timed on."""
+        ...
+
+
+def choose_exits(
+    run: Path,
+    *,
+    bound: float | None = None,
+    agreement: float | None = None,
+    kind: str = CONFIDENCE,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    threads: int = 0,
+    data_root: Path | None = None,
+) -> ExitChoice:
+    """Chooses the threshold of a rule for a finished run, judges it and times it.
+
+    Args:
+        run: A run of a Transformer with exits: a classifier or a language model.
+        bound: Of a language model: the share by which its loss may grow; none means 0.01.
+        agreement: Of a classifier: the share of rows that keep the full model's label; none means 0.99.
+        kind: ``confidence`` or ``entropy``.
+        batch_sizes: Rows a batch to time.
+        threads: Of the numeric library; 0 takes all cores.
+        data_root: Local copies of public data.
+
+    Raises:
+        CheckpointError: If the run is not finished or damaged.
+        ConfigurationError: If it has no exits, or something is asked for that is not its own.
+        DataError: If its data cannot be had any more.
+    """
+    torch.set_num_threads(threads or available_cores())
+    if is_language_run(run):
+        if agreement is not None:
+            raise ConfigurationError("an agreement is for classifiers; of a language model give the loss bound")
+        from recurra.study.language_exits import LanguageSubject
+
+        keep = 0.01 if bound is None else bound
+        subject: Subject = LanguageSubject(run, data_root)
+        asked = f"loss at most {100 * keep:g} % above the full model's"
+    else:
+        if bound is not None:
+            raise ConfigurationError("a loss bound is for language models; of a classifier give the agreement")
+        from recurra.study.classifier_exits import ClassifierSubject
+
+        keep = 0.99 if agreement is None else agreement
+        subject = ClassifierSubject(run, data_root)
+        asked = f"at least {100 * keep:g} % of labels as the full model has them"
+    chosen = subject.choose(keep, kind)
+    if chosen.rule is None:
+        return ExitChoice(subject.run_id, asked, subject.chosen_on, chosen, None, [])
+    judged = subject.judge(chosen.rule)
+    timed = [_time(subject, chosen.rule, size) for size in batch_sizes]
+    return ExitChoice(subject.run_id, asked, subject.chosen_on, chosen, judged, timed)
+
+
+def _time(subject: Subject, rule: ExitRule, batch_size: int) -> Timed:
+    from recurra.models.inference import default_device
+
+    records = measure_side_by_side(
+        subject.calls(rule),
+        subject.batches(batch_size),
+        warmup=2,
+        synchronise=synchroniser(str(default_device())),
+        threads=torch.get_num_threads(),
+    )
+    return Timed(batch_size, records[FULL].mean_ms, records[EXITS].mean_ms)

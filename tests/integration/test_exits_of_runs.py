@@ -1,0 +1,100 @@
+"""``recurra exits`` on runs of ``recurra train``: a threshold keeps what was asked, and it says what that saves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from language_runs import PROTOCOL, TEXT_KEYS, TINY_KEYS, write_text
+from recurra.cli.main import main
+from recurra.models.exits import ConfidenceRule
+from recurra.models.loading import load_classifier_model
+from reviews import train_linear, train_tiny
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier with exits, one without, a linear model, and a language model."""
+    root = tmp_path_factory.mktemp("runs")
+    for name, keys in {"exits": ("model.exits=[1]", "max_epochs=3", "learning_rate=3e-3"), "plain": ()}.items():
+        (root / name).mkdir()
+        train_tiny(root / name, *keys)
+    train_linear(root)
+    text = write_text(root / "river.txt")
+    arguments = ["train", "--model", "crt-tiny", "--data", str(text), "--output", str(root / "text"), "--quiet"]
+    assert main([*arguments, "--threads", "1", *TINY_KEYS, *TEXT_KEYS, *PROTOCOL]) == 0
+    return root
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    capsys.readouterr()
+    code = main(["exits", *map(str, arguments), "--threads", "1", "--json"])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_a_classifier_keeps_its_labels(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for agreement in (0.99, 0.5):
+        found = asked(capsys, runs / "exits" / "tiny", "--agreement", agreement, "--batch-sizes", "1,8")
+        assert found["chosen"]["quality"] >= agreement
+        if found["judged"] is not None:
+            judged = found["judged"]
+            assert 0 <= judged["agreement"] <= 1 and 0 <= judged["exits"] <= 1
+            assert [each["batch_size"] for each in found["timed"]] == [1, 8]
+            assert all(each["speed_up"] == pytest.approx(each["full_ms"] / each["exits_ms"]) for each in found["timed"])
+    # Half of the labels stay whatever the exit says, so every row may leave at once.
+    assert set(judged["taken"]) == {"1", "2"} and judged["taken"]["1"] > 0
+    model = load_classifier_model(runs / "exits" / "tiny" / "model")
+    assert model.config.exits == [1] and len(model.exit_classifiers) == 1
+
+
+def test_a_language_model_keeps_its_loss(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tight, loose = (asked(capsys, runs / "text", "--bound", bound, "--batch-sizes", "2") for bound in (0.005, 10.0))
+    for found, bound in ((tight, 0.005), (loose, 10.0)):
+        assert found["chosen"]["quality"] <= found["chosen"]["full"] * (1 + bound)
+    assert loose["chosen"]["mean_recurrences"] == 1 and loose["judged"]["taken"]["1"] > 0
+    assert loose["judged"]["split"] == "test" and np.isfinite(loose["judged"]["exits"])
+    assert ConfidenceRule(**{key: loose["chosen"]["rule"][key] for key in ("start", "decay", "floor")})
+    capsys.readouterr()
+    assert main(["exits", str(runs / "text"), "--bound", "10", "--batch-sizes", "1", "--threads", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "chosen on validation for loss at most 1000 %" in said and "Recurrences taken" in said and "Speed-up" in said
+
+
+@pytest.mark.parametrize(
+    ("folder", "extra", "line"),
+    [
+        ("plain/tiny", (), "this model was trained without; train one with exits"),
+        ("linear", (), "is a linear model, which has no exits"),
+        ("exits/tiny", ("--bound", 0.1), "a loss bound is for language models; of a classifier give the agreement"),
+        ("text", ("--agreement", 0.9), "an agreement is for classifiers; of a language model give the loss bound"),
+        ("text", ("--bound", -1), "loss bound is -1; allowed: 0 or above"),
+        ("exits/tiny", ("--agreement", 2), "agreement is 2; allowed: above 0, at most 1"),
+        (
+            "exits/tiny",
+            ("--exit-rule", "entropi"),
+            "unknown exit rule to calibrate 'entropi' (did you mean 'entropy'?)",
+        ),
+        ("exits/tiny", ("--batch-sizes", "0"), "--batch-sizes is '0'; allowed: whole numbers from 1"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    runs: Path, folder: str, extra: tuple[Any, ...], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["exits", str(runs / folder), *map(str, extra)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and line in err and err.count("\n") == 1
+
+
+def test_a_trained_language_run_generates(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    arguments = ["generate", str(runs / "text"), "the river", "--max-new-tokens", "8", "--exit-rule", "confidence"]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("the river ") and "tokens a second" in err
