@@ -14,20 +14,22 @@ COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY requirements requirements
 COPY src src
 RUN python -m pip wheel --no-deps --wheel-dir /wheel . \
-    && python -m venv /opt/recurra
+    && python -m venv --without-pip /opt/recurra
 
 FROM wheel AS install-onnx
-RUN /opt/recurra/bin/pip install --constraint constraints.txt --requirement requirements/onnx-serving.txt \
-    && /opt/recurra/bin/pip install --no-deps /wheel/*.whl
+RUN python -m pip --python /opt/recurra/bin/python install \
+        --constraint constraints.txt --requirement requirements/onnx-serving.txt \
+    && python -m pip --python /opt/recurra/bin/python install --no-deps /wheel/*.whl
 
 # The index of PyTorch has builds without CUDA, which are a tenth of the size.
 FROM wheel AS install-torch
-RUN /opt/recurra/bin/pip install --constraint constraints.txt --index-url https://download.pytorch.org/whl/cpu torch \
-    && /opt/recurra/bin/pip install --constraint constraints.txt "$(echo /wheel/*.whl)[serve,onnx]"
+RUN python -m pip --python /opt/recurra/bin/python install \
+        --constraint constraints.txt --index-url https://download.pytorch.org/whl/cpu torch \
+    && python -m pip --python /opt/recurra/bin/python install \
+        --constraint constraints.txt "$(echo /wheel/*.whl)[serve,onnx]"
 
 # hadolint ignore=DL3006
 FROM install-${ENGINE} AS installed
-RUN /opt/recurra/bin/pip uninstall --yes pip setuptools
 
 FROM python:${PYTHON}
 LABEL org.opencontainers.image.title="recurra" \

@@ -166,11 +166,18 @@ EXPORT_MOMENTS: dict[str, tuple[Any, str, int]] = {
     "exchange": (folders_module, "_exchange", 1),
 }
 
+# Functions of `recurra.deployment.onnx_export`, which needs the package onnx: before the file, and when it lies there.
+ONNX_MOMENTS = ("build_classifier", "check_size")
+
 
 def export(run: Path, output: Path, options: dict[str, Any], moment: str) -> None:
     """Exports a run; dies at the moment, if one is named."""
     transformers.utils.logging.disable_progress_bar()
-    if moment:
+    if moment in ONNX_MOMENTS:
+        import recurra.deployment.onnx_export as onnx_export_module
+
+        die_before(onnx_export_module, moment, 1)
+    elif moment:
         die_before(*EXPORT_MOMENTS[moment])
     export_module.export_run(run, output, export_module.ExportOptions(**options))
 

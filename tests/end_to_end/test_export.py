@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from interrupted import EXPORT_MOMENTS, export, in_a_process
+from interrupted import EXPORT_MOMENTS, ONNX_MOMENTS, export, in_a_process
 from recurra.cli.main import main
 from recurra.core.record import read_record
 from recurra.deployment.manifest import read_export
@@ -171,3 +171,15 @@ def test_killed_at_any_moment_there_is_the_old_export_or_none(
     assert in_a_process(export, run, output, options, "") == 0
     assert read_export(output).precision == "bf16"
     assert list(tmp_path.iterdir()) == [output]
+
+
+@pytest.mark.parametrize("moment", [*ONNX_MOMENTS, "check", "place"])
+def test_an_onnx_export_is_whole_or_absent_too(moment: str, run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
+    pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+    output = tmp_path / "out"
+    options = {"format": "onnx", "precision": "int8"}
+    assert in_a_process(export, run, output, options, moment) == -9
+    assert not output.exists()
+    assert in_a_process(export, run, output, options, "") == 0
+    assert read_export(output).precision == "int8" and list(tmp_path.iterdir()) == [output]

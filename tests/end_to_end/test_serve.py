@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import http.client
 import json
 import signal
 import sys
+import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,7 +23,7 @@ from recurra.cli.main import main
 from recurra.deployment.export import ExportOptions, export_run
 from recurra.deployment.serving.served import open_models
 from recurra.deployment.serving.settings import Limits
-from reviews import review_rows, train_tiny
+from reviews import review_rows, snapshot, train_tiny
 from served import running
 from server_process import ask, started
 
@@ -78,10 +80,30 @@ def test_an_onnx_export_is_served_without_torch_and_ends_well(exported: Path) ->
         assert TEXTS[0] not in err
 
 
-def test_a_killed_server_starts_again_on_its_port(exported: Path) -> None:
-    with started(serving(exported, "--port", 0, "--threads", 1)) as (process, said):
+def test_a_server_killed_under_load_starts_again_on_its_port(exported: Path) -> None:
+    before = snapshot(exported)
+    begun = threading.Event()
+
+    def client(url: str) -> list[int]:
+        """Asks until the connection breaks; what was answered before was answered well."""
+        statuses = []
+        while True:
+            try:
+                statuses.append(ask(url, {"text": TEXTS})[0])
+            except (OSError, http.client.HTTPException, json.JSONDecodeError):
+                return statuses
+            begun.set()
+
+    with (
+        started(serving(exported, "--port", 0, "--threads", 1)) as (process, said),
+        concurrent.futures.ThreadPoolExecutor(8) as pool,
+    ):
+        answers = [pool.submit(client, said["url"]) for _ in range(8)]
+        assert begun.wait(60)
         process.kill()
-        process.wait(30)
+        assert process.wait(30) == -signal.SIGKILL
+        assert {status for answer in answers for status in answer.result(60)} == {200}
+    assert snapshot(exported) == before
     with started(serving(exported, "--port", urlsplit(said["url"]).port, "--threads", 1)) as (_, again):
         assert again["url"] == said["url"] and ask(again["url"], {"text": TEXTS[0]})[0] == 200
 
