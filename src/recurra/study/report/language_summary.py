@@ -152,7 +152,7 @@ def _table(key: str, runs: Sequence[LanguageRun]) -> LanguageTable:
     # What may be quoted first, then what leaks; each by quality.
     models.sort(key=lambda model: (model.leaks, model.scores[headline][FINAL_HEAD].loss))
     share = first.config.get("data", {}).get("fraction", 1)
-    part = "" if share == 1 else f" · first {share * 100:.4g} % of train"
+    part = "" if share == 1 else f" · {share:.4g} of train"
     title = f"{first.data.name} · {first.data.protocol}{part} · {first.training.protocol} training"
     return LanguageTable(
         key=key,
