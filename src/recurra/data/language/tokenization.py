@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from recurra.core.errors import ConfigurationError, UnavailableError, did_you_mean
 from recurra.data.hub import hub_file
 from recurra.data.language.byte_bpe import as_language_tokenizer, read_byte_bpe, train_byte_bpe
-from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.language.configuration import ALIASES, LanguageDataConfig
 from recurra.data.language.dataset import LanguageDataset
 from recurra.data.language.sources import SOURCES
 from recurra.data.tokenization import tokenizer_from_folder
@@ -58,7 +58,8 @@ def default_language_tokenizer(name: str, data_root: Path | None) -> str:
         ``gpt2`` where it lies in the data root, and for public corpora; else ``trained``, which needs nothing from
         outside.
     """
-    if name in SOURCES or (data_root is not None and (data_root / _LOCAL_FOLDER / _FILES[0]).is_file()):
+    present = data_root is not None and (data_root / _LOCAL_FOLDER / _FILES[0]).is_file()
+    if present or ALIASES.get(name, name) in SOURCES:
         return GPT2
     return TRAINED
 

@@ -64,8 +64,8 @@ def learning_curve(models: Sequence[LanguageModelSummary], key: str) -> Chart:
     ends = "; ".join(f"{label} ends at {rows[-1][1]:.3f} and {rows[-1][2]:.3f}" for label, rows in means.items())
     heading = "Objective by epoch"
     drawing = svg.figure(WIDTH, HEIGHT, heading, f"On train and on validation: {ends}.", key, *parts)
-    legend += [LegendEntry("validation", None, "solid"), LegendEntry("train", None, "dashed")]
-    return Chart("loss", heading, drawing, legend, "The weighed mean of all heads' losses; mean over seeds.")
+    caption = "Solid: validation, dashed: train. The weighed mean of all heads' losses; mean over seeds."
+    return Chart("loss", heading, drawing, legend, caption)
 
 
 def _epochs(model: LanguageModelSummary) -> list[tuple[int, float, float]]:

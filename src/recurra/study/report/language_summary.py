@@ -151,7 +151,9 @@ def _table(key: str, runs: Sequence[LanguageRun]) -> LanguageTable:
     models = [_model(sorted(members, key=lambda run: run.record.seed)) for members in by_model.values()]
     # What may be quoted first, then what leaks; each by quality.
     models.sort(key=lambda model: (model.leaks, model.scores[headline][FINAL_HEAD].loss))
-    title = f"{first.data.name} · {first.data.protocol} · {first.training.protocol} training"
+    share = first.config.get("data", {}).get("fraction", 1)
+    part = "" if share == 1 else f" · {share:.4g} of train"
+    title = f"{first.data.name} · {first.data.protocol}{part} · {first.training.protocol} training"
     return LanguageTable(
         key=key,
         title=f"{title} · {first.environment.precision}",
@@ -210,7 +212,8 @@ def _model(runs: Sequence[LanguageRun]) -> LanguageModelSummary:
 
 def _verdict(failed: Sequence[str], reach: int | None, *, audited: bool) -> str:
     if reach is not None:
-        others = [name for name in failed if not name.startswith("causality.")]
+        # Too good is what a leak looks like.
+        others = [name for name in failed if not name.startswith(("causality.", "perplexity."))]
         return f"LEAKS: reads {reach} tokens ahead{f'; also failed: {words(others)}' if others else ''}"
     if failed:
         return f"FAILED: {words(list(failed))}"

@@ -62,6 +62,8 @@ def _figures(score: Mapping[str, Any]) -> list[str]:
 def _perplexity(value: float | None) -> str:
     if value is None:
         return form.NONE
+    if value < 10:
+        return f"{value:.3f}"
     return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"
 
 

@@ -110,7 +110,7 @@ def test_damaged_rows(tmp_path: Path, rows: list[Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("values", "splits", "message"),
     [
-        ({"name": "wikitext-2"}, None, r"did you mean 'wikitext-2-v1'"),
+        ({"name": "wikitext-2v1"}, None, r"did you mean 'wikitext-2-v1'"),
         ({"name": "wikitext-2-v1", "test": "a.txt"}, None, "'test' is for your own files"),
         ({"name": "wikitext-2-v1"}, ["valid"], r"unknown split 'valid' \(did you mean 'validation'"),
         ({"name": "wikitext-2-v1", "context": 0}, None, r"'context' is 0: allowed: 2 to"),
@@ -145,3 +145,17 @@ def test_the_released_counts(data_root: Path) -> None:
         other = load_language_dataset(LanguageDataConfig(name=name), data_root)
         assert other.splits["test"].words == expected["test"]
         assert SOURCES[name].present(data_root) == list(other.splits)
+
+
+def test_a_fraction_takes_the_first_texts_of_train_and_leaves_the_other_splits_whole(tmp_path: Path) -> None:
+    for split in ("train", "validation", "test"):
+        put(tmp_path, "wikitext-2-v1", split, [f" line {number} \n" for number in range(10)])
+    whole = load_language_dataset(LanguageDataConfig(name="wikitext-2"), tmp_path)
+    part = load_language_dataset(LanguageDataConfig(name="wikitext-2", fraction=0.25), tmp_path)
+    assert part.splits["train"].texts == ["line 0", "line 1"]
+    assert part.splits["train"].fingerprint != whole.splits["train"].fingerprint != part.fingerprint
+    for split in ("validation", "test"):
+        assert part.splits[split].texts == whole.splits[split].texts
+    assert part.notes == ["Of train the first 2 of 10 lines are used."] and whole.notes == []
+    tiny = load_language_dataset(LanguageDataConfig(name="wikitext-2", fraction=1e-6), tmp_path)
+    assert len(tiny.splits["train"]) == 1

@@ -125,6 +125,7 @@ def test_a_byte_level_one_is_lossless(tokenizer) -> None:
 def test_the_default(tmp_path: Path) -> None:
     assert default_language_tokenizer("notes.txt", None) == "trained"
     assert default_language_tokenizer("wikitext-2-v1", None) == "gpt2"
+    assert default_language_tokenizer("wikitext-2", None) == "gpt2"
 
 
 def test_without_network_the_message_names_the_data_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,8 @@ def test_seeds_are_averaged_and_what_leaks_comes_last() -> None:
     assert score.bits_per_byte == pytest.approx(4.1 * TOKENS / math.log(2) / BYTES)
     assert models[0].scores["test"]["final"].sd is None
     assert (models[2].leaks, models[2].reach_tokens) == (True, 51)
-    assert models[2].verdict == "LEAKS: reads 51 tokens ahead; also failed: perplexity.too-good"
+    assert models[2].verdict == "LEAKS: reads 51 tokens ahead"
+    assert models[2].failed_audits == ["causality.final", "perplexity.too-good"]
 
 
 def test_texts_read_differently_are_different_tables() -> None:
