@@ -75,9 +75,10 @@ def train_transformer(
     arguments = training_arguments(protocol, checkpoints, seed=seed, precision=precision)
     steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
     with known_vocabulary(model, train, selection, mask_tokens if protocol.hides_tokens else None) as rows:
+        resumed = False
         if protocol.pretraining_epochs and rows.tokens is not None and latest_checkpoint(checkpoints) is None:
             own = pretraining_arguments(protocol, checkpoints / PRETRAINING_NAME, seed=seed, precision=precision)
-            pretrain(model, rows.train, rows.tokens, own, seed=seed, reporter=reporter)
+            resumed = pretrain(model, rows.train, rows.tokens, own, seed=seed, reporter=reporter)
         with reporter.task("training", steps) as task:
             trainer = RecurraTrainer(
                 model=model,
@@ -93,7 +94,7 @@ def train_transformer(
             )
             # Prints to standard output, which belongs to the command's own result.
             trainer.remove_callback(PrinterCallback)
-            resumed = _train_or_resume(trainer, checkpoints, protocol, reporter)
+            resumed |= _train_or_resume(trainer, checkpoints, protocol, reporter)
     record = _record(trainer, train, protocol, resumed=int(resumed))
     # A trainer that still lives when the process group ends can abort the process.
     trainer.callback_handler.callbacks.clear()

@@ -108,7 +108,7 @@ def pretrain(
     *,
     seed: int,
     reporter: Reporter,
-) -> None:
+) -> bool:
     """Pretrains the classifier's encoder in place, or goes on from the last epoch, or takes up what is done.
 
     Args:
@@ -119,6 +119,9 @@ def pretrain(
         seed: Seed of the run.
         reporter: For progress.
 
+    Returns:
+        Whether some of it had been done before.
+
     Raises:
         RunError: If the loss is not finite.
     """
@@ -126,7 +129,7 @@ def pretrain(
     checkpoint = latest_checkpoint(Path(arguments.output_dir))
     if checkpoint is not None and _is_done(checkpoint):
         load_model(model, checkpoint / "model.safetensors")
-        return
+        return True
     rows = _select(train, rows_not_inside_others(train))
     batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
     steps = -(-len(rows) // batch) * int(arguments.num_train_epochs)
@@ -145,6 +148,7 @@ def pretrain(
     trainer.callback_handler.callbacks.clear()
     del trainer
     gc.collect()
+    return checkpoint is not None
 
 
 def _is_done(checkpoint: Path) -> bool:

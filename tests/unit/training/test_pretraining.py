@@ -105,13 +105,13 @@ def test_pretraining_changes_the_encoder_and_not_the_classifier(tmp_path: Path) 
     model = tiny_model()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     arguments = pretraining_arguments(protocol(), tmp_path, seed=0, precision="fp32")
-    pretrain(model, tiny_split(rows=48, seed=1), TOKENS, arguments, seed=0, reporter=Reporter(quiet=True))
+    assert not pretrain(model, tiny_split(rows=48, seed=1), TOKENS, arguments, seed=0, reporter=Reporter(quiet=True))
     after = model.state_dict()
     assert torch.equal(after["classifier.weight"], before["classifier.weight"])
     assert not torch.equal(after["model.embeddings.token.weight"], before["model.embeddings.token.weight"])
     # A second time there is nothing to do but to take up what is done.
     again = tiny_model(seed=5)
-    pretrain(again, tiny_split(rows=48, seed=1), TOKENS, arguments, seed=0, reporter=Reporter(quiet=True))
+    assert pretrain(again, tiny_split(rows=48, seed=1), TOKENS, arguments, seed=0, reporter=Reporter(quiet=True))
     assert all(
         torch.equal(again.model.state_dict()[name], model.model.state_dict()[name]) for name in again.model.state_dict()
     )
