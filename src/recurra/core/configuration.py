@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from recurra.core.errors import ConfigurationError, did_you_mean
 
@@ -18,6 +18,16 @@ class Settings(BaseModel):
     """Base of every configuration of ours: frozen, strict about keys, errors that name value and cure."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    # Keys that are younger than the first records. At their defaults they are left out of the plain values, so that a
+    # configuration that lacks them keeps its hash, and a record its identity.
+    _LATER: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        fields = type(self).model_fields
+        return {key: value for key, value in values.items() if key not in self._LATER or value != fields[key].default}
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, source: str = "configuration") -> Self:

@@ -50,7 +50,8 @@ from recurra.study.machine import Machine
 from recurra.study.preflight import model_configuration
 from recurra.study.spec import RunConfig
 from recurra.study.variants import LINEAR
-from recurra.training.fit import remove_checkpoints, started_by_torchrun, train_transformer
+from recurra.training.arguments import started_by_torchrun
+from recurra.training.fit import remove_checkpoints, train_transformer
 from recurra.training.masking import MaskTokens
 
 MODEL_NAME = "model"
@@ -170,6 +171,7 @@ def _train(
             precision=config.precision,
             reporter=reporter,
             mask_tokens=MaskTokens.of(tokenizer) if config.protocol.hides_tokens else None,
+            auxiliary=_encode_auxiliary(dataset, tokenizer, config, machine),
         )
         if not started_by_torchrun() or int(os.environ["RANK"]) == 0:
             tokenizer.model_max_length = config.data.max_length
@@ -188,6 +190,12 @@ def leave_process_group() -> None:
 
 def _encode(dataset: TextDataset, name: str, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:
     return encode_split(dataset.splits[name], tokenizer, config.data.max_length, machine.cache_dir)
+
+
+def _encode_auxiliary(dataset: TextDataset, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit | None:
+    if dataset.auxiliary is None or config.protocol.auxiliary_epochs == 0:
+        return None
+    return encode_split(dataset.auxiliary, tokenizer, config.data.max_length, machine.cache_dir)
 
 
 def _save(folder: Path, write: Any) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from recurra.core.configuration import Settings, override
 from recurra.core.errors import ConfigurationError, unknown
@@ -41,12 +41,21 @@ class ProtocolConfig(Settings):
         pretraining_epochs: Passes of masked-token prediction over the training split's texts, without their labels,
             before anything else (`recurra.training.pretraining`).
         pretraining_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.
+        auxiliary_epochs: Passes over the data's auxiliary rows and their labels of another task, after pretraining and
+            before the classifier (`recurra.training.auxiliary`); without such rows nothing is done.
+        auxiliary_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.
     """
 
-    # Keys that are younger than the first records. At their defaults they are left out of the plain values, so that
-    # configurations that lack them keep their hash, and records that lack them their identity.
     _LATER: ClassVar[frozenset[str]] = frozenset(
-        {"selection", "token_dropout", "weight_averaging", "pretraining_epochs", "pretraining_learning_rate"}
+        {
+            "selection",
+            "token_dropout",
+            "weight_averaging",
+            "pretraining_epochs",
+            "pretraining_learning_rate",
+            "auxiliary_epochs",
+            "auxiliary_learning_rate",
+        }
     )
 
     name: str
@@ -69,18 +78,13 @@ class ProtocolConfig(Settings):
     weight_averaging: float = Field(default=0.0, ge=0, lt=1)
     pretraining_epochs: int = Field(default=0, ge=0, le=10_000)
     pretraining_learning_rate: float | None = Field(default=None, gt=0, le=1)
+    auxiliary_epochs: int = Field(default=0, ge=0, le=10_000)
+    auxiliary_learning_rate: float | None = Field(default=None, gt=0, le=1)
 
     @property
     def hides_tokens(self) -> bool:
         """Whether training needs to know which token hides others."""
         return self.token_dropout > 0 or self.pretraining_epochs > 0
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = type(self).model_fields
-        return {
-            key: value for key, value in handler(self).items() if key not in self._LATER or value != fields[key].default
-        }
 
     def model_post_init(self, _: object) -> None:
         """Checks what depends on two keys."""
@@ -93,11 +97,12 @@ class ProtocolConfig(Settings):
                 "'selection' is accuracy: the plateau schedule waits for the loss; take selection=loss, "
                 "or another schedule"
             )
-        if self.pretraining_learning_rate is not None and self.pretraining_epochs == 0:
-            raise ConfigurationError(
-                f"'pretraining_learning_rate' is {self.pretraining_learning_rate} without pretraining; "
-                "set pretraining_epochs above 0, or leave it out"
-            )
+        for stage, epochs in (("pretraining", self.pretraining_epochs), ("auxiliary", self.auxiliary_epochs)):
+            rate = getattr(self, f"{stage}_learning_rate")
+            if rate is not None and epochs == 0:
+                raise ConfigurationError(
+                    f"'{stage}_learning_rate' is {rate} without its stage; set {stage}_epochs above 0, or leave it out"
+                )
 
 
 PROTOCOLS: dict[str, ProtocolConfig] = {
