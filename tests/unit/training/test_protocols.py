@@ -50,7 +50,8 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
         (
             "papre",
             [],
-            r"unknown protocol 'papre' \(did you mean 'paper'\?\); allowed: paper, tuned, demo, a .yaml file",
+            r"unknown protocol 'papre' \(did you mean 'paper'\?\); "
+            r"allowed: paper, tuned, tuned-treebank, demo, a .yaml file",
         ),
         (
             "paper",
