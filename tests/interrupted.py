@@ -98,6 +98,8 @@ MOMENTS: dict[str, tuple[Any, str, int]] = {
     "marker of checkpoint 3": (trainer_module, "mark_complete", 3),
     "optimiser of checkpoint 3": (trainer_module, "save_optimizer", 3),
     "marker of checkpoint 4": (trainer_module, "mark_complete", 4),
+    "optimiser of checkpoint 5": (trainer_module, "save_optimizer", 5),
+    "marker of checkpoint 6": (trainer_module, "mark_complete", 6),
     "removal after checkpoint 3": (trainer_module, "remove_checkpoints_but", 3),
     "end of training": (trainer_module.RecurraTrainer, "_load_best_model", 1),
     "model folder": (run_module, "save_model_folder", 1),
@@ -130,6 +132,7 @@ def train(folder: Path, protocol: ProtocolConfig, moments: list[str], options: d
         model, train_rows, selection, protocol,
         folder=folder, seed=options.get("seed", 0), precision=options.get("precision", "fp32"),
         reporter=Reporter(quiet=True), mask_tokens=MaskTokens(mask=3, kept=(0, 1, 2, 3)),
+        auxiliary=tiny_split(rows=48, seed=3),
     )  # fmt: skip
     save_model(model, folder / "final.safetensors")
     (folder / "training.json").write_text(record.model_dump_json(), encoding="utf-8")

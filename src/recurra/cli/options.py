@@ -76,7 +76,8 @@ Tokenizer = Annotated[
     ),
 ]
 Protocol = Annotated[
-    str, typer.Option("--protocol", "-p", help="Training protocol: paper, tuned, demo, or a file (YAML).")
+    str,
+    typer.Option("--protocol", "-p", help="Training protocol: paper, tuned, tuned-treebank, demo, or a file (YAML)."),
 ]
 DataOverrides = Annotated[
     list[str] | None,

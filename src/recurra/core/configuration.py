@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from recurra.core.errors import ConfigurationError, did_you_mean
 
@@ -44,6 +44,20 @@ class Settings(BaseModel):
     def plain(self) -> dict[str, Any]:
         """Returns plain JSON values, in declaration order."""
         return self.model_dump(mode="json")
+
+
+class GrowingSettings(Settings):
+    """Base of configurations that have got keys since the first records, and that such records hold."""
+
+    # At their defaults they are left out of the plain values, so that a configuration that lacks them keeps its hash,
+    # and a record its identity.
+    _LATER: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        unused = {key for key in self._LATER if getattr(self, key) == fields[key].default}
+        return {key: value for key, value in handler(self).items() if key not in unused}
 
 
 def _first_problem(error: ValidationError, cls: type[BaseModel]) -> str:

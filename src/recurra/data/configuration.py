@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from recurra.core.configuration import Settings
+from recurra.core.configuration import GrowingSettings
 
 
-class DataConfig(Settings):
+class DataConfig(GrowingSettings):
     """Names the data of a run. Where local copies lie (``data_root``) is a machine's matter and is passed apart.
 
     Attributes:
@@ -29,7 +29,12 @@ class DataConfig(Settings):
         tokenizer: ``bert-base-uncased`` (data root or public name), ``trained`` (WordPiece of the training split), or
             the path of a tokenizer folder or a ``vocab.txt``.
         trained_vocab_size: Vocabulary size that a trained tokenizer aims at.
+        auxiliary: ``treebank`` adds the five-class labels of the treebank's training phrases to ``sst2`` under
+            ``official``, for protocols that train on them first (``auxiliary_epochs``). The linear control ignores
+            them.
     """
+
+    _LATER: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
 
     name: str
     protocol: str | None = None
@@ -45,6 +50,7 @@ class DataConfig(Settings):
     max_length: int = Field(default=128, ge=3, le=512)
     tokenizer: str = "bert-base-uncased"
     trained_vocab_size: int = Field(default=4000, ge=64, le=100_000)
+    auxiliary: Literal["treebank"] | None = None
 
     @property
     def reading(self) -> str:
@@ -64,6 +70,8 @@ class DataConfig(Settings):
             parts.append(f"train-{percent(self.fraction)}")
         if self.split_seed:
             parts.append(f"split-{self.split_seed}")
+        if self.auxiliary is not None:
+            parts.append(self.auxiliary)
         return "-".join(parts)
 
     @field_validator("name", "tokenizer", "text_column", "label_column")
@@ -77,6 +85,22 @@ class DataConfig(Settings):
     def _columns_differ(self) -> Self:
         if self.text_column == self.label_column:
             raise ValueError(f"text_column and label_column are both '{self.text_column}'; name two different columns")
+        return self
+
+    @model_validator(mode="after")
+    def _auxiliary_rows_fit(self) -> Self:
+        if self.auxiliary is None:
+            return self
+        if self.name != "sst2" or self.protocol not in (None, "official"):
+            raise ValueError(
+                f"auxiliary '{self.auxiliary}' belongs to sst2 under official, not to '{self.name}'"
+                f"{f' under {self.protocol}' if self.protocol else ''}; leave it out"
+            )
+        if self.fraction < 1 or self.length_tail is not None:
+            raise ValueError(
+                f"auxiliary '{self.auxiliary}' has phrases of every training sentence, also of those that fraction or "
+                "length_tail leaves out; take one or the other"
+            )
         return self
 
 

@@ -20,7 +20,7 @@ from recurra.data.language.sources import SOURCES
 from recurra.data.polarity import AMAZON_POLARITY, YELP_POLARITY, load_polarity
 from recurra.data.reviews import AMAZON_REVIEWS, YELP_REVIEWS, load_reviews
 from recurra.data.splits import load_files
-from recurra.data.sst2 import load_sst2
+from recurra.data.sst2 import load_sst2, with_treebank_labels
 from recurra.data.sst2_source import LAYOUT, PUBLIC_NAME
 from recurra.data.subsets import length_tail, stratified_fraction
 
@@ -165,6 +165,8 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
             )
         protocol = _check_protocol(config, list(corpus.protocols))
         dataset = corpus.load(protocol, config.split_seed, data_root)
+        if config.auxiliary is not None:
+            dataset = with_treebank_labels(dataset, data_root)
     return _subset(dataset, config)
 
 

@@ -104,6 +104,8 @@ class TextDataset:
         reported_splits: The splits whose metrics are reported.
         dropped: Rows that were left out, by reason.
         notes: Sentences that a reader of the results must know.
+        auxiliary: Rows with labels of another task, for training only; see `recurra.data.treebank`.
+        auxiliary_label_names: Name of each of its classes.
     """
 
     name: str
@@ -114,6 +116,8 @@ class TextDataset:
     reported_splits: list[str]
     dropped: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    auxiliary: TextSplit | None = None
+    auxiliary_label_names: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         missing = {"train", self.selection_split, *self.reported_splits} - set(self.splits)
@@ -129,7 +133,8 @@ class TextDataset:
     def fingerprint(self) -> str:
         """Hash over the fingerprints of all splits, their names and the label names."""
         parts = {name: split.fingerprint for name, split in self.splits.items()}
-        return content_hash({"labels": self.label_names, "splits": parts})
+        more = {} if self.auxiliary is None else {"auxiliary": self.auxiliary.fingerprint}
+        return content_hash({"labels": self.label_names, "splits": parts, **more})
 
     def record(self, tokenizer: dict[str, Any] | None = None) -> DataRecord:
         """Returns the record of this data.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from recurra.core.seeds import derive_seed
 from recurra.data.cleaning import clean_texts
 from recurra.data.dataset import Group, TextDataset, TextSplit
 from recurra.data.sst2_source import SentenceSources, read_glue_parts, read_sentence_sources
+from recurra.data.treebank import PHRASE_LABELS, read_phrases
 
 LABEL_NAMES = ["negative", "positive"]
 POOLED_TRAIN_SHARE = 0.8
@@ -134,6 +136,33 @@ def _official(
             *notes,
         ],
     )
+
+
+def with_treebank_labels(dataset: TextDataset, data_root: Path | None) -> TextDataset:
+    """Adds the treebank's five-class phrases to ``official`` SST-2, under the same rules as its training rows.
+
+    No phrase of a held-out sentence is among them, and none that equals a reported row or holds it word for word.
+
+    Args:
+        dataset: SST-2 under ``official``.
+        data_root: Folder with ``sst/``.
+
+    Raises:
+        DataError: If the trees are missing or damaged.
+    """
+    held_out = {sentence for group in _groups(dataset.splits["held_out"]) for sentence in group}
+    texts, labels = read_phrases(data_root, held_out)
+    queries = (text for name in dataset.reported_splits for text in dataset.splits[name].texts)
+    leaking = rows_that_give_away(queries, texts)
+    kept = [row for row in range(len(texts)) if row not in leaking]
+    phrases = TextSplit(
+        name="auxiliary",
+        texts=[texts[row] for row in kept],
+        labels=np.asarray(labels, dtype=np.int64)[kept],
+        ids=[f"phrase-{row}" for row in kept],
+    )
+    note = f"The treebank's five-class labels of {len(kept):,} phrases of the training sentences are there to train on."
+    return replace(dataset, auxiliary=phrases, auxiliary_label_names=list(PHRASE_LABELS), notes=[*dataset.notes, note])
 
 
 def _groups(split: TextSplit) -> list[Group]:

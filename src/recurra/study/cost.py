@@ -71,7 +71,8 @@ class CostBook:
 
         Args:
             run: The run.
-            epochs: How many epochs; none takes the most that its protocol allows.
+            epochs: How many epochs; none takes the most that its protocol allows. Those of pretraining come on top,
+                each counted as one of the classifier: the most that they can take but for the guesses themselves.
 
         Returns:
             The operations; none for the linear control, whose solver decides how long it works.
@@ -86,7 +87,8 @@ class CostBook:
         if model not in data.flops:
             data.flops[model] = epoch_flops(run, data)
             _keep(path, data)
-        return data.flops[model] * (run.protocol.max_epochs if epochs is None else epochs)
+        passes = (run.protocol.max_epochs if epochs is None else epochs) + run.protocol.pretraining_epochs
+        return data.flops[model] * passes
 
     def data(self, run: RunConfig) -> DataCost:
         """What an epoch on a run's data is made of.

@@ -47,7 +47,7 @@ from recurra.study.run_folder import (
     speaks_for_all,
 )
 from recurra.study.spec import RunConfig
-from recurra.training.fit import started_by_torchrun
+from recurra.training.arguments import started_by_torchrun
 from recurra.training.language_fit import train_language_model
 
 

@@ -58,7 +58,8 @@ from recurra.study.run_folder import (
 )
 from recurra.study.spec import RunConfig
 from recurra.study.variants import LINEAR
-from recurra.training.fit import remove_checkpoints, started_by_torchrun, train_transformer
+from recurra.training.arguments import started_by_torchrun
+from recurra.training.fit import remove_checkpoints, train_transformer
 from recurra.training.masking import MaskTokens
 
 
@@ -172,6 +173,7 @@ def _train(
             precision=config.precision,
             reporter=reporter,
             mask_tokens=MaskTokens.of(tokenizer) if config.protocol.hides_tokens else None,
+            auxiliary=_encode_auxiliary(dataset, tokenizer, config, machine),
         )
         if speaks_for_all():
             tokenizer.model_max_length = config.labelled_data.max_length
@@ -184,6 +186,12 @@ def _train(
 
 def _encode(dataset: TextDataset, name: str, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:
     return encode_split(dataset.splits[name], tokenizer, config.labelled_data.max_length, machine.cache_dir)
+
+
+def _encode_auxiliary(dataset: TextDataset, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit | None:
+    if dataset.auxiliary is None or config.protocol.auxiliary_epochs == 0:
+        return None
+    return encode_split(dataset.auxiliary, tokenizer, config.labelled_data.max_length, machine.cache_dir)
 
 
 def _model_record(config: RunConfig, model: RecurraForSequenceClassification, folder: Path) -> ModelRecord:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from recurra.core.files import storage_errors
-from recurra.training.fit import started_by_torchrun
+from recurra.training.arguments import started_by_torchrun
 
 MODEL_NAME = "model"
 TRAINING_NAME = "training.json"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
-from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedModel, TrainingArguments
+from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedModel
 from transformers.trainer_callback import PrinterCallback
 
 from recurra.core.files import read_json
@@ -23,18 +20,18 @@ from recurra.core.record import EpochRecord, TrainingRecord
 from recurra.core.seeds import derive_seed
 from recurra.data.batching import Collator
 from recurra.data.encoding import EncodedSplit
+from recurra.training.arguments import ONE_CYCLE, stage_arguments, training_arguments
+from recurra.training.auxiliary import train_auxiliary
 from recurra.training.averaging import WeightAverage
 from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.masking import MaskTokens, drop_tokens
 from recurra.training.pretraining import pretrain
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.trainer import HistoryCallback, RecurraTrainer, history_of
-from recurra.training.vocabulary import known_vocabulary
+from recurra.training.vocabulary import KnownRows, known_vocabulary
 
 CHECKPOINTS_NAME = "checkpoints"
-PRETRAINING_NAME = "pretraining"
 HISTORY_NAME = "history.jsonl"
-ONE_CYCLE = "onecycle"
 
 
 def train_transformer(
@@ -48,6 +45,7 @@ def train_transformer(
     precision: str,
     reporter: Reporter,
     mask_tokens: MaskTokens | None = None,
+    auxiliary: EncodedSplit | None = None,
 ) -> TrainingRecord:
     """Trains ``model`` in place and leaves the weights of the best epoch in it.
 
@@ -64,6 +62,7 @@ def train_transformer(
         precision: ``fp32`` or ``bf16`` (autocast), or ``fp16`` (with loss scaling; accelerator only).
         reporter: For progress.
         mask_tokens: What hides tokens, and what is never hidden; needed by protocols that hide tokens only.
+        auxiliary: Tokenised rows with labels of another task, for protocols that train on them first.
 
     Returns:
         What the record says of the training.
@@ -75,10 +74,22 @@ def train_transformer(
     checkpoints = folder / CHECKPOINTS_NAME
     arguments = training_arguments(protocol, checkpoints, seed=seed, precision=precision)
     steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
-    with known_vocabulary(model, train, selection, mask_tokens if protocol.hides_tokens else None) as rows:
-        if protocol.pretraining_epochs and rows.tokens is not None and latest_checkpoint(checkpoints) is None:
-            own = pretraining_arguments(protocol, checkpoints / PRETRAINING_NAME, seed=seed, precision=precision)
-            pretrain(model, rows.train, rows.tokens, own, seed=seed, reporter=reporter)
+    auxiliary = auxiliary if protocol.auxiliary_epochs else None
+    tokens = mask_tokens if protocol.hides_tokens else None
+    with known_vocabulary(model, train, selection, tokens, auxiliary) as rows:
+        resumed = False
+        change_inputs = _token_dropout(protocol, rows.tokens)
+        if latest_checkpoint(checkpoints) is None:
+            resumed = _train_before(
+                model,
+                rows,
+                protocol,
+                change_inputs,
+                folder=checkpoints,
+                seed=seed,
+                precision=precision,
+                reporter=reporter,
+            )
         with reporter.task("training", steps) as task:
             trainer = RecurraTrainer(
                 model=model,
@@ -89,19 +100,43 @@ def train_transformer(
                 collator=Collator(model.config.pad_token_id or 0),
                 data_seed=derive_seed(seed, "order"),
                 one_cycle=protocol.schedule == ONE_CYCLE,
-                change_inputs=_token_dropout(protocol, rows.tokens),
+                change_inputs=change_inputs,
                 average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
                 callbacks=[HistoryCallback(folder / HISTORY_NAME, task), *early_stopping(protocol)],
             )
             # Prints to standard output, which belongs to the command's own result.
             trainer.remove_callback(PrinterCallback)
-            resumed = train_or_resume(trainer, checkpoints, protocol, reporter)
+            resumed |= train_or_resume(trainer, checkpoints, protocol, reporter)
     record = _record(trainer, train, protocol, resumed=int(resumed))
     trainer.callback_handler.callbacks.clear()
     del trainer
     # A trainer that still lives when the process group ends can abort the process.
     gc.collect()
     return record
+
+
+def _train_before(
+    model: PreTrainedModel,
+    rows: KnownRows,
+    protocol: ProtocolConfig,
+    change_inputs: Callable[[Tensor], Tensor] | None,
+    *,
+    folder: Path,
+    seed: int,
+    precision: str,
+    reporter: Reporter,
+) -> bool:
+    """Trains the stages that come before the classifier; returns whether some of it had been done before."""
+    resumed = False
+    if protocol.pretraining_epochs and rows.tokens is not None:
+        own = stage_arguments("pretraining", protocol, folder, seed=seed, precision=precision)
+        resumed |= pretrain(model, rows.train, rows.tokens, own, seed=seed, reporter=reporter)
+    if protocol.auxiliary_epochs and rows.auxiliary is not None:
+        own = stage_arguments("auxiliary", protocol, folder, seed=seed, precision=precision)
+        resumed |= train_auxiliary(
+            model, rows.auxiliary, own, change_inputs=change_inputs, seed=seed, reporter=reporter
+        )
+    return resumed
 
 
 def _token_dropout(protocol: ProtocolConfig, tokens: MaskTokens | None) -> Callable[[Tensor], Tensor] | None:
@@ -126,84 +161,6 @@ def train_or_resume(trainer: RecurraTrainer, folder: Path, protocol: ProtocolCon
 def remove_checkpoints(folder: Path) -> None:
     """Removes the training checkpoints of a finished run."""
     shutil.rmtree(folder / CHECKPOINTS_NAME, ignore_errors=True)
-
-
-def pretraining_arguments(protocol: ProtocolConfig, folder: Path, *, seed: int, precision: str) -> TrainingArguments:
-    """The Trainer's arguments for masked-token prediction: nothing is evaluated, and the last epoch is kept."""
-    changed = protocol.model_copy(
-        update={
-            "max_epochs": protocol.pretraining_epochs,
-            "learning_rate": protocol.pretraining_learning_rate or protocol.learning_rate,
-            "schedule": {"plateau": "constant", ONE_CYCLE: "cosine"}.get(protocol.schedule, protocol.schedule),
-            "label_smoothing": 0.0,
-        }
-    )
-    return training_arguments(
-        changed, folder, seed=derive_seed(seed, "pretraining"), precision=precision,
-        eval_strategy="no", load_best_model_at_end=False, metric_for_best_model=None, greater_is_better=None,
-    )  # fmt: skip
-
-
-def training_arguments(
-    protocol: ProtocolConfig, folder: Path, *, seed: int, precision: str, **changes: Any
-) -> TrainingArguments:
-    """Translates a protocol into the Trainer's own arguments; ``changes`` are such arguments and come last."""
-    schedules: dict[str, tuple[str, dict[str, Any]]] = {
-        "plateau": (
-            "reduce_lr_on_plateau",
-            {"factor": protocol.plateau_factor, "patience": protocol.plateau_patience},
-        ),
-        "cosine": ("cosine", {}),
-        "linear": ("linear", {}),
-        "constant": ("constant_with_warmup", {}),
-        # Made by our trainer.
-        ONE_CYCLE: ("constant", {}),
-    }
-    schedule, schedule_arguments = schedules[protocol.schedule]
-    on_accelerator = torch.cuda.is_available()
-    arguments: dict[str, Any] = {
-        "output_dir": str(folder),
-        "per_device_train_batch_size": protocol.batch_size // protocol.gradient_accumulation,
-        "gradient_accumulation_steps": protocol.gradient_accumulation,
-        "per_device_eval_batch_size": max(protocol.evaluation_batch_size, 64),
-        "num_train_epochs": protocol.max_epochs,
-        "learning_rate": protocol.learning_rate,
-        "weight_decay": protocol.weight_decay,
-        "adam_beta1": protocol.adam_betas[0],
-        "adam_beta2": protocol.adam_betas[1],
-        "lr_scheduler_type": schedule,
-        "lr_scheduler_kwargs": schedule_arguments,
-        "warmup_steps": 0 if protocol.schedule in ("plateau", ONE_CYCLE) else protocol.warmup_ratio,
-        "max_grad_norm": protocol.max_grad_norm,
-        "label_smoothing_factor": protocol.label_smoothing,
-        "activation_checkpointing": protocol.activation_checkpointing,
-        "optim": "adamw_torch_fused",
-        "bf16": precision == "bf16",
-        "fp16": precision == "fp16",
-        "use_cpu": not on_accelerator,
-        "dataloader_pin_memory": on_accelerator,
-        "remove_unused_columns": False,
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
-        "logging_strategy": "epoch",
-        "logging_nan_inf_filter": False,
-        "load_best_model_at_end": True,
-        "metric_for_best_model": f"eval_{protocol.selection}",
-        "greater_is_better": protocol.selection == "accuracy",
-        "restore_callback_states_from_checkpoint": True,
-        "report_to": [],
-        "disable_tqdm": True,
-        "log_level": "error",
-        "seed": derive_seed(seed, "dropout"),
-        "ddp_find_unused_parameters": False,
-        "ddp_backend": "gloo" if started_by_torchrun() and not on_accelerator else None,
-    }
-    return TrainingArguments(**{**arguments, **changes})
-
-
-def started_by_torchrun() -> bool:
-    """Whether this is one of several processes; ``WORLD_SIZE`` is torchrun's documented way to say so."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def early_stopping(protocol: ProtocolConfig) -> list[EarlyStoppingCallback]:

@@ -90,9 +90,9 @@ def tokens_to_guess(input_ids: Tensor, share: float, tokens: MaskTokens, vocab_s
     return seen, input_ids.masked_fill(~chosen, NOT_GUESSED)
 
 
-def unseen_tokens(train: EncodedSplit, vocab_size: int, kept: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Ids below ``vocab_size`` that the training split lacks, but for ``kept``, in rising order."""
-    known = np.union1d(train.input_ids, np.asarray(kept, dtype=np.int64))
+def unseen_tokens(trained: Sequence[EncodedSplit], vocab_size: int, kept: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Ids below ``vocab_size`` that no row of ``trained`` has, but for ``kept``, in rising order."""
+    known = np.unique(np.concatenate([*(split.input_ids for split in trained), np.asarray(kept, dtype=np.int64)]))
     return np.setdiff1d(np.arange(vocab_size), known)
 
 

@@ -7,30 +7,23 @@ and of texts that stand inside another text only the longest.
 
 from __future__ import annotations
 
-import gc
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_model
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 from transformers.modeling_outputs import MaskedLMOutput
-from transformers.trainer_callback import PrinterCallback
 
-from recurra.core.errors import RunError
-from recurra.core.files import read_json
-from recurra.core.progress import Reporter, Task
+from recurra.core.progress import Reporter
 from recurra.core.seeds import derive_seed
 from recurra.data.batching import Collator
 from recurra.data.containment import rows_not_inside_others
 from recurra.data.encoding import EncodedSplit
 from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel, RecurraPreTrainedModel
-from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.masking import NOT_GUESSED, MaskTokens, tokens_to_guess
+from recurra.training.stages import train_stage
 from recurra.training.trainer import RecurraTrainer
 
 GUESSED_SHARE = 0.2
@@ -108,7 +101,7 @@ def pretrain(
     *,
     seed: int,
     reporter: Reporter,
-) -> None:
+) -> bool:
     """Pretrains the classifier's encoder in place, or goes on from the last epoch, or takes up what is done.
 
     Args:
@@ -119,68 +112,30 @@ def pretrain(
         seed: Seed of the run.
         reporter: For progress.
 
+    Returns:
+        Whether some of it had been done before.
+
     Raises:
         RunError: If the loss is not finite.
     """
     model = RecurraForMaskedTokens(classifier.model)
-    checkpoint = latest_checkpoint(Path(arguments.output_dir))
-    if checkpoint is not None and _is_done(checkpoint):
-        load_model(model, checkpoint / "model.safetensors")
-        return
     rows = _select(train, rows_not_inside_others(train))
-    batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    steps = -(-len(rows) // batch) * int(arguments.num_train_epochs)
-    with reporter.task("pretraining", steps) as task:
-        trainer = MaskedTokenTrainer(
+
+    def trainer(progress: TrainerCallback) -> RecurraTrainer:
+        return MaskedTokenTrainer(
             model=model,
             args=arguments,
             train_dataset=rows,
             collator=Collator(classifier.config.pad_token_id or 0),
             data_seed=derive_seed(seed, "pretraining order"),
             tokens=tokens,
-            callbacks=[_Progress(task)],
+            callbacks=[progress],
         )
-        trainer.remove_callback(PrinterCallback)
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    trainer.callback_handler.callbacks.clear()
-    del trainer
-    gc.collect()
 
-
-def _is_done(checkpoint: Path) -> bool:
-    state = read_json(checkpoint / "trainer_state.json")
-    return bool(state["global_step"] >= state["max_steps"])
+    return train_stage("pretraining", model, len(rows), arguments, trainer, reporter=reporter)
 
 
 def _select(split: EncodedSplit, rows: np.ndarray[Any, Any]) -> EncodedSplit:
     pieces = [split.input_ids[split.offsets[row] : split.offsets[row + 1]] for row in rows]
     offsets = np.concatenate([[0], np.cumsum(split.lengths[rows])]).astype(np.int64)
     return EncodedSplit(np.concatenate(pieces), offsets, split.labels[rows])
-
-
-class _Progress(TrainerCallback):
-    """Moves the bar, says the loss of every epoch, stops when it is not finite."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Takes up a resumed state."""
-        self.task.advance(state.global_step)
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Moves the bar."""
-        self.task.advance(1, note=f"epoch {int(state.epoch or 0) + 1}")
-
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Says the loss."""
-        last = state.log_history[-1]
-        if "loss" not in last:
-            return
-        epoch = round(last["epoch"])
-        if not np.isfinite(last["loss"]):
-            raise RunError(
-                f"the loss is not finite in epoch {epoch} of pretraining; lower pretraining_learning_rate "
-                "or raise precision (precision=fp32)"
-            )
-        self.task.reporter.say(f"  pretraining epoch {epoch}: loss {json.dumps(round(last['loss'], 4))}")

@@ -30,17 +30,23 @@ class KnownRows:
     Attributes:
         train: Training rows.
         selection: Rows that choose the epoch.
+        auxiliary: Rows with labels of another task, if there are some.
         tokens: What hides tokens, if training hides some.
     """
 
     train: EncodedSplit
     selection: EncodedSplit
+    auxiliary: EncodedSplit | None
     tokens: MaskTokens | None
 
 
 @contextlib.contextmanager
 def known_vocabulary(
-    model: PreTrainedModel, train: EncodedSplit, selection: EncodedSplit, tokens: MaskTokens | None
+    model: PreTrainedModel,
+    train: EncodedSplit,
+    selection: EncodedSplit,
+    tokens: MaskTokens | None,
+    auxiliary: EncodedSplit | None = None,
 ) -> Iterator[KnownRows]:
     """Narrows the token table as `reachable_vocabulary` does.
 
@@ -52,19 +58,22 @@ def known_vocabulary(
         train: Training rows.
         selection: Rows that choose the epoch.
         tokens: What hides tokens and is never hidden; none if training hides nothing.
+        auxiliary: Rows with labels of another task, whose words are known as well.
     """
+    trained = [train] if auxiliary is None else [train, auxiliary]
     if tokens is None:
-        with reachable_vocabulary(model, [train, selection]) as splits:
-            yield KnownRows(splits[0], splits[1], None)
+        with reachable_vocabulary(model, [selection, *trained]) as splits:
+            yield KnownRows(splits[1], splits[0], splits[2] if len(splits) > 2 else None, None)
         return
     table, pad = model.get_input_embeddings(), model.config.pad_token_id
-    unseen = unseen_tokens(train, table.num_embeddings, [*tokens.kept, *([] if pad is None else [pad])])
+    unseen = unseen_tokens(trained, table.num_embeddings, [*tokens.kept, *([] if pad is None else [pad])])
     # The special tokens as one more split: so they stay in the table, and get their new ids with the others.
     ids = np.array([tokens.mask, *tokens.kept], dtype=np.int32)
     special = EncodedSplit(ids, np.array([0, len(ids)]), np.zeros(1, dtype=np.int64))
-    with reachable_vocabulary(model, [train, hide_unseen(selection, unseen, tokens.mask), special]) as splits:
-        mask, *others = splits[2].input_ids.tolist()
-        yield KnownRows(splits[0], splits[1], MaskTokens(mask, tuple(others)))
+    with reachable_vocabulary(model, [special, hide_unseen(selection, unseen, tokens.mask), *trained]) as splits:
+        mask, *others = splits[0].input_ids.tolist()
+        known = MaskTokens(mask, tuple(others))
+        yield KnownRows(splits[2], splits[1], splits[3] if len(splits) > 3 else None, known)
     read_unseen_as_mask(table, unseen, tokens.mask)
 
 

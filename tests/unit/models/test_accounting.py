@@ -23,6 +23,7 @@ SPECIFIED = {
     ("recurrent", 2): 10_972_162,
     ("recurrent", 3): 10_972_419,
     ("recurrent-wide", 2): 18_817_538,
+    ("recurrent-small", 2): 4_336_898,
 }
 SIZES_MIB = {"baseline": 98.85, "recurrent": 41.86, "recurrent-wide": 71.78}
 

@@ -92,7 +92,7 @@ STOPS_EARLY = {
 # Everything that keeps a state of its own: averages, hidden tokens, a training before the training.
 AVERAGED = {
     **COSINE, "weight_averaging": 0.8, "token_dropout": 0.2, "selection": "accuracy", "pretraining_epochs": 2,
-    "pretraining_learning_rate": 1e-3,
+    "pretraining_learning_rate": 1e-3, "auxiliary_epochs": 2,
 }  # fmt: skip
 PROTOCOLS = {
     "first": FIRST_IS_BEST, "third": THIRD_IS_BEST, "cosine": COSINE, "stops": STOPS_EARLY, "averaged": AVERAGED,
@@ -163,12 +163,12 @@ def test_a_warm_up_and_a_cosine_go_on_where_they_were(uninterrupted: dict[str, P
 @pytest.mark.parametrize(
     "moments",
     [
-        # The first two epochs, and so the first two checkpoints, are those of pretraining.
+        # The first two checkpoints are those of pretraining, the next two of the auxiliary labels.
         ["middle of epoch 2"],
-        ["marker of checkpoint 2"],
-        ["optimiser of checkpoint 3"],
-        ["marker of checkpoint 4", "end of training"],
-        ["marker of checkpoint 2", "first step", "evaluation of epoch 2"],
+        ["marker of checkpoint 3"],
+        ["optimiser of checkpoint 5"],
+        ["marker of checkpoint 6", "end of training"],
+        ["marker of checkpoint 2", "optimiser of checkpoint 2", "evaluation of epoch 2"],
     ],
     ids=", ".join,
 )

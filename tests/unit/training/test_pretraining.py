@@ -15,7 +15,8 @@ from recurra.core.errors import RunError
 from recurra.core.progress import Reporter
 from recurra.data.encoding import EncodedSplit
 from recurra.training import pretraining as pretraining_module
-from recurra.training.fit import pretraining_arguments, train_transformer
+from recurra.training.arguments import stage_arguments
+from recurra.training.fit import train_transformer
 from recurra.training.masking import NOT_GUESSED, MaskTokens
 from recurra.training.pretraining import MaskedTokenTrainer, RecurraForMaskedTokens, pretrain
 from recurra.training.protocols import ProtocolConfig
@@ -94,7 +95,7 @@ def test_only_the_longest_training_rows_are_read_and_no_label(tmp_path: Path, mo
     for number, labelled in enumerate((rows, other)):
         torch.manual_seed(0)
         model = tiny_model()
-        arguments = pretraining_arguments(protocol(), tmp_path / str(number), seed=0, precision="fp32")
+        arguments = stage_arguments("pretraining", protocol(), tmp_path / str(number), seed=0, precision="fp32")
         pretrain(model, labelled, TOKENS, arguments, seed=0, reporter=Reporter(quiet=True))
         weights.append(model.model.state_dict())
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
@@ -104,14 +105,14 @@ def test_pretraining_changes_the_encoder_and_not_the_classifier(tmp_path: Path) 
     torch.manual_seed(0)
     model = tiny_model()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    arguments = pretraining_arguments(protocol(), tmp_path, seed=0, precision="fp32")
-    pretrain(model, tiny_split(rows=48, seed=1), TOKENS, arguments, seed=0, reporter=Reporter(quiet=True))
+    arguments = stage_arguments("pretraining", protocol(), tmp_path, seed=0, precision="fp32")
+    assert not pretrain(model, tiny_split(rows=48, seed=1), TOKENS, arguments, seed=0, reporter=Reporter(quiet=True))
     after = model.state_dict()
     assert torch.equal(after["classifier.weight"], before["classifier.weight"])
     assert not torch.equal(after["model.embeddings.token.weight"], before["model.embeddings.token.weight"])
     # A second time there is nothing to do but to take up what is done.
     again = tiny_model(seed=5)
-    pretrain(again, tiny_split(rows=48, seed=1), TOKENS, arguments, seed=0, reporter=Reporter(quiet=True))
+    assert pretrain(again, tiny_split(rows=48, seed=1), TOKENS, arguments, seed=0, reporter=Reporter(quiet=True))
     assert all(
         torch.equal(again.model.state_dict()[name], model.model.state_dict()[name]) for name in again.model.state_dict()
     )
@@ -127,8 +128,8 @@ def test_it_learns_what_stands_beside_what(tmp_path: Path, capsys: pytest.Captur
         np.arange(257, dtype=np.int64) * len(pieces[0]),
         np.zeros(256, dtype=np.int64),
     )
-    arguments = pretraining_arguments(
-        protocol(pretraining_epochs=12, pretraining_learning_rate=2e-2, schedule="cosine"), tmp_path,
+    arguments = stage_arguments(
+        "pretraining", protocol(pretraining_epochs=12, pretraining_learning_rate=2e-2, schedule="cosine"), tmp_path,
         seed=0, precision="fp32",
     )  # fmt: skip
     pretrain(tiny_model(hidden_dropout=0.0), rows, TOKENS, arguments, seed=0, reporter=Reporter())

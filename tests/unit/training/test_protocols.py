@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 
 from recurra.core.configuration import content_hash, write_yaml
 from recurra.core.errors import ConfigurationError
-from recurra.training.fit import training_arguments
+from recurra.training.arguments import training_arguments
 from recurra.training.protocols import PROTOCOLS, ProtocolConfig, load_protocol
 
 
@@ -50,7 +50,8 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
         (
             "papre",
             [],
-            r"unknown protocol 'papre' \(did you mean 'paper'\?\); allowed: paper, tuned, demo, a .yaml file",
+            r"unknown protocol 'papre' \(did you mean 'paper'\?\); "
+            r"allowed: paper, tuned, tuned-treebank, demo, a .yaml file",
         ),
         (
             "paper",
@@ -70,7 +71,7 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
         (
             "demo",
             ["pretraining_epochs=0", "pretraining_learning_rate=1e-3"],
-            r"'pretraining_learning_rate' is 0.001 without pretraining; set pretraining_epochs above 0",
+            r"'pretraining_learning_rate' is 0.001 without its stage; set pretraining_epochs above 0",
         ),
         ("nowhere.yaml", [], r"cannot read 'nowhere.yaml'"),
     ],
@@ -90,6 +91,8 @@ LATER = {
     "pretraining_epochs": (0, 3),
     "pretraining_learning_rate": (None, 1e-3),
     "activation_checkpointing": (False, True),
+    "auxiliary_epochs": (0, 1),
+    "auxiliary_learning_rate": (None, 1e-3),
 }
 
 
@@ -102,7 +105,7 @@ def test_a_later_key_at_its_default_changes_no_identity() -> None:
     assert ProtocolConfig.parse(written).plain() == PROTOCOLS["demo"].plain()
 
 
-@pytest.mark.parametrize("name", [name for name in LATER if name != "pretraining_learning_rate"])
+@pytest.mark.parametrize("name", [name for name in LATER if not name.endswith("_learning_rate")])
 def test_a_later_key_with_another_value_is_another_protocol_and_comes_back(name: str) -> None:
     changed = ProtocolConfig.parse({**PROTOCOLS["demo"].plain(), name: LATER[name][1]})
     assert changed.plain()[name] == LATER[name][1]
