@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from language_runs import PROTOCOL, TEXT_KEYS, TINY_KEYS, write_text
 from recurra.cli.main import main
+from recurra.data.cleaning import clean_text
+from recurra.deployment.classifier import Classifier
 from recurra.models.exits import ConfidenceRule
 from recurra.models.loading import load_classifier_model
-from reviews import train_linear, train_tiny
+from reviews import review_rows, train_linear, train_tiny
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +93,47 @@ def test_a_mistake_is_one_line(
     assert main(["exits", str(runs / folder), *map(str, extra)]) == 2
     out, err = capsys.readouterr()
     assert out == "" and line in err and err.count("\n") == 1
+
+
+def test_predict_stops_early(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, texts = runs / "exits" / "tiny", [text for text, _ in review_rows(12)]
+
+    def predicted(*extra: object) -> Any:
+        capsys.readouterr()
+        assert main(["predict", str(run), *texts, "--precision", "fp32", "--json", *map(str, extra)]) == 0
+        rows = json.loads(capsys.readouterr().out)["predictions"]
+        return [list(row["probabilities"].values()) for row in rows]
+
+    classifier = Classifier.from_run(run, precision="fp32")
+    with torch.inference_mode():
+        wanted = [
+            classifier.engine.model(**classifier.engine.tokenizer(clean_text(text), return_tensors="pt"))
+            for text in texts
+        ]
+    for number, logits in (
+        (1, [output.exit_logits[0] for output in wanted]),
+        (2, [output.logits for output in wanted]),
+    ):
+        np.testing.assert_allclose(predicted("--exit", number), torch.cat(logits).softmax(-1), atol=1e-5)
+    np.testing.assert_allclose(predicted("--exit", 2), predicted(), atol=1e-6)
+    sure = torch.cat([output.exit_logits[0] for output in wanted]).softmax(-1).amax(-1)
+    mixed = predicted("--exit-rule", "confidence", "--threshold", float(sure.median()))
+    for row, output, found in zip(sure >= sure.median(), wanted, mixed, strict=True):
+        spoke = output.exit_logits[0] if row else output.logits
+        np.testing.assert_allclose(found, spoke[0].softmax(-1), atol=1e-5)
+
+
+def test_predict_refuses_exits_that_are_not_there(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder, extra, line in (
+        ("exits/tiny", ("--exit", 5), "no head stands after recurrence 5; allowed for this model: 1, 2"),
+        ("plain/tiny", ("--exit-rule", "confidence"), "this model was trained without"),
+        ("linear", ("--exit", 1), "an exit rule needs a Transformer that torch computes"),
+        ("exits/tiny", ("--exit", 1, "--input", runs), "an exit rule is for texts and single files"),
+        ("exits/tiny", ("--threshold", 0.5), "a threshold is for rule 'confidence' or 'entropy'"),
+    ):
+        capsys.readouterr()
+        assert main(["predict", str(runs / folder), "a text", *map(str, extra)]) == 2
+        assert line in capsys.readouterr().err
 
 
 def test_a_trained_language_run_generates(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

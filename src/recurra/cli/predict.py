@@ -13,6 +13,7 @@ import typer
 from recurra.cli import options
 from recurra.cli.output import print_json, standard_output
 from recurra.cli.predict_folder import EngineName, Place, predict_folder
+from recurra.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from recurra.core.progress import Reporter
@@ -51,6 +52,9 @@ def predict(
     workers: Annotated[int, typer.Option(min=0, help="Ray: most workers at a time; 0 takes all cores.")] = 0,
     worker_cpus: Annotated[float, typer.Option("--worker-cpus", min=0.1, help="Ray: cores of a worker.")] = 1.0,
     retries: Annotated[int, typer.Option(min=0, help="Ray: how often a file is begun again after a worker died.")] = 3,
+    exit_rule: options.ExitRuleName = None,
+    threshold: options.ExitThreshold = None,
+    exit_after: options.ExitAfter = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -58,7 +62,10 @@ def predict(
 
     Example: recurra predict runs/reviews --input reviews.csv --output predictions.csv
     """
+    early = (exit_rule, threshold, exit_after) != (None, None, None)
     if engine is EngineName.RAY or (source is not None and source != "-" and Path(source).is_dir()):
+        if early:
+            raise ConfigurationError("an exit rule is for texts and single files; a folder's files are read in full")
         job = _job(run, texts, source, output, text_column, precision, batch_size, part_format)
         place = Place(address, workers, worker_cpus, retries) if engine is EngineName.RAY else None
         raise typer.Exit(predict_folder(job, place, as_json=as_json, quiet=quiet))
@@ -79,7 +86,16 @@ def predict(
 
         quieten_libraries()
     tune_allocator()
+    rule = None
+    if early:
+        from recurra.models.exits import make_rule
+
+        rule = make_rule(exit_rule, threshold=threshold, after=exit_after)
+        # What is left of a batch has any size, and on a CPU half precision compiles a kernel for each.
+        precision = precision or "fp32"
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
+    if rule is not None:
+        classifier.stop_early(rule)
     reporter = Reporter(quiet=quiet)
     rest = chunks if first is None else itertools.chain([first], chunks)
     counts = _write(classifier, rest, output, reporter, as_json=as_json)
@@ -99,7 +115,6 @@ def _job(
     batch_size: int,
     part_format: str,
 ) -> Job:
-    from recurra.core.errors import ConfigurationError
     from recurra.deployment.jobs.job import Job
 
     if texts or source is None or output is None or not Path(source).is_dir():

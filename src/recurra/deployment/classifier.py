@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.errors import CheckpointError, DataError
+from recurra.core.errors import CheckpointError, ConfigurationError, DataError
 from recurra.core.record import RECORD_NAME, read_record
 from recurra.data.cleaning import clean_texts
 from recurra.deployment.computation import Computation
 from recurra.deployment.manifest import ExportManifest, is_export, read_export
+
+if TYPE_CHECKING:
+    from recurra.models.exits import ExitRule
 
 DEFAULT_BATCH_SIZE = 64
 
@@ -23,6 +26,15 @@ class Engine(Protocol):
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
         """Returns ``(texts, labels)``."""
+        ...
+
+
+@runtime_checkable
+class ExitingEngine(Protocol):
+    """An engine from whose batches texts can leave early."""
+
+    def stop_early(self, rule: ExitRule) -> None:
+        """Sets the rule."""
         ...
 
 
@@ -121,6 +133,22 @@ class Classifier:
             max_length=int(record.config["data"]["max_length"]),
         )
         return cls(engine, record.data.label_names, batch_size=batch_size, computation=engine.computation)
+
+    def stop_early(self, rule: ExitRule) -> None:
+        """Lets texts leave at the model's exits from now on, as ``recurra exits`` chose.
+
+        Compute in FP32 on a CPU: what is left of a batch has another size each time, and half precision compiles a
+        kernel for every size.
+
+        Raises:
+            ConfigurationError: If the model has no such exit, or is not a Transformer that torch computes.
+        """
+        engine = self.engine
+        if not isinstance(engine, ExitingEngine):
+            raise ConfigurationError(
+                "an exit rule needs a Transformer that torch computes; give a run or an export in safetensors"
+            )
+        engine.stop_early(rule)
 
     def logits(self, texts: Sequence[str], *, clean: bool = True) -> npt.NDArray[np.float32]:
         """Returns scores ``(texts, labels)`` whose softmax is the probability.

@@ -13,6 +13,7 @@ from recurra.data.encoding import encode_texts
 from recurra.data.tokenization import read_tokenizer
 from recurra.deployment.batches import FlatRows
 from recurra.deployment.computation import Computation, compute_precision
+from recurra.models.exits import ExitRule
 from recurra.models.inference import PRECISIONS, check_precision, default_device, predict_logits
 from recurra.models.linear import LinearClassifier
 from recurra.models.loading import load_classifier_model
@@ -39,6 +40,16 @@ class TransformerEngine:
         self.model = model.to(device=device, dtype=PRECISIONS[precision]).eval()
         self.tokenizer = tokenizer
         self.max_length = min(max_length, int(model.config.max_position_embeddings))
+        self._exit_rule: ExitRule | None = None
+
+    def stop_early(self, rule: ExitRule) -> None:
+        """Lets texts leave at exits from now on.
+
+        Raises:
+            ConfigurationError: If the model has no such exit.
+        """
+        rule.check(self.model.config, int(self.model.config.num_labels))
+        self._exit_rule = rule
 
     @classmethod
     def load(
@@ -72,7 +83,7 @@ class TransformerEngine:
             batches = rows.packed(batch_size, few_sizes=self.precision != "fp32")
         else:
             batches = rows.padded(batch_size)
-        return predict_logits(self.model, batches, len(texts))
+        return predict_logits(self.model, batches, len(texts), exit_rule=self._exit_rule)
 
 
 def _stored_in(model: PreTrainedModel) -> str:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from recurra.core.errors import ConfigurationError, unknown
+from recurra.models.exits import ExitRule
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -49,6 +50,7 @@ def predict_logits(
     rows: int,
     *,
     precision: str = "fp32",
+    exit_rule: ExitRule | None = None,
 ) -> npt.NDArray[np.float32]:
     """Returns logits ``(rows, labels)`` in row order.
 
@@ -57,7 +59,9 @@ def predict_logits(
         batches: Pairs of the batch's row numbers and the model's inputs; rows beyond those numbered are fillers.
         rows: Number of rows in all.
         precision: Precision of the matrix products.
+        exit_rule: If given, rows stop early, see `recurra.models.exits`.
     """
+    asked = {} if exit_rule is None else {"exit_rule": exit_rule}
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
@@ -65,7 +69,8 @@ def predict_logits(
     try:
         with autocast(precision, device):
             for indices, inputs in batches:
-                logits = model(**{name: tensor.to(device) for name, tensor in inputs.items()}).logits[: len(indices)]
+                given = {name: tensor.to(device) for name, tensor in inputs.items()}
+                logits = model(**given, **asked).logits[: len(indices)]
                 if result is None:
                     result = np.empty((rows, logits.shape[-1]), dtype=np.float32)
                 result[indices] = logits.float().cpu().numpy()

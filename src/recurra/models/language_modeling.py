@@ -122,6 +122,10 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                 exit_after = exit_rule.after
             elif row_lengths is not None:
                 raise ConfigurationError("an exit rule came with packed rows; give the rows side by side, padded")
+            elif cache is not None and not isinstance(cache, RecurraCache):
+                raise ConfigurationError(
+                    f"an exit rule came with a {type(cache).__name__}; give a RecurraCache: it fills in what is skipped"
+                )
             elif cache is None or input_ids.shape[1] == 1:
                 kept = 0 if logits_to_keep is None else logits_to_keep
                 return self._leave_early(input_ids, attention_mask, exit_rule, cache, kept)
@@ -200,7 +204,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         input_ids: Tensor,
         attention_mask: Tensor | None,
         rule: ExitRule,
-        cache: Cache | None,
+        cache: RecurraCache | None,
         kept: int | Tensor,
     ) -> RecurraCausalLMOutput:
         chosen = _chosen(kept)
@@ -222,7 +226,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             return leaving
 
         depths = self.model.leave_early(input_ids, attention_mask, hear=hear, past_key_values=cache)
-        if isinstance(cache, RecurraCache):
+        if cache is not None:
             cache.taken.update(depths.tolist())
         return RecurraCausalLMOutput(logits=said[0], past_key_values=cache, exited_after=depths)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from recurra import RecurraForCausalLM
 from recurra.core.errors import ConfigurationError
@@ -233,6 +234,12 @@ def test_rows_of_a_shared_cache_can_be_moved(change: str) -> None:
 def test_bad_rules_are_refused_before_anything_is_generated(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         model_of("crt").generate(torch.tensor([[1]]), max_new_tokens=2, pad_token_id=0, **asked)
+
+
+def test_a_stock_cache_cannot_fill_in_what_is_skipped() -> None:
+    model = model_of("SwiGLU")
+    with pytest.raises(ConfigurationError, match="an exit rule came with a DynamicCache; give a RecurraCache"):
+        model(torch.tensor([[1]]), past_key_values=DynamicCache(), exit_rule=ConfidenceRule())
 
 
 def test_a_cache_policy_that_cannot_work_is_refused() -> None:
