@@ -9,10 +9,10 @@ to load and tokenise the data.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import StorageError
@@ -22,7 +22,11 @@ from recurra.study.machine import Machine
 from recurra.study.spec import RunConfig
 from recurra.study.variants import LINEAR
 
+if TYPE_CHECKING:
+    from recurra.data.dataset import TextSplit
+
 BACKWARD = 2  # passes that the backward pass costs
+_AUXILIARY = " on auxiliary rows"
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -33,12 +37,14 @@ class DataCost:
     Attributes:
         label_names: Names of the classes.
         lengths: Training rows of each length in tokens, by the length as text (a key of JSON).
-        flops: Operations of a training epoch, by model.
+        flops: Operations of a training epoch, by model; of an epoch on auxiliary rows, by model and `_AUXILIARY`.
+        auxiliary_lengths: Auxiliary rows of each length in tokens.
     """
 
     label_names: list[str]
     lengths: dict[str, int]
     flops: dict[str, float] = field(default_factory=dict)
+    auxiliary_lengths: dict[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -81,11 +87,12 @@ class CostBook:
             return None
         path, data = self._look_at(run)
         model = content_hash([run.model, run.model_overrides])
-        if model not in data.flops:
-            data.flops[model] = epoch_flops(run, data)
+        if model not in data.flops or model + _AUXILIARY not in data.flops:
+            data.flops[model] = epoch_flops(run, data.label_names, data.lengths)
+            data.flops[model + _AUXILIARY] = epoch_flops(run, data.label_names, data.auxiliary_lengths)
             _keep(path, data)
         passes = (run.protocol.max_epochs if epochs is None else epochs) + run.protocol.pretraining_epochs
-        return data.flops[model] * passes
+        return data.flops[model] * passes + data.flops[model + _AUXILIARY] * run.protocol.auxiliary_epochs
 
     def data(self, run: RunConfig) -> DataCost:
         """What an epoch on a run's data is made of.
@@ -112,8 +119,13 @@ class CostBook:
         return self._stamp
 
 
-def epoch_flops(run: RunConfig, data: DataCost) -> float:
+def epoch_flops(run: RunConfig, label_names: Sequence[str], lengths: Mapping[str, int]) -> float:
     """Operations of one training epoch, forward and backward.
+
+    Args:
+        run: Whose model is trained.
+        label_names: Names of the classes.
+        lengths: Rows of each length in tokens, by the length as text.
 
     Raises:
         ConfigurationError: If the model configuration is wrong.
@@ -121,8 +133,8 @@ def epoch_flops(run: RunConfig, data: DataCost) -> float:
     from recurra.models.accounting import forward_flops
     from recurra.study.preflight import model_configuration
 
-    config = model_configuration(run, data.label_names, None)
-    forward = sum(rows * forward_flops(config, int(length)) for length, rows in data.lengths.items())
+    config = model_configuration(run, list(label_names), None)
+    forward = sum(rows * forward_flops(config, int(length)) for length, rows in lengths.items())
     return (1 + BACKWARD) * forward
 
 
@@ -135,10 +147,16 @@ def _counted(config: DataConfig, machine: Machine) -> DataCost:
 
     dataset = load_dataset(config, machine.data_root)
     tokenizer = load_tokenizer(config, dataset, machine.data_root)
-    encoded = encode_split(dataset.splits["train"], tokenizer, config.max_length, machine.cache_dir)
-    lengths, rows = np.unique(encoded.lengths, return_counts=True)
+
+    def counted(split: TextSplit | None) -> dict[str, int]:
+        if split is None:
+            return {}
+        encoded = encode_split(split, tokenizer, config.max_length, machine.cache_dir)
+        lengths, rows = np.unique(encoded.lengths, return_counts=True)
+        return {str(length): int(count) for length, count in zip(lengths, rows, strict=True)}
+
     return DataCost(
-        list(dataset.label_names), {str(length): int(count) for length, count in zip(lengths, rows, strict=True)}
+        list(dataset.label_names), counted(dataset.splits["train"]), auxiliary_lengths=counted(dataset.auxiliary)
     )
 
 
