@@ -138,11 +138,17 @@ def train(folder: Path, protocol: ProtocolConfig, moments: list[str], options: d
     (folder / "training.json").write_text(record.model_dump_json(), encoding="utf-8")
 
 
-def execute(config: dict[str, Any], folder: Path, moments: list[str], keep_checkpoints: bool = False) -> None:
+def execute(
+    config: dict[str, Any],
+    folder: Path,
+    moments: list[str],
+    keep_checkpoints: bool = False,
+    data_root: Path | None = None,
+) -> None:
     """Executes a run in ``folder``; dies at the first moment."""
     _prepare(moments)
     cache = folder.parent / "cache"
-    machine = Machine(threads=1, latency=False, cache_dir=cache, keep_checkpoints=keep_checkpoints)
+    machine = Machine(threads=1, latency=False, cache_dir=cache, keep_checkpoints=keep_checkpoints, data_root=data_root)
     record: AnyRecord | None = run_module.execute_run(RunConfig.parse(config), folder, machine, Reporter(quiet=True))
     assert record is not None
 

@@ -9,10 +9,10 @@ to load and tokenise the data.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import StorageError
@@ -23,7 +23,11 @@ from recurra.study.spec import RunConfig
 from recurra.study.tasks import AnyDataConfig
 from recurra.study.variants import LINEAR
 
+if TYPE_CHECKING:
+    from recurra.data.dataset import TextSplit
+
 BACKWARD = 2  # passes that the backward pass costs
+_AUXILIARY = " on auxiliary rows"
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -36,12 +40,15 @@ class DataCost:
         lengths: Training rows of each length in tokens, by the length as text (a key of JSON).
         flops: Operations of a training epoch, by model.
         vocab_size: Tokens that a language model tells apart; none for classifiers, whose heads are of no weight.
+        flops: Operations of a training epoch, by model; of an epoch on auxiliary rows, by model and `_AUXILIARY`.
+        auxiliary_lengths: Auxiliary rows of each length in tokens.
     """
 
     label_names: list[str]
     lengths: dict[str, int]
     flops: dict[str, float] = field(default_factory=dict)
     vocab_size: int | None = None
+    auxiliary_lengths: dict[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -84,11 +91,12 @@ class CostBook:
             return None
         path, data = self._look_at(run)
         model = content_hash([run.model, run.model_overrides])
-        if model not in data.flops:
-            data.flops[model] = epoch_flops(run, data)
+        if model not in data.flops or model + _AUXILIARY not in data.flops:
+            data.flops[model] = epoch_flops(run, data.label_names, data.lengths, data.vocab_size)
+            data.flops[model + _AUXILIARY] = epoch_flops(run, data.label_names, data.auxiliary_lengths, data.vocab_size)
             _keep(path, data)
         passes = (run.protocol.max_epochs if epochs is None else epochs) + run.protocol.pretraining_epochs
-        return data.flops[model] * passes
+        return data.flops[model] * passes + data.flops[model + _AUXILIARY] * run.protocol.auxiliary_epochs
 
     def data(self, run: RunConfig) -> DataCost:
         """What an epoch on a run's data is made of.
@@ -115,8 +123,16 @@ class CostBook:
         return self._stamp
 
 
-def epoch_flops(run: RunConfig, data: DataCost) -> float:
+def epoch_flops(
+    run: RunConfig, label_names: Sequence[str], lengths: Mapping[str, int], vocab_size: int | None = None
+) -> float:
     """Operations of one training epoch, forward and backward.
+
+    Args:
+        run: Whose model is trained.
+        label_names: Names of the classes.
+        lengths: Rows of each length in tokens, by the length as text.
+        vocab_size: Tokens that a language model tells apart.
 
     Raises:
         ConfigurationError: If the model configuration is wrong.
@@ -126,13 +142,11 @@ def epoch_flops(run: RunConfig, data: DataCost) -> float:
     from recurra.study.preflight import model_configuration
 
     if run.models_language:
-        shape = language_configuration(run, data.vocab_size, None)
-        forward = sum(
-            rows * language_flops(shape, int(length), with_exits=True) for length, rows in data.lengths.items()
-        )
+        shape = language_configuration(run, vocab_size, None)
+        forward = sum(rows * language_flops(shape, int(length), with_exits=True) for length, rows in lengths.items())
     else:
-        config = model_configuration(run, data.label_names, None)
-        forward = sum(rows * forward_flops(config, int(length)) for length, rows in data.lengths.items())
+        config = model_configuration(run, list(label_names), None)
+        forward = sum(rows * forward_flops(config, int(length)) for length, rows in lengths.items())
     return (1 + BACKWARD) * forward
 
 
@@ -148,10 +162,16 @@ def _counted(config: AnyDataConfig, machine: Machine) -> DataCost:
 
     dataset = load_dataset(config, machine.data_root)
     tokenizer = load_tokenizer(config, dataset, machine.data_root)
-    encoded = encode_split(dataset.splits["train"], tokenizer, config.max_length, machine.cache_dir)
-    lengths, rows = np.unique(encoded.lengths, return_counts=True)
+
+    def counted(split: TextSplit | None) -> dict[str, int]:
+        if split is None:
+            return {}
+        encoded = encode_split(split, tokenizer, config.max_length, machine.cache_dir)
+        lengths, rows = np.unique(encoded.lengths, return_counts=True)
+        return {str(length): int(count) for length, count in zip(lengths, rows, strict=True)}
+
     return DataCost(
-        list(dataset.label_names), {str(length): int(count) for length, count in zip(lengths, rows, strict=True)}
+        list(dataset.label_names), counted(dataset.splits["train"]), auxiliary_lengths=counted(dataset.auxiliary)
     )
 
 

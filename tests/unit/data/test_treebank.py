@@ -6,14 +6,13 @@ import gzip
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.treebank import PHRASE_LABELS, TREES_FILE, read_phrases, read_tree
+from small_treebank import write_treebank
 
 TREE = "(3 (2 (2 It) (2 's)) (4 (2 -LRB-) (4 (3 very) (4 lovely\\/fine))))"
 
@@ -75,37 +74,7 @@ def test_what_is_no_tree_is_refused(line: str) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Twenty-four sentences of GLUE's training part and one neutral one, two validation and two test sentences."""
-    for folder in ("sst2", "sst/trees"):
-        (tmp_path / folder).mkdir(parents=True)
-    trees = [f"({3 * (n % 2)} (2 (2 The) (2 film{n})) ({4 * (n % 2)} (2 is) ({n % 2 + 2} w{n})))" for n in range(24)]
-    trees += ["(2 (2 The) (2 end))", "(1 (2 dev) (1 (2 text) (1 number0)))"]
-    with gzip.open(tmp_path / TREES_FILE, "wt", encoding="utf-8") as stream:
-        stream.write("\n".join(trees) + "\n")
-    rows, sources = [], []
-    for n in range(24):
-        for text, whole in ((f"the film{n} is w{n} ", [n + 1]), (f"is w{n} ", [])):
-            sources.append(("train", len(rows), [n + 1], whole))
-            rows.append((text, n % 2, len(rows)))
-    write(tmp_path, "train", rows)
-    for name, split, first in (("validation", "validation", 900), ("test_labeled", "test", 950)):
-        write(tmp_path, name, [(f"{'dev' if first == 900 else 'test'} text number{i}", i % 2, i) for i in range(2)])
-        sources += [(split, i, [first + i], [first + i]) for i in range(2)]
-    names = ("split", "idx", "sentence_indices", "full_sentence_indices")
-    pq.write_table(
-        pa.table(dict(zip(names, map(list, zip(*sources, strict=True)), strict=True))),
-        tmp_path / "sst" / "sst2_phrase_sources.parquet",
-    )
-    sentences = [(n + 1, "train", n) for n in range(26)]
-    sentences += [(900 + i, "dev", i) for i in range(2)] + [(950 + i, "test", i) for i in range(2)]
-    columns = dict(zip(("sentence_index", "split", "tree_idx"), map(list, zip(*sentences, strict=True)), strict=True))
-    pq.write_table(pa.table(columns), tmp_path / "sst" / "sentences.parquet")
-    return tmp_path
-
-
-def write(root: Path, name: str, rows: list[tuple[str, int, int]]) -> None:
-    columns = dict(zip(("sentence", "label", "idx"), map(list, zip(*rows, strict=True)), strict=True))
-    pq.write_table(pa.table(columns), root / "sst2" / f"{name}.parquet")
+    return write_treebank(tmp_path)
 
 
 def test_phrases_of_held_out_and_reported_sentences_are_not_among_them(root: Path) -> None:

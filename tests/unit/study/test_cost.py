@@ -66,14 +66,26 @@ def test_operations_are_those_of_every_row_at_its_own_length(tmp_path: Path) -> 
 
 def test_an_epoch_costs_what_its_parts_cost() -> None:
     run = RunConfig.parse({**expand(study_of_demo())[0].plain(), "model": "recurrent"})
-    parts = [epoch_flops(run, DataCost(["a", "b"], {length: 1})) for length in ("7", "20")]
-    assert epoch_flops(run, DataCost(["a", "b"], {"7": 5, "20": 2})) == 5 * parts[0] + 2 * parts[1]
+    parts = [epoch_flops(run, ["a", "b"], {length: 1}) for length in ("7", "20")]
+    assert epoch_flops(run, ["a", "b"], {"7": 5, "20": 2}) == 5 * parts[0] + 2 * parts[1]
     assert parts[0] == 3 * forward_flops(preset("recurrent"), 7)
 
 
 def study_of_demo() -> StudySpec:
     values = {"name": "d", "data": [{"name": "demo", "tokenizer": "trained"}], "models": ["recurrent"], "seeds": [0]}
     return StudySpec.parse(values)
+
+
+def test_auxiliary_rows_cost_as_often_as_they_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cost = DataCost(["a", "b"], {"9": 4}, auxiliary_lengths={"5": 3})
+    monkeypatch.setattr(cost_module, "_counted", lambda *_: cost)
+    plain = RunConfig.parse({**expand(study_of_demo())[0].plain(), "model": "recurrent"})
+    protocol = plain.protocol.model_copy(update={"max_epochs": 2, "auxiliary_epochs": 7})
+    found = CostBook(Machine(cache_dir=tmp_path / "cache")).training_flops(
+        plain.model_copy(update={"protocol": protocol})
+    )
+    one = {length: 3 * forward_flops(preset("recurrent"), length) for length in (5, 9)}
+    assert found == 2 * 4 * one[9] + 7 * 3 * one[5]
 
 
 def test_data_are_looked_at_once_and_never_again_until_they_change(

@@ -1,0 +1,57 @@
+"""A run on data with auxiliary labels and hidden tokens, from configuration to record, also after a kill."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from interrupted import execute, in_a_process
+from recurra.core.progress import Reporter
+from recurra.core.record import read_record
+from recurra.data.configuration import DataConfig
+from recurra.study.machine import Machine
+from recurra.study.run import execute_run
+from recurra.study.spec import RunConfig, make_run
+from recurra.training.protocols import load_protocol
+from reviews import write_tiny_model
+from small_treebank import write_treebank
+
+
+def run_of(root: Path, *changes: str) -> RunConfig:
+    write_treebank(root)
+    data = DataConfig(name="sst2", tokenizer="trained", trained_vocab_size=100, auxiliary="treebank")
+    protocol = load_protocol("tuned-treebank", ["batch_size=8", "pretraining_epochs=1", *changes])
+    return make_run(str(write_tiny_model(root / "tiny.yaml")), data, protocol, seed=0, precision="fp32")
+
+
+def test_a_run_trains_on_them_first_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = run_of(tmp_path)
+    assert config.run_id.startswith("sst2-default-treebank-tiny-tuned-treebank-s0-")
+    machine = Machine(threads=1, latency=False, cache_dir=tmp_path / "cache", data_root=tmp_path)
+    record = execute_run(config, tmp_path / "run", machine, Reporter())
+    assert record is not None and not record.failed_audits()
+    said = capsys.readouterr().err
+    assert said.index("pretraining epoch 1") < said.index("auxiliary epoch 1") < said.index("epoch 1: train loss")
+    assert any("five-class labels" in note for note in record.data.notes)
+    assert record.data.splits.keys() == {"train", "held_out", "validation", "test"}
+    assert (record.training.protocol, record.training.epochs, record.training.resumed) == ("tuned-treebank", 1, 0)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_run_killed_in_every_stage_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = run_of(tmp_path).plain()
+    for name, moments in (
+        ("whole", []),
+        ("killed", ["first step", "marker of checkpoint 2", "marker of checkpoint 2"]),
+    ):
+        for moment in moments:
+            assert in_a_process(execute, config, tmp_path / name, [moment], False, tmp_path) == -signal.SIGKILL
+        assert in_a_process(execute, config, tmp_path / name, [], False, tmp_path) == 0
+    ours, theirs = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("killed", "whole"))
+    assert all((ours[key] == theirs[key]).all() for key in theirs)
+    killed, whole = read_record(tmp_path / "killed"), read_record(tmp_path / "whole")
+    assert killed.metrics == whole.metrics
+    assert (killed.training.resumed, whole.training.resumed) == (1, 0)
