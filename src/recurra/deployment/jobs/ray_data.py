@@ -7,18 +7,19 @@ very worker to come back: the data set of the next round holds what the last one
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import platform
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from recurra.core.errors import RecurraError, StorageError
+from recurra.core.errors import RecurraError, RunError, StorageError
 from recurra.core.progress import Reporter, Task
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.jobs.job import Job
@@ -104,6 +105,7 @@ class RayDataEngine:
     """
 
     def __init__(self, ray: ModuleType, *, workers: int, cpus: float, retries: int, reporter: Reporter) -> None:
+        self._ray = ray
         self._workers = workers or max(1, int(ray.cluster_resources().get("CPU", 0) / cpus))
         self._cpus = cpus
         self._retries = retries
@@ -114,6 +116,7 @@ class RayDataEngine:
 
         Raises:
             StorageError: If a node sees neither model nor folder, or another model.
+            RunError: If Ray itself fails.
         """
         order = replace(order, job=_absolute(order.job))
         left = {partition.name: partition for partition in partitions}
@@ -152,10 +155,11 @@ class RayDataEngine:
             num_cpus=self._cpus,
             max_task_retries=0,
         )
-        for row in data_set.iter_rows():
-            self._note(row, results)
-            del left[row["name"]]
-            task.advance(1, note=row["name"])
+        with _failures_explained(self._ray, data):
+            for row in data_set.iter_rows():
+                self._note(row, results)
+                del left[row["name"]]
+                task.advance(1, note=row["name"])
 
     def _note(self, row: dict[str, Any], results: Results) -> None:
         if row["kind"] == "unable":
@@ -164,6 +168,17 @@ class RayDataEngine:
             results.failures.append(row["said"])
         else:
             results.add(PartManifest.model_validate_json(row["said"]), made=row["kind"] == "made")
+
+
+@contextlib.contextmanager
+def _failures_explained(ray: ModuleType, data: Any) -> Iterator[None]:
+    try:
+        yield
+    except (ray.exceptions.RayError, data.exceptions.SystemException) as error:
+        raise RunError(
+            f"the Ray cluster failed ({type(error).__name__}); what is done stays: start the same command "
+            "again when the cluster works; see Ray's logs"
+        ) from error
 
 
 def _gave_up(lost: int) -> str:
@@ -181,5 +196,6 @@ def _import_data() -> Any:
     for name in ("ray.data", "ray"):
         logging.getLogger(name).setLevel(logging.ERROR)
     import ray.data
+    import ray.data.exceptions
 
     return ray.data

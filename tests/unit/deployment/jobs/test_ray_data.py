@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from recurra.core.errors import StorageError
+from recurra.core.errors import RunError, StorageError
 from recurra.core.progress import Reporter
 from recurra.deployment.jobs import ray_data as module
 from recurra.deployment.jobs.job import Job
@@ -34,6 +34,10 @@ def job(run: Path, tmp_path: Path) -> Job:
     return Job(run, tmp_path / "in", tmp_path / "out")
 
 
+class LostError(Exception):
+    """Ray's own failure."""
+
+
 class Cluster:
     """Stands in for Ray Data: one worker after the other, some of which die.
 
@@ -44,6 +48,7 @@ class Cluster:
     def __init__(self, *deaths: dict[str, str]) -> None:
         self.deaths = list(deaths)
         self.rounds: list[list[str]] = []
+        self.exceptions = SimpleNamespace(RayError=LostError, SystemException=LostError)
         self.DataContext = SimpleNamespace(get_current=SimpleNamespace)
 
     def cluster_resources(self) -> dict[str, float]:
@@ -68,6 +73,8 @@ class Cluster:
         for row in self._rows:
             partition = Partition.parse(json.loads(row["part"]))
             self.rounds[-1].append(partition.name)
+            if deaths.get(partition.name) == "cluster":
+                raise LostError
             if deaths.get(partition.name) == "at work":
                 partition.output.with_name(f".{partition.output.name}.abcdefgh.part").write_bytes(b"half")
             if partition.name not in deaths:
@@ -109,6 +116,15 @@ def test_a_cluster_on_which_nothing_begins_is_given_up(job: Job, monkeypatch: py
     results = carry_out(job, cluster, monkeypatch, retries=1)
     assert len(cluster.rounds) == 2 and not results.parts
     assert results.failures[0] == "a.txt: no worker lived long enough to begin it; see Ray's logs"
+
+
+def test_when_ray_itself_fails_what_is_done_stays(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        RunError, match=r"the Ray cluster failed \(LostError\); what is done stays: start the same command"
+    ):
+        carry_out(job, Cluster({"b.txt": "cluster"}), monkeypatch)
+    again = carry_out(job, Cluster(), monkeypatch)
+    assert (again.made, again.plain()["rows"]) == (2, 3)
 
 
 def order_of(job: Job, tmp_path: Path, **changes: Any) -> Order:
