@@ -32,12 +32,13 @@ PARTS = {
     "attention": "benchmarks.attention",
     "convolution": "benchmarks.convolution",
     "generation": "benchmarks.generation",
+    "exits": "benchmarks.exits",
     "language": "benchmarks.language",
     "study": "benchmarks.study",
     "report": "benchmarks.report",
 }
 # Parts that make up their own tokens.
-WITHOUT_ROWS = {"convolution", "generation", "language"}
+WITHOUT_ROWS = {"convolution", "generation", "exits", "language"}
 PRESETS = ("baseline", "recurrent")
 
 
@@ -51,7 +52,7 @@ def main() -> int:
         if not WITHOUT_ROWS.issuperset(options.only):
             _say("preparing the rows")
             source = corpus.prepare(options.data_root, Path(folder)).source
-        setting = Setting(folder, tuple(options.presets), options.threads, options.quick)
+        setting = Setting(folder, tuple(options.presets), options.threads, options.quick, options.run)
         for part in options.only:
             _say(f"{part} ...")
             found: list[Measure] = importlib.import_module(PARTS[part]).measure(setting)
@@ -72,11 +73,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--presets", type=lambda text: text.split(","), default=list(PRESETS), help="with commas")
     parser.add_argument("--threads", type=int, default=1, help="threads of the numeric library (default 1)")
     parser.add_argument("--quick", action="store_true", help="only try that everything runs; figures mean nothing")
+    parser.add_argument("--run", default="", help="run of a language model with exits, for the part exits")
     parser.add_argument("--json", type=Path, help="file for all figures")
     parser.add_argument("--data-root", type=Path, default=os.environ.get("RECURRA_DATA_ROOT"), help="local corpora")
     options = parser.parse_args()
     if options.data_root is not None:
         options.data_root = Path(options.data_root)
+        # The workers look for a run's corpus there.
+        os.environ["RECURRA_DATA_ROOT"] = str(options.data_root)
     return options
 
 

@@ -2,7 +2,7 @@
 
 All decode greedily to a fixed number of tokens behind a short prompt, with transformers' ``generate``, in FP32. Fresh
 weights decode as fast as trained ones, but where they would leave says nothing, so the row with exits lets a fixed part
-of the tokens leave at each. What a rule costs in loss on a trained model is what ``recurra exits RUN`` measures.
+of the tokens leave at each. The part ``exits`` measures a trained run.
 """
 
 from __future__ import annotations

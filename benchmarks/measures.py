@@ -65,12 +65,14 @@ class Setting:
         presets: Presets to measure.
         threads: Threads of the numeric library.
         quick: Whether only to try that everything runs: few repeats, figures without meaning.
+        run: Folder of a trained language model with exits, if one was given.
     """
 
     corpus: str
     presets: tuple[str, ...]
     threads: int
     quick: bool
+    run: str = ""
 
     def sized(self, full: int, quick: int) -> int:
         """A count: the full one, or the quick one."""

@@ -25,6 +25,7 @@ WORKLOADS = {
     "attention": "benchmarks.attention",
     "convolution": "benchmarks.convolution",
     "generation": "benchmarks.generation",
+    "exits": "benchmarks.exits",
     "language": "benchmarks.language",
 }
 

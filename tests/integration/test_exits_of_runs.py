@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks import exits as exits_bench
 
+from in_process import in_process
 from language_runs import PROTOCOL, TEXT_KEYS, TINY_KEYS, write_text
 from recurra.cli.main import main
 from recurra.data.cleaning import clean_text
@@ -67,6 +69,15 @@ def test_a_language_model_keeps_its_loss(runs: Path, capsys: pytest.CaptureFixtu
     assert main(["exits", str(runs / "text"), "--bound", "10", "--batch-sizes", "1", "--threads", "1"]) == 0
     said = capsys.readouterr().out
     assert "chosen on validation for loss at most 1000 %" in said and "Recurrences taken" in said and "Speed-up" in said
+
+
+def test_the_bench_decodes_with_a_runs_exits(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
+    monkeypatch.setattr(exits_bench, "BOUND", 10.0)
+    assert in_process(exits_bench, monkeypatch) == []
+    gpt2, own = in_process(exits_bench, monkeypatch, run=str(runs / "text"))
+    assert gpt2.target == 1.5 and gpt2.result == pytest.approx(gpt2.ours / gpt2.other)
+    assert own.ours == gpt2.ours and own.result == pytest.approx(own.ours / own.other)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,9 @@ class LanguageSubject:
     Raises:
         CheckpointError: If the run is not finished or damaged.
         ConfigurationError: If its model has no exits, or leaks.
+
+    Attributes:
+        model: In evaluation mode, on the device.
     """
 
     def __init__(self, run: Path, data_root: Path | None) -> None:
@@ -45,9 +48,9 @@ class LanguageSubject:
         config = LanguageDataConfig.parse(record.config["data"], source="record")
         self.run_id = record.run_id
         self.chosen_on = record.data.selection_split
-        self._model = load_language_model(run / "model").to(default_device())
-        self._model.check_generates()
-        ConfidenceRule().check(self._model.config, self._model.config.vocab_size)
+        self.model = load_language_model(run / "model").to(default_device())
+        self.model.check_generates()
+        ConfidenceRule().check(self.model.config, self.model.config.vocab_size)
         tokenizer = read_language_tokenizer(run / "model")
         self._reported_name = record.data.reported_splits[-1]
         self._texts = {
@@ -59,13 +62,13 @@ class LanguageSubject:
 
     def choose(self, keep: float, kind: str) -> CalibratedExits:
         """Chooses for a loss that grows by a share ``keep`` at most."""
-        return calibrate_language(self._model, [self._texts[self.chosen_on]], keep, kind=kind, **self._read)
+        return calibrate_language(self.model, [self._texts[self.chosen_on]], keep, kind=kind, **self._read)
 
     def judge(self, rule: ExitRule) -> Judged:
         """Judges on the reported split."""
         texts = [self._texts[self._reported_name]]
-        full = score_token_exits(self._model, texts, None, **self._read)
-        exits = score_token_exits(self._model, texts, rule, **self._read)
+        full = score_token_exits(self.model, texts, None, **self._read)
+        exits = score_token_exits(self.model, texts, rule, **self._read)
         return Judged(self._reported_name, full.loss, exits.loss, None, dict(+exits.taken))
 
     @property
@@ -73,14 +76,20 @@ class LanguageSubject:
         return {"first_read": self._end, "context": self._context}
 
     def calls(self, rule: ExitRule) -> Mapping[str, Callable[[torch.Tensor], Any]]:
-        """Greedy decoding of a fixed number of tokens."""
+        """Decoding of a fixed number of tokens.
+
+        They are drawn, so that texts are as unsure as the model is: greedy decoding repeats itself, and would leave
+        earlier than a text does.
+        """
 
         def decode(ids: torch.Tensor, **asked: Any) -> None:
-            tokens = min(DECODED_TOKENS, self._model.config.max_position_embeddings - ids.shape[1])
-            self._model.generate(
+            torch.manual_seed(0)
+            tokens = min(DECODED_TOKENS, self.model.config.max_position_embeddings - ids.shape[1])
+            self.model.generate(
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
-                do_sample=False,
+                do_sample=True,
+                top_k=0,
                 min_new_tokens=tokens,
                 max_new_tokens=tokens,
                 pad_token_id=self._end,
@@ -95,4 +104,4 @@ class LanguageSubject:
         width = max(1, min(PROMPT_TOKENS, self._context // 2, len(text)))
         starts = np.linspace(0, len(text) - width, _BATCHES * batch_size).astype(np.int64)
         rows = torch.from_numpy(np.stack([text[start : start + width] for start in starts]))
-        return list(rows.to(self._model.device).split(batch_size))
+        return list(rows.to(self.model.device).split(batch_size))

@@ -2,45 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Iterator, Mapping
-from typing import Any
-
 import pytest
 from benchmarks import generation, language, language_models
-from benchmarks.lockstep import Job
-from benchmarks.measures import Measure, Setting
 
+from in_process import in_process
 from recurra.models.accounting import language_flops
 from recurra.models.presets import preset
 
 
-class Here:
-    """A competitor in this process: starting one takes seconds."""
-
-    def __init__(self, build: Any, job: Job) -> None:
-        self._call = build(job)
-
-    def call(self, index: int) -> dict[str, Any]:
-        start = time.perf_counter()
-        value = self._call(index)
-        return {"ms": (time.perf_counter() - start) * 1e3, "value": value}
-
-
-def measured(part: Any, monkeypatch: pytest.MonkeyPatch) -> list[Measure]:
-    @contextlib.contextmanager
-    def competitors(_: Setting, jobs: Mapping[str, Job]) -> Iterator[dict[str, Here]]:
-        yield {name: Here(part.build, job) for name, job in jobs.items()}
-
-    monkeypatch.setattr(Setting, "competitors", competitors)
-    monkeypatch.setattr(language, "ask", lambda job: part.build(job)(0))
-    monkeypatch.setattr(language, "LOSS_PRESET", "crt-tiny")
-    return part.measure(Setting("", (), 1, quick=True))
-
-
 def test_decoding_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    cached, batch, exits, own, memory = measured(generation, monkeypatch)
+    cached, batch, exits, own, memory = in_process(generation, monkeypatch)
     assert (cached.target, batch.target) == (8.0, 1.0)
     assert all(each.ours > 0 and each.other > 0 for each in (cached, batch, exits, own))
     assert batch.result == pytest.approx(batch.ours / batch.other)
@@ -48,7 +19,8 @@ def test_decoding_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_training_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = measured(language, monkeypatch)
+    monkeypatch.setattr(language, "LOSS_PRESET", "crt-tiny")
+    found = in_process(language, monkeypatch)
     assert [each.target for each in found if each.target is not None] == [1.2, 100.0]
     assert all(each.ours >= 0 and each.other >= 0 for each in found)
     assert found[0].result == pytest.approx(found[0].ours / found[0].other)

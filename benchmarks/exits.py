@@ -1,0 +1,110 @@
+"""Decoding with the exits of a trained run, ``--run DIR``, against GPT-2 of equal FLOPs a token; nothing without a run.
+
+The threshold is chosen on the run's validation text for a loss at most 1 % above the full model's, and judged on its
+reported one (`recurra.study.exit_choice`). Texts go on from real prompts, and tokens are drawn, so that they are as
+unsure as the model is: greedy decoding repeats itself and would leave earlier than a text does.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GPT2LMHeadModel
+
+from benchmarks import language_models
+from benchmarks.lockstep import Job, ask
+from benchmarks.measures import Measure, Setting
+from recurra.models.exits import ConfidenceRule
+from recurra.study.language_exits import PROMPT_TOKENS, LanguageSubject
+
+BOUND, BATCH, TARGET = 0.01, 8, 1.5
+CHOOSE, OURS, EXITS, GPT2 = "choose", "recurra", "with exits", "GPT-2"
+
+
+def subject(run: str) -> LanguageSubject:
+    """The run; its corpus is looked for in the data root."""
+    root = os.environ.get("RECURRA_DATA_ROOT")
+    return LanguageSubject(Path(run), Path(root) if root else None)
+
+
+def build(job: Job) -> Callable[[int], Any]:
+    """Returns a call that chooses the threshold, or one that decodes ``job.steps`` tokens; the preset is the run."""
+    run = subject(job.preset)
+    variant, _, threshold = job.variant.partition("=")
+    if variant == CHOOSE:
+        return lambda _: _choose(run)
+    model, asked = run.model, {}
+    if variant == GPT2:
+        config = language_models.gpt2_of_equal_flops(model.config, job.steps, training=False)
+        model = GPT2LMHeadModel(config).eval()
+    if variant == EXITS:
+        asked = {"exit_rule": ConfidenceRule.constant(float(threshold))}
+    ids = run.batches(BATCH)[0]
+
+    def call(index: int) -> None:
+        torch.manual_seed(index)
+        model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=True,
+            top_k=0,
+            min_new_tokens=job.steps,
+            max_new_tokens=job.steps,
+            pad_token_id=0,
+            **asked,
+        )
+
+    return call
+
+
+def _choose(run: LanguageSubject) -> dict[str, Any]:
+    chosen = run.choose(BOUND, "confidence")
+    config = run.model.config
+    theirs = language_models.gpt2_of_equal_flops(config, 256, training=False)
+    found = {"context": config.max_position_embeddings, "shape": f"{theirs.n_layer} x {theirs.n_embd}", "rule": None}
+    if isinstance(chosen.rule, ConfidenceRule):
+        judged = run.judge(chosen.rule)
+        found |= {"rule": chosen.rule.start, "full": judged.full, "exits": judged.exits, "split": judged.split}
+    return found
+
+
+def measure(setting: Setting) -> list[Measure]:
+    """Measures the run that was given, if one was and a threshold keeps its loss."""
+    if not setting.run:
+        return []
+    chosen = ask(setting.job("exits", CHOOSE, setting.run))
+    if chosen["rule"] is None:
+        return []
+    tokens = max(1, min(setting.sized(192, 4), chosen["context"] - PROMPT_TOKENS))
+    variants = {OURS: OURS, EXITS: f"{EXITS}={chosen['rule']}", GPT2: GPT2}
+    jobs = {
+        name: setting.job("exits", variant, setting.run, tokens, keep_memory=True) for name, variant in variants.items()
+    }
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    with setting.competitors(jobs) as competitors:
+        for turn in range(1 + setting.sized(5, 1)):
+            for name, competitor in competitors.items():
+                elapsed = competitor.call(turn)["ms"]
+                times[name] += [elapsed] if turn else []
+    rates = {name: BATCH * tokens / (statistics.median(values) / 1e3) for name, values in times.items()}
+    gpt2 = f"GPT-2 of equal FLOPs a token ({chosen['shape']})"
+    title = (
+        f"decoding with exits, batch {BATCH}, {tokens} tokens, loss {chosen['exits']:.4f} against {chosen['full']:.4f}"
+    )
+    name = Path(setting.run).name
+    common: dict[str, Any] = {"part": "exits", "preset": name, "unit": "tokens a second", "result_unit": "x"}
+    return [
+        Measure(
+            title=f"{title} on {chosen['split']}", ours_name=f"confidence {chosen['rule']:.3f}", ours=rates[EXITS],
+            other_name=gpt2, other=rates[GPT2], result=rates[EXITS] / rates[GPT2], target=TARGET, **common,
+        ),
+        Measure(
+            title="the same, against our own full depth", ours_name="with exits", ours=rates[EXITS],
+            other_name="no exits", other=rates[OURS], result=rates[EXITS] / rates[OURS], **common,
+        ),
+    ]  # fmt: skip
