@@ -29,7 +29,7 @@ def write_language_report(folder: Path, summary: LanguageSummary, *, title: str,
             "notes": table.notes,
             "leaks": [model.label for model in table.models if model.leaks],
             "blocks": [
-                ("Results", language_rows(plain), (0, 11), RESULTS_CAPTION),
+                ("Results", language_rows(plain), (0, 12), RESULTS_CAPTION),
                 ("By head", exit_rows(plain), (0, 1), ""),
                 ("Published beside ours", published_rows(plain), (0, 1, 2, 5, 6), ""),
                 ("Audits", audit_rows(plain), (0, 1, 2, 3), ""),

@@ -12,13 +12,15 @@ from typing import Any
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import RecurraError
-from recurra.core.language_record import FINAL_HEAD, LanguageEpochRecord, LanguageRunRecord
+from recurra.core.language_record import FINAL_HEAD, HeadRecord, LanguageEpochRecord, LanguageRunRecord
 from recurra.core.record import AuditResult, read_language_record
 from recurra.study.report.formatting import words
 from recurra.study.report.runs import PLACE_SETTINGS, FailedRun
 
 TASK = "language modelling"
 MIB = 2**20
+# Its exponential is still a number.
+_LARGEST = 700.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ class LanguageModelSummary:
         reach_tokens: How far ahead a prediction reads, at most.
         verdict: What the audits say, in a few words.
         feed_forward: What a cycle is made of, where the run says so.
+        as_trained: The final head on the selection split in the kept epoch, cut in blocks as in training: there the
+            last position of a block predicts nothing, because its token lies outside. An honest model scores the same
+            with it; one that reads ahead can read all that is counted, and not the token that is left out.
         scores: By split and head.
         history: Epochs of each seed.
     """
@@ -72,6 +77,7 @@ class LanguageModelSummary:
     tokens_per_s: float
     steps: int
     feed_forward: str | None
+    as_trained: HeadSummary
     scores: dict[str, dict[str, HeadSummary]]
     history: list[list[LanguageEpochRecord]]
 
@@ -202,11 +208,26 @@ def _model(runs: Sequence[LanguageRun]) -> LanguageModelSummary:
         tokens_per_s=statistics.fmean(record.training.tokens_per_s for record in records),
         steps=first.training.steps,
         feed_forward=overrides.get("feed_forward"),
+        as_trained=_head([_as_trained(record) for record in records]),
         scores={
             split: {name: _head([record.metrics[split].heads[name] for record in records]) for name in metrics.heads}
             for split, metrics in first.metrics.items()
         },
         history=[record.training.history for record in records],
+    )
+
+
+def _as_trained(record: LanguageRunRecord) -> HeadRecord:
+    kept = next(epoch for epoch in record.training.history if epoch.epoch == record.training.best_epoch)
+    loss = kept.validation_heads[FINAL_HEAD]
+    split = record.data.splits[record.data.selection_split]
+    by_word = loss * split.tokens / split.words
+    lossless = record.data.tokenizer.get("lossless", False)
+    return HeadRecord(
+        loss=loss,
+        token_perplexity=math.exp(loss) if loss < _LARGEST else None,
+        word_perplexity=math.exp(by_word) if lossless and by_word < _LARGEST else None,
+        bits_per_byte=None,
     )
 
 
