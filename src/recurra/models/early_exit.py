@@ -23,6 +23,7 @@ def unroll_while_rows_stay(
     *,
     rows: int,
     stops: Collection[int],
+    last: int,
     queries: int | None = None,
 ) -> Tensor:
     """Applies the core; after each stop the rows that leave are taken out, and the rest go on as a smaller batch.
@@ -31,9 +32,10 @@ def unroll_while_rows_stay(
         core: The shared layers.
         states: ``(batch, tokens, hidden)``, what the core reads first.
         layout: How the rows lie in them.
-        hear: Asked after each stop; after the last recurrence its answer changes nothing.
+        hear: Asked after each stop; after ``last`` its answer changes nothing.
         rows: Rows of the batch.
-        stops: Recurrences after which ``hear`` is asked; it is always asked after the last one.
+        stops: Recurrences after which ``hear`` is asked; it is always asked after ``last``.
+        last: Recurrence after which nobody goes on.
         queries: Leading positions that ``hear`` is given, if not all.
 
     Returns:
@@ -41,10 +43,10 @@ def unroll_while_rows_stay(
     """
     first = states
     there = torch.arange(rows, device=states.device)
-    depths = torch.full_like(there, core.num_recurrences)
-    for done in range(1, core.num_recurrences + 1):
-        states = core.step(states, first, done - 1, layout, queries)
-        final = done == core.num_recurrences
+    depths = torch.full_like(there, last)
+    for done in range(1, last + 1):
+        final = done == last
+        states = core.step(states, first, done - 1, layout, queries if final else None)
         if not final and done not in stops:
             continue
         told = states if final or queries is None else layout.leading(states, queries)

@@ -38,6 +38,10 @@ class ExitRule(ABC):
         """Whether the head after ``recurrence`` has to be computed to decide."""
         return True
 
+    def last(self, config: RecurraConfig) -> int:
+        """Recurrence after which no row goes on, whatever is said."""
+        return int(config.num_recurrences)
+
     def check(self, config: RecurraConfig, classes: int) -> None:  # noqa: ARG002 - a rule's
         """Holds the rule against a model with heads over ``classes`` classes.
 
@@ -163,6 +167,10 @@ class FixedExit(ExitRule):
     def asks(self, recurrence: int) -> bool:
         """Only the exit itself speaks."""
         return recurrence >= self.after
+
+    def last(self, config: RecurraConfig) -> int:  # noqa: ARG002 - a rule's
+        """The exit."""
+        return self.after
 
     def check(self, config: RecurraConfig, classes: int) -> None:  # noqa: ARG002 - a rule's
         """Holds it against the heads that were trained."""

@@ -225,7 +225,9 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                 said[0][rows[gone]] = logits[gone]
             return leaving
 
-        depths = self.model.leave_early(input_ids, attention_mask, hear=hear, past_key_values=cache)
+        depths = self.model.leave_early(
+            input_ids, attention_mask, hear=hear, last=rule.last(self.config), past_key_values=cache
+        )
         if cache is not None:
             cache.taken.update(depths.tolist())
         return RecurraCausalLMOutput(logits=said[0], past_key_values=cache, exited_after=depths)

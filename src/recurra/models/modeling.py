@@ -170,6 +170,7 @@ class RecurraModel(RecurraPreTrainedModel):
         row_lengths: Tensor | None = None,
         *,
         hear: Hearing,
+        last: int,
         past_key_values: Cache | None = None,
     ) -> Tensor:
         """Computes recurrence by recurrence, and after each exit only the rows that ``hear`` lets stay.
@@ -182,6 +183,7 @@ class RecurraModel(RecurraPreTrainedModel):
             row_lengths: See there.
             hear: Given the recurrences computed, the normed states of the rows that are still there, laid out as
                 `forward` returns them, and those rows' numbers, says which of them leave.
+            last: Recurrence after which no row goes on.
             past_key_values: A `RecurraCache`. What rows that leave do not compute is filled in
                 (`docs/decisions/0013-skipped-recurrences.md`).
 
@@ -197,6 +199,7 @@ class RecurraModel(RecurraPreTrainedModel):
             lambda done, told, rows: hear(done, self.final_norm(told), rows),
             rows=len(input_ids) if row_lengths is None else len(row_lengths),
             stops=self.config.exits,
+            last=last,
             queries=num_positions,
         )
 
@@ -342,7 +345,9 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             return rule.leaves(logits, done)
 
         positions = 1 if self.config.pooling == "first" else None
-        depths = self.model.leave_early(input_ids, attention_mask, token_type_ids, positions, row_lengths, hear=hear)
+        depths = self.model.leave_early(
+            input_ids, attention_mask, token_type_ids, positions, row_lengths, hear=hear, last=rule.last(self.config)
+        )
         return RecurraClassifierOutput(logits=said[0], exited_after=depths)
 
     def _exit_classifier(self, number: int) -> nn.Module:

@@ -127,24 +127,24 @@ class RecurrentCore(nn.Module):
         """Yields the states after each recurrence; who stops asking stops computing."""
         first = states
         for recurrence in range(self.num_recurrences):
-            states = self.step(states, first, recurrence, layout, queries)
+            last = recurrence == self.num_recurrences - 1
+            states = self.step(states, first, recurrence, layout, queries if last else None)
             yield states
 
     def step(
         self, states: Tensor, first: Tensor, recurrence: int, layout: Layout, queries: int | None = None
     ) -> Tensor:
-        """Computes one recurrence, ``(batch, tokens, hidden)`` to the same; the last one is narrowed to ``queries``.
+        """Computes one recurrence, ``(batch, tokens, hidden)`` to the same, or to its first ``queries`` positions.
 
         Args:
             states: What the recurrence before gave.
             first: What the first one was given.
             recurrence: Its number, from 0.
             layout: How the rows lie.
-            queries: Leading positions that are asked for, if not all are.
+            queries: Leading positions that are asked for, if not all are; only where no recurrence follows.
         """
-        narrowed = queries if recurrence == self.num_recurrences - 1 else None
-        updated = self.block(self._core_input(states, first, recurrence), layout, narrowed)
-        carried = states if narrowed is None else layout.leading(states, narrowed)
+        updated = self.block(self._core_input(states, first, recurrence), layout, queries)
+        carried = states if queries is None else layout.leading(states, queries)
         return self._add_residual(updated, carried)
 
     def skipped_keys_and_values(

@@ -189,3 +189,12 @@ def test_nobody_leaves_and_the_logits_are_the_full_models() -> None:
         full = model(**inputs).logits
         output = model(**inputs, exit_rule=ConfidenceRule.constant(1.0))
     assert torch.equal(output.logits, full) and output.exited_after.tolist() == [4] * len(LENGTHS)
+
+
+def test_the_last_layer_before_a_fixed_exit_computes_one_position() -> None:
+    model = tiny_model(**EXITS).eval()
+    shapes: list[tuple[int, ...]] = []
+    model.model.core.block.register_forward_hook(lambda *said: shapes.append(tuple(said[2].shape[:2])))
+    with torch.no_grad():
+        output = model(**padded(some_rows(40)), exit_rule=FixedExit(3))
+    assert shapes == [(6, 5), (6, 5), (6, 1)] and output.exited_after.tolist() == [3] * 6
