@@ -71,6 +71,9 @@ def _print(choice: ExitChoice) -> None:
     lines = [f"{quality}: {judged.full:.4f} in full, {judged.exits:.4f} with exits"]
     if judged.agreement is not None:
         lines[0] += f"; {100 * judged.agreement:.2f} % of labels agree"
+    places = [number for number, count in judged.taken.items() if count]
+    if len(places) == 1:
+        lines.append(f"all leave after recurrence {places[0]}: --exit {places[0]} does the same without asking")
     print_lines(lines)
     rows = [
         [str(each.batch_size), f"{each.full_ms:.3f}", f"{each.exits_ms:.3f}", f"{each.speed_up:.2f} x"]
