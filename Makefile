@@ -11,14 +11,19 @@ DEV := $(VENV)/.installed-dev
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED) ## install if needed, then train and compare three models on an embedded corpus; prints where the report lies
 	@$(BIN)/recurra demo --output runs/demo
 
-test: $(DEV) ## run the test suite (RECURRA_DATA_ROOT=DIR adds the tests on real corpora)
-	@# Tests of one file share what was expensive to make; end to end first, so that nothing long is left for the end.
-	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations 15
+# Tests of one file share what was expensive to make; end to end first, so that nothing long is left for the end.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations 15
+
+test: $(DEV) ## run the test suite but its slow part (RECURRA_DATA_ROOT=DIR adds the tests on real corpora)
+	@$(PYTEST) -m "not slow"
+
+test-slow: $(DEV) ## run the slow part: killed studies and nodes, several processes, a million rows
+	@$(PYTEST) -m slow
 
 check: $(DEV) ## lint, format, types, import contract, generated tables
 	@$(BIN)/ruff check .
@@ -56,4 +61,4 @@ $(DEV): $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: help demo test check bench load results clean
+.PHONY: help demo test test-slow check bench load results clean

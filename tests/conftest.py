@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -17,6 +19,15 @@ import pytest
 # The same examples every time, and no clock: this suite also runs on machines that are busy with something else.
 hypothesis.settings.register_profile("recurra", deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile("recurra")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Takes back what a command that was called in this process has set: later tests would wait for each other."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
