@@ -1,7 +1,7 @@
 # A server of exports on a CPU.
 #
 #     docker build --tag recurra .                          ONNX exports; neither torch nor transformers
-#     docker build --tag recurra-torch --build-arg ENGINE=torch .     runs and safetensors exports too
+#     docker build --tag recurra-torch --build-arg ENGINE=torch --build-arg TORCH_INDEX=... .     runs and safetensors exports too
 #
 # How to run it: docs/how-to/containers.md.
 ARG PYTHON=3.11-slim-bookworm
@@ -21,10 +21,11 @@ RUN python -m pip --python /opt/recurra/bin/python install \
         --constraint constraints.txt --requirement requirements/onnx-serving.txt \
     && python -m pip --python /opt/recurra/bin/python install --no-deps /wheel/*.whl
 
-# The index of PyTorch has builds without CUDA, which are a tenth of the size.
+# PyTorch's own index has builds without CUDA, which are a tenth of the size: give its address as TORCH_INDEX.
 FROM wheel AS install-torch
+ARG TORCH_INDEX=
 RUN python -m pip --python /opt/recurra/bin/python install \
-        --constraint constraints.txt --index-url https://download.pytorch.org/whl/cpu torch \
+        --constraint constraints.txt ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} torch \
     && python -m pip --python /opt/recurra/bin/python install \
         --constraint constraints.txt "$(echo /wheel/*.whl)[serve,onnx]"
 

@@ -72,7 +72,7 @@ def test_each_variant_is_installed_by_commands_that_are_tested() -> None:
     commands = [part.split(" install ")[1] for part in short.value.split(" && ")]
     assert [command.replace("--constraint constraints.txt ", "") for command in commands] == list(INSTALLED)
     (full,) = stage("install-torch").all("RUN")
-    assert "[serve,onnx]" in full.value and "whl/cpu torch" in full.value
+    assert "[serve,onnx]" in full.value and '${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} torch' in full.value
     documented = re.findall(r"^pip install (.*)$", (ROOT / "docs/how-to/serving.md").read_text(encoding="utf-8"), re.M)
     assert documented == ["-r requirements/onnx-serving.txt", "--no-deps recurra-0.1.0-py3-none-any.whl"]
 
