@@ -23,11 +23,13 @@ hypothesis.settings.load_profile("recurra")
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Takes back what a command that was called in this process has set: later tests would wait for each other."""
+    """Nothing that is called leaves torch with other threads: later tests, and a user's program, would suffer."""
     yield
     torch = sys.modules.get("torch")
-    if torch is not None and torch.get_num_threads() > 1:
+    left = 1 if torch is None else torch.get_num_threads()
+    if left != 1:
         torch.set_num_threads(1)
+    assert left == 1, f"torch was left with {left} threads"
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,8 @@ import recurra.deployment.jobs.job as job_module
 import recurra.deployment.jobs.run as job_run_module
 import recurra.deployment.jobs.work as work_module
 import recurra.study.exporting as exporting_module
-import recurra.study.language_run as language_run_module
 import recurra.study.run as run_module
+import recurra.study.run_folder as run_folder_module
 import recurra.training.trainer as trainer_module
 from recurra.core.errors import StorageError
 from recurra.core.progress import Reporter
@@ -102,9 +102,8 @@ MOMENTS: dict[str, tuple[Any, str, int]] = {
     "marker of checkpoint 6": (trainer_module, "mark_complete", 6),
     "removal after checkpoint 3": (trainer_module, "remove_checkpoints_but", 3),
     "end of training": (trainer_module.RecurraTrainer, "_load_best_model", 1),
-    "model folder": (run_module, "save_model_folder", 1),
-    "language model folder": (language_run_module, "save_model_folder", 1),
-    "note that training is done": (run_module, "write_json", 1),
+    "model folder": (run_folder_module, "save_model_folder", 1),
+    "note that training is done": (run_folder_module, "write_json", 1),
     "predictions": (run_module, "write_predictions", 2),
     "record": (run_module, "write_record", 1),
 }

@@ -73,7 +73,7 @@ def test_the_audits_run_by_themselves_and_pass(trained: TrainedRun) -> None:
 # Names of `interrupted.MOMENTS`.
 @pytest.mark.parametrize(
     "moments",
-    [["step 20"], ["optimiser of checkpoint 2", "end of training"], ["language model folder"], ["record"]],
+    [["step 20"], ["optimiser of checkpoint 2", "end of training"], ["model folder"], ["record"]],
     ids=", ".join,
 )
 def test_a_killed_run_started_again_gives_what_it_would_have_given(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
-from recurra.core.environment import available_cores, environment_record
+from recurra.core.environment import environment_record
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.record import EnvironmentRecord, LatencyRecord
 from recurra.data.batching import sorted_batches
@@ -21,7 +21,7 @@ from recurra.data.encoding import encode_texts
 from recurra.data.tokenization import load_tokenizer, read_tokenizer
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
 from recurra.models.configuration import RecurraConfig
-from recurra.models.inference import PRECISIONS, check_precision, default_device
+from recurra.models.inference import PRECISIONS, check_precision, default_device, torch_threads
 from recurra.models.loading import load_classifier_model
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.names import PRESETS
@@ -101,31 +101,31 @@ def benchmark(
         CheckpointError: If a run's model cannot be read.
     """
     check_precision(precision)
-    torch.set_num_threads(threads or available_cores())
-    models = _models(names)
-    if data is None:
-        counts = [length for length in lengths for _ in range(ROWS_A_LENGTH)]
-        source = f"made-up rows of {', '.join(map(str, lengths))} tokens"
-    else:
-        counts, source = _real_lengths(data, names[0], data_root)
-    longest = min(int(model.config.max_position_embeddings) for model in models.values())
-    if max(counts) > longest:
-        raise ConfigurationError(
-            f"rows of {max(counts)} tokens; these models take at most {longest}; give shorter ones"
-        )
-    entries = []
-    for batch_size in batch_sizes:
-        timed = time_models(
-            models,
-            counts,
-            batch_size=batch_size,
-            precision=precision,
-            vocab_size=min(int(model.config.vocab_size) for model in models.values()),
-        )
-        base = timed[names[0]].mean_ms
-        entries += [BenchmarkEntry(name, latency, latency.mean_ms / base) for name, latency in timed.items()]
-    environment = environment_record(threads=torch.get_num_threads(), precision=precision)
-    return BenchmarkResult(source, environment, entries)
+    with torch_threads(threads):
+        models = _models(names)
+        if data is None:
+            counts = [length for length in lengths for _ in range(ROWS_A_LENGTH)]
+            source = f"made-up rows of {', '.join(map(str, lengths))} tokens"
+        else:
+            counts, source = _real_lengths(data, names[0], data_root)
+        longest = min(int(model.config.max_position_embeddings) for model in models.values())
+        if max(counts) > longest:
+            raise ConfigurationError(
+                f"rows of {max(counts)} tokens; these models take at most {longest}; give shorter ones"
+            )
+        entries = []
+        for batch_size in batch_sizes:
+            timed = time_models(
+                models,
+                counts,
+                batch_size=batch_size,
+                precision=precision,
+                vocab_size=min(int(model.config.vocab_size) for model in models.values()),
+            )
+            base = timed[names[0]].mean_ms
+            entries += [BenchmarkEntry(name, latency, latency.mean_ms / base) for name, latency in timed.items()]
+        environment = environment_record(threads=torch.get_num_threads(), precision=precision)
+        return BenchmarkResult(source, environment, entries)
 
 
 def whole_numbers(text: str, option: str) -> list[int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from recurra.core.environment import available_cores
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.models.exits import ExitRule
 
@@ -19,6 +20,20 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 def default_device() -> torch.device:
     """The accelerator if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextlib.contextmanager
+def torch_threads(count: int) -> Iterator[int]:
+    """Gives torch's operators ``count`` threads for the time, 0 meaning all cores; yields how many they have.
+
+    The number belongs to the whole process: a function that left it changed would slow whatever its caller runs beside.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or available_cores())
+    try:
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
 
 
 def check_precision(precision: str) -> str:

@@ -27,11 +27,19 @@ def calibrate(config: RunConfig, mean_tokens: float, *, threads: int) -> float:
     Raises:
         ConfigurationError: If the model configuration is wrong.
     """
+    from recurra.models.inference import torch_threads
+
+    with torch_threads(threads):
+        forward, step_s = _step(config, mean_tokens)
+    return (1 + BACKWARD) * forward * config.protocol.batch_size / step_s
+
+
+def _step(config: RunConfig, mean_tokens: float) -> tuple[float, float]:
+    """Operations of a forward pass over one row, and the median seconds of a step."""
     import torch
 
     from recurra.models.inference import default_device
 
-    torch.set_num_threads(threads)
     device = default_device()
     length, rows = max(3, round(mean_tokens)), config.protocol.batch_size
     model, forward, labels = _model_of(config, length)
@@ -55,7 +63,7 @@ def calibrate(config: RunConfig, mean_tokens: float, *, threads: int) -> float:
             torch.cuda.synchronize()
         elapsed.append(time.perf_counter() - start)
     # The first step also sets everything up.
-    return (1 + BACKWARD) * forward * rows / statistics.median(elapsed[1:])
+    return forward, statistics.median(elapsed[1:])
 
 
 def _model_of(config: RunConfig, length: int) -> tuple[Any, float, Any]:

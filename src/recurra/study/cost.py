@@ -93,7 +93,8 @@ class CostBook:
         model = content_hash([run.model, run.model_overrides])
         if model not in data.flops or model + _AUXILIARY not in data.flops:
             data.flops[model] = epoch_flops(run, data.label_names, data.lengths, data.vocab_size)
-            data.flops[model + _AUXILIARY] = epoch_flops(run, data.label_names, data.auxiliary_lengths, data.vocab_size)
+            rows = data.auxiliary_lengths
+            data.flops[model + _AUXILIARY] = epoch_flops(run, data.label_names, rows) if rows else 0.0
             _keep(path, data)
         passes = (run.protocol.max_epochs if epochs is None else epochs) + run.protocol.pretraining_epochs
         return data.flops[model] * passes + data.flops[model + _AUXILIARY] * run.protocol.auxiliary_epochs

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import torch
 
-from recurra.core.environment import available_cores
 from recurra.core.errors import ConfigurationError
 from recurra.evaluation.exit_calibration import CalibratedExits
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
 from recurra.models.exits import CONFIDENCE, ExitRule
+from recurra.models.inference import default_device, torch_threads
 from recurra.study.language_evaluate import is_language_run
 
 FULL, EXITS = "full", "exits"
@@ -143,34 +143,32 @@ def choose_exits(
         ConfigurationError: If it has no exits, or something is asked for that is not its own.
         DataError: If its data cannot be had any more.
     """
-    torch.set_num_threads(threads or available_cores())
-    if is_language_run(run):
-        if agreement is not None:
-            raise ConfigurationError("an agreement is for classifiers; of a language model give the loss bound")
-        from recurra.study.language_exits import LanguageSubject
+    with torch_threads(threads):
+        if is_language_run(run):
+            if agreement is not None:
+                raise ConfigurationError("an agreement is for classifiers; of a language model give the loss bound")
+            from recurra.study.language_exits import LanguageSubject
 
-        keep = 0.01 if bound is None else bound
-        subject: Subject = LanguageSubject(run, data_root)
-        asked = f"loss at most {100 * keep:g} % above the full model's"
-    else:
-        if bound is not None:
-            raise ConfigurationError("a loss bound is for language models; of a classifier give the agreement")
-        from recurra.study.classifier_exits import ClassifierSubject
+            keep = 0.01 if bound is None else bound
+            subject: Subject = LanguageSubject(run, data_root)
+            asked = f"loss at most {100 * keep:g} % above the full model's"
+        else:
+            if bound is not None:
+                raise ConfigurationError("a loss bound is for language models; of a classifier give the agreement")
+            from recurra.study.classifier_exits import ClassifierSubject
 
-        keep = 0.99 if agreement is None else agreement
-        subject = ClassifierSubject(run, data_root)
-        asked = f"at least {100 * keep:g} % of labels as the full model has them"
-    chosen = subject.choose(keep, kind)
-    if chosen.rule is None:
-        return ExitChoice(subject.run_id, asked, subject.chosen_on, chosen, None, [])
-    judged = subject.judge(chosen.rule)
-    timed = [_time(subject, chosen.rule, size) for size in batch_sizes]
-    return ExitChoice(subject.run_id, asked, subject.chosen_on, chosen, judged, timed)
+            keep = 0.99 if agreement is None else agreement
+            subject = ClassifierSubject(run, data_root)
+            asked = f"at least {100 * keep:g} % of labels as the full model has them"
+        chosen = subject.choose(keep, kind)
+        if chosen.rule is None:
+            return ExitChoice(subject.run_id, asked, subject.chosen_on, chosen, None, [])
+        judged = subject.judge(chosen.rule)
+        timed = [_time(subject, chosen.rule, size) for size in batch_sizes]
+        return ExitChoice(subject.run_id, asked, subject.chosen_on, chosen, judged, timed)
 
 
 def _time(subject: Subject, rule: ExitRule, batch_size: int) -> Timed:
-    from recurra.models.inference import default_device
-
     records = measure_side_by_side(
         subject.calls(rule),
         subject.batches(batch_size),

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 
-from recurra.core.environment import code_record, environment_record
-from recurra.core.files import read_json, write_json
+from recurra.core.files import read_json
 from recurra.core.language_record import (
     LanguageDataRecord,
     LanguageMetricsRecord,
@@ -29,7 +26,7 @@ from recurra.data.language.encoding import EncodedText
 from recurra.data.language.preparation import encode_for, make_samples
 from recurra.data.language.tokenization import is_lossless, load_language_tokenizer
 from recurra.data.vocabulary import describe_tokenizer
-from recurra.models.accounting import Task, count_parameters, flops_per_token
+from recurra.models.accounting import Task
 from recurra.models.foreign import load_language_model
 from recurra.models.inference import default_device
 from recurra.models.language_modeling import RecurraForCausalLM
@@ -38,16 +35,8 @@ from recurra.study.language_auditing import audit_trained
 from recurra.study.language_evaluation import measure_text
 from recurra.study.language_preflight import REPORTED_SPLITS, SELECTION_SPLIT, language_configuration, load_run_text
 from recurra.study.machine import Machine
-from recurra.study.run_folder import (
-    MODEL_NAME,
-    TRAINING_NAME,
-    accelerator_name,
-    leave_process_group,
-    save_model_folder,
-    speaks_for_all,
-)
+from recurra.study.run_folder import MODEL_NAME, TRAINING_NAME, keep_trained, run_facts, transformer_record
 from recurra.study.spec import RunConfig
-from recurra.training.arguments import started_by_torchrun
 from recurra.training.language_fit import train_language_model
 
 
@@ -96,16 +85,7 @@ def execute_language(config: RunConfig, folder: Path, machine: Machine, reporter
     }
     reporter.stage(config.run_id, "auditing")
     return LanguageRunRecord(
-        run_id=config.run_id,
-        config=config.plain(),
-        config_hash=config.config_hash,
-        seed=config.seed,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        wall_s=time.perf_counter() - started,
-        code=code_record(),
-        environment=environment_record(
-            threads=torch.get_num_threads(), precision=config.precision, accelerator=accelerator_name()
-        ),
+        **run_facts(config, started),
         data=data,
         model=trained.model,
         training=trained.training,
@@ -140,30 +120,18 @@ def train_language(config: RunConfig, folder: Path, machine: Machine, reporter: 
             reporter=reporter,
             pad_token_id=tokenizer.eos_token_id,
         )
-        if speaks_for_all():
-            tokenizer.model_max_length = config.text_data.context
-            save_model_folder(folder, lambda target: (model.save_pretrained(target), tokenizer.save_pretrained(target)))
-            write_json(done, training.model_dump(mode="json"))
-        if started_by_torchrun():
-            leave_process_group()
+        keep_trained(folder, model, tokenizer, config.text_data.context, training)
     described = {**describe_tokenizer(tokenizer), "lossless": is_lossless(tokenizer)}
-    return TrainedLanguageModel(dataset, encoded, described, training, _model_record(config, model, folder))
-
-
-def _model_record(config: RunConfig, model: RecurraForCausalLM, folder: Path) -> ModelRecord:
-    counts = count_parameters(model.config, Task.LANGUAGE_MODELLING)
-    weights = folder / MODEL_NAME / "model.safetensors"
     known = LANGUAGE_PRESETS.get(config.model)
-    return ModelRecord(
-        preset=config.label,
-        kind="transformer",
-        parameters=counts.total,
-        embedding_parameters=counts.embeddings,
-        non_embedding_parameters=counts.non_embedding,
-        flops_per_token=flops_per_token(model.config, config.text_data.context, Task.LANGUAGE_MODELLING),
-        file_size_bytes=weights.stat().st_size if weights.exists() else 0,
-        description=known[0] if known else "a preset with changes",
+    record = transformer_record(
+        config.label,
+        known[0] if known else "a preset with changes",
+        model.config,
+        Task.LANGUAGE_MODELLING,
+        tokens=config.text_data.context,
+        folder=folder,
     )
+    return TrainedLanguageModel(dataset, encoded, described, training, record)
 
 
 def _data_record(config: RunConfig, trained: TrainedLanguageModel) -> LanguageDataRecord:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import time
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import torch
 import transformers
 
-from recurra.core.environment import available_cores, code_record, environment_record
-from recurra.core.files import FolderLock, read_json, write_json
+from recurra.core.environment import code_record
+from recurra.core.files import FolderLock, read_json
 from recurra.core.memory import peak_memory_mib
 from recurra.core.progress import Reporter
 from recurra.core.record import (
@@ -37,8 +36,8 @@ from recurra.evaluation.audits import audit_invariance, audit_seen
 from recurra.evaluation.latency import measure_latency, synchroniser
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import write_predictions
-from recurra.models.accounting import count_parameters, flops_per_token
-from recurra.models.inference import check_precision, default_device
+from recurra.models.accounting import Task
+from recurra.models.inference import check_precision, default_device, torch_threads
 from recurra.models.linear import LinearClassifier
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.names import PRESETS
@@ -51,14 +50,14 @@ from recurra.study.preflight import model_configuration
 from recurra.study.run_folder import (
     MODEL_NAME,
     TRAINING_NAME,
-    accelerator_name,
-    leave_process_group,
+    keep_trained,
+    run_facts,
     save_model_folder,
     speaks_for_all,
+    transformer_record,
 )
 from recurra.study.spec import RunConfig
 from recurra.study.variants import LINEAR
-from recurra.training.arguments import started_by_torchrun
 from recurra.training.fit import remove_checkpoints, train_transformer
 from recurra.training.masking import MaskTokens
 
@@ -82,23 +81,23 @@ def execute_run(config: RunConfig, folder: Path, machine: Machine, reporter: Rep
     check_precision(config.precision)
     quieten_libraries()
     code_record()  # remembers the commit that is loaded now: the checkout may move on during a long run
-    torch.set_num_threads(machine.threads or available_cores())
-    if not speaks_for_all():
-        if not (folder / RECORD_NAME).exists():
-            train = train_language if config.models_language else _train
-            train(config, folder, machine, Reporter(quiet=True))
-        return None
-    with FolderLock(folder):
-        done = claim_folder(config, folder)
-        if done is not None:
-            reporter.say(f"{config.run_id}: already done")
-            return done
-        execute = execute_language if config.models_language else _execute
-        record: AnyRecord = execute(config, folder, machine, reporter)
-        write_record(folder, record)
-        if not machine.keep_checkpoints:
-            remove_checkpoints(folder)
-        return record
+    with torch_threads(machine.threads):
+        if not speaks_for_all():
+            if not (folder / RECORD_NAME).exists():
+                train = train_language if config.models_language else _train
+                train(config, folder, machine, Reporter(quiet=True))
+            return None
+        with FolderLock(folder):
+            done = claim_folder(config, folder)
+            if done is not None:
+                reporter.say(f"{config.run_id}: already done")
+                return done
+            execute = execute_language if config.models_language else _execute
+            record: AnyRecord = execute(config, folder, machine, reporter)
+            write_record(folder, record)
+            if not machine.keep_checkpoints:
+                remove_checkpoints(folder)
+            return record
 
 
 def _execute(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> RunRecord:
@@ -130,16 +129,7 @@ def _execute(config: RunConfig, folder: Path, machine: Machine, reporter: Report
         reporter.stage(config.run_id, "timing")
         latency = time_classifier(classifier, dataset, config)
     return RunRecord(
-        run_id=config.run_id,
-        config=config.plain(),
-        config_hash=config.config_hash,
-        seed=config.seed,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        wall_s=time.perf_counter() - started,
-        code=code_record(),
-        environment=environment_record(
-            threads=torch.get_num_threads(), precision=config.precision, accelerator=accelerator_name()
-        ),
+        **run_facts(config, started),
         data=dataset.record(tokenizer),
         model=model_record,
         training=training,
@@ -175,13 +165,16 @@ def _train(
             mask_tokens=MaskTokens.of(tokenizer) if config.protocol.hides_tokens else None,
             auxiliary=_encode_auxiliary(dataset, tokenizer, config, machine),
         )
-        if speaks_for_all():
-            tokenizer.model_max_length = config.labelled_data.max_length
-            save_model_folder(folder, lambda target: (model.save_pretrained(target), tokenizer.save_pretrained(target)))
-            write_json(done, training.model_dump(mode="json"))
-        if started_by_torchrun():
-            leave_process_group()
-    return dataset, training, _model_record(config, model, folder), describe_tokenizer(tokenizer)
+        keep_trained(folder, model, tokenizer, config.labelled_data.max_length, training)
+    described = transformer_record(
+        config.model,
+        PRESETS[config.model][0] if config.model in PRESETS else "from a model file",
+        model.config,
+        Task.CLASSIFICATION,
+        tokens=config.labelled_data.max_length,
+        folder=folder,
+    )
+    return dataset, training, described, describe_tokenizer(tokenizer)
 
 
 def _encode(dataset: TextDataset, name: str, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:
@@ -192,21 +185,6 @@ def _encode_auxiliary(dataset: TextDataset, tokenizer: Any, config: RunConfig, m
     if dataset.auxiliary is None or config.protocol.auxiliary_epochs == 0:
         return None
     return encode_split(dataset.auxiliary, tokenizer, config.labelled_data.max_length, machine.cache_dir)
-
-
-def _model_record(config: RunConfig, model: RecurraForSequenceClassification, folder: Path) -> ModelRecord:
-    counts = count_parameters(model.config)
-    weights = folder / MODEL_NAME / "model.safetensors"
-    return ModelRecord(
-        preset=config.model,
-        kind="transformer",
-        parameters=counts.total,
-        embedding_parameters=counts.embeddings,
-        non_embedding_parameters=counts.non_embedding,
-        flops_per_token=flops_per_token(model.config, config.labelled_data.max_length),
-        file_size_bytes=weights.stat().st_size if weights.exists() else 0,
-        description=PRESETS[config.model][0] if config.model in PRESETS else "from a model file",
-    )
 
 
 def _train_linear(

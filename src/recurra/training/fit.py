@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedModel
-from transformers.trainer_callback import PrinterCallback
 
 from recurra.core.files import read_json
 from recurra.core.memory import peak_memory_mib, tune_allocator
@@ -104,8 +103,6 @@ def train_transformer(
                 average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
                 callbacks=[HistoryCallback(folder / HISTORY_NAME, task), *early_stopping(protocol)],
             )
-            # Prints to standard output, which belongs to the command's own result.
-            trainer.remove_callback(PrinterCallback)
             resumed |= train_or_resume(trainer, checkpoints, protocol, reporter)
     record = _record(trainer, train, protocol, resumed=int(resumed))
     trainer.callback_handler.callbacks.clear()

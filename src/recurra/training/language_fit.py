@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 
 from transformers import PreTrainedModel, TrainerState
-from transformers.trainer_callback import PrinterCallback
 
 from recurra.core.language_record import FINAL_HEAD, LanguageEpochRecord, LanguageTrainingRecord
 from recurra.core.memory import peak_memory_mib, tune_allocator
@@ -61,8 +60,10 @@ def train_language_model(
     """
     check_language_protocol(protocol)
     tune_allocator()
-    arguments = training_arguments(protocol, folder / CHECKPOINTS_NAME, seed=seed, precision=precision)
-    arguments.per_device_eval_batch_size = protocol.evaluation_batch_size
+    arguments = training_arguments(
+        protocol, folder / CHECKPOINTS_NAME, seed=seed, precision=precision,
+        per_device_eval_batch_size=protocol.evaluation_batch_size,
+    )  # fmt: skip
     steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
     with reporter.task("training", steps) as task:
         history = HistoryCallback(folder / HISTORY_NAME, task, read=history_by_head, tell=_tell)
@@ -76,8 +77,6 @@ def train_language_model(
             one_cycle=protocol.schedule == ONE_CYCLE,
             callbacks=[history, *early_stopping(protocol)],
         )
-        # Prints to standard output, which belongs to the command's own result.
-        trainer.remove_callback(PrinterCallback)
         resumed = train_or_resume(trainer, folder / CHECKPOINTS_NAME, protocol, reporter)
     record = _record(trainer.state, train, protocol, resumed=int(resumed))
     trainer.callback_handler.callbacks.clear()

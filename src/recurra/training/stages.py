@@ -12,7 +12,6 @@ import numpy as np
 from safetensors.torch import load_model
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_callback import PrinterCallback
 
 from recurra.core.errors import RunError
 from recurra.core.files import read_json
@@ -54,8 +53,6 @@ def train_stage(
     steps = -(-num_rows // batch) * int(arguments.num_train_epochs)
     with reporter.task(name, steps) as task:
         trainer = make_trainer(StageProgress(name, task))
-        # Prints to standard output, which belongs to the command's own result.
-        trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     trainer.callback_handler.callbacks.clear()
     del trainer

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
 
 from recurra.core.errors import RunError
 from recurra.core.files import storage_errors, write_text
@@ -82,6 +83,8 @@ class RecurraTrainer(Trainer):
         **arguments: Any,
     ) -> None:
         super().__init__(data_collator=collator, **arguments)
+        # It prints to standard output, which belongs to the command's own result.
+        self.remove_callback(PrinterCallback)
         self._data_seed = data_seed
         self._one_cycle = one_cycle
         self._epoch_started = time.perf_counter()
