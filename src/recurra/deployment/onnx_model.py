@@ -14,15 +14,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from recurra.deployment.onnx_graph import Array, Graph, Linear
+from recurra.deployment.onnx_exits import ExitWriter
+from recurra.deployment.onnx_graph import Array, Carried, Graph, Linear
+from recurra.deployment.onnx_layers import LayerWriter, Rows
+from recurra.deployment.onnx_names import INPUT_IDS, LOGITS, MASK, RECURRENCES
 from recurra.models.configuration import RecurraConfig
-
-RECURRENCES = "num_recurrences"
-INPUT_IDS = "input_ids"
-MASK = "attention_mask"
-LOGITS = "logits"
-# Added to the score of a key that must not be seen; its softmax is 0 in FP32.
-_HIDDEN = -1e30
 
 
 def build_classifier(
@@ -32,7 +28,8 @@ def build_classifier(
 
     Inputs: ``input_ids`` and ``attention_mask``, int64 ``(batch, tokens)``; for a model with several recurrences also
     ``num_recurrences``, int64 ``()``, which may be left out and is then that of the configuration. Output: ``logits``,
-    FP32 ``(batch, labels)``.
+    FP32 ``(batch, labels)``. A model with exits has the further inputs and outputs of
+    `recurra.deployment.onnx_exits`.
 
     Args:
         config: The model's.
@@ -41,214 +38,47 @@ def build_classifier(
         max_length: Most tokens of a row.
         metadata: Kept in the file.
     """
-    return _Writer(config, weights, linear, max_length).write(metadata)
+    graph = Graph()
+    layers = LayerWriter(graph, config, weights, linear, max_length)
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"]) for name in (INPUT_IDS, MASK)]
+    outputs = [helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, ["batch", config.num_labels])]
+    layers.positions(graph.op("Shape", INPUT_IDS, start=1, end=2))
+    layers.mask(MASK)
+    states = layers.embed(INPUT_IDS)
+    states = layers.stack(graph, states, "model.prelude", config.num_prelude_layers, narrow=False)
+    layers.rows = Rows(first=states, hidden=layers.rows.hidden)
+    if config.num_recurrences > 1:
+        inputs.append(helper.make_tensor_value_info(RECURRENCES, TensorProto.INT64, []))
+    if config.exits:
+        exits = ExitWriter(layers)
+        exits.write(states)
+        return graph.model([*inputs, *exits.inputs], [*outputs, *exits.outputs], metadata)
+    _read(layers, states)
+    return graph.model(inputs, outputs, metadata)
 
 
-class _Writer:
-    def __init__(self, config: RecurraConfig, weights: Mapping[str, Array], linear: Linear, max_length: int) -> None:
-        self.config, self.weights, self.linear = config, weights, linear
-        self.max_length = max_length
-        self.graph = Graph()
-        self.cosines = self.sines = self.hidden = self.first = ""
+def _read(layers: LayerWriter, states: str) -> None:
+    """All recurrences, the coda and the final head."""
+    graph, config = layers.graph, layers.config
+    leading, coda = config.pooling == "first", bool(config.num_coda_layers)
+    states = _core(layers, states, narrow=leading and not coda)
+    states = layers.stack(graph, states, "model.coda", config.num_coda_layers, narrow=leading)
+    states = layers.final_norm(graph, states)
+    if not leading:
+        layers.rows = Rows(layers.rows.first, layers.rows.hidden, layers.last_places(MASK))
+    graph.nodes.append(helper.make_node("Add", list(layers.head(graph, layers.pool(graph, states))), [LOGITS]))
 
-    def write(self, metadata: dict[str, str]) -> onnx.ModelProto:
-        """The whole model."""
-        config, graph = self.config, self.graph
-        ids, mask = INPUT_IDS, MASK
-        shape = ["batch", "tokens"]
-        inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in (ids, mask)]
-        self._positions(graph.op("Shape", ids, start=1, end=2))
-        self._mask(mask)
-        states = self._embed(ids)
-        leading = config.pooling == "first"
-        coda = bool(config.num_coda_layers)
-        states = self._stack(graph, states, "model.prelude", config.num_prelude_layers, narrow=False)
-        states = self._core(states, narrow=leading and not coda)
-        states = self._stack(graph, states, "model.coda", config.num_coda_layers, narrow=leading)
-        if config.final_norm:
-            states = self._norm(graph, states, "model.final_norm")
-        pooled = self._pool(states, mask)
-        weight, bias = self.weights["classifier.weight"], self.weights["classifier.bias"]
-        product = graph.op("MatMul", pooled, graph.weight("classifier.weight", weight.T))
-        graph.nodes.append(helper.make_node("Add", [product, graph.weight("classifier.bias", bias)], [LOGITS]))
-        if config.num_recurrences > 1:
-            inputs.append(helper.make_tensor_value_info(RECURRENCES, TensorProto.INT64, []))
-        outputs = [helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, ["batch", config.num_labels])]
-        return graph.model(inputs, outputs, metadata)
 
-    def _positions(self, tokens: str) -> None:
-        """Cosines and sines of the rotary embedding, ``(tokens, 1, head_dim / 2)``."""
-        half = self.config.head_dim // 2
-        rates = self.config.rope_theta ** (-np.arange(0, 2 * half, 2, dtype=np.float32) / self.config.head_dim)
-        angles = np.outer(np.arange(self.max_length, dtype=np.float32), rates.astype(np.float32))
-        found = []
-        for name, values in (("cosines", np.cos(angles)), ("sines", np.sin(angles))):
-            table = self.graph.weight(f"rotary.{name}", values.astype(np.float32)[:, None, :])
-            zero = self.graph.numbers(0)
-            found.append(self.graph.op("Slice", table, zero, tokens, zero))
-        self.cosines, self.sines = found
-
-    def _mask(self, mask: str) -> None:
-        """What is added to scores: ``(batch, 1, 1 or tokens, tokens)``."""
-        graph = self.graph
-        seen = graph.op("Unsqueeze", graph.op("Cast", mask, to=TensorProto.BOOL), graph.numbers(1, 2))
-        if self.config.causal:
-            length = graph.op("Squeeze", graph.op("Shape", mask, start=1, end=2))
-            places = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
-            rows, columns = (graph.op("Unsqueeze", places, graph.numbers(axis)) for axis in (1, 0))
-            # The diagonal stays open: a padded query without a key would be no number.
-            own = graph.op("Equal", rows, columns)
-            seen = graph.op("Or", graph.op("And", seen, graph.op("GreaterOrEqual", rows, columns)), own)
-        self.hidden = graph.op("Where", seen, graph.number(0.0), graph.number(_HIDDEN))
-
-    def _embed(self, ids: str) -> str:
-        graph, prefix = self.graph, "model.embeddings"
-        states = self.linear.embed(graph, ids, f"{prefix}.token", self.weights[f"{prefix}.token.weight"])
-        if self.config.token_embedding_size != self.config.hidden_size:
-            states = self._linear(graph, states, f"{prefix}.projection")
-        if self.config.type_vocab_size:
-            kind = graph.weight(f"{prefix}.token_type.0", self.weights[f"{prefix}.token_type.weight"][0])
-            states = graph.op("Add", states, kind)
-        return self._norm(graph, states, f"{prefix}.norm")
-
-    def _linear(self, graph: Graph, states: str, name: str) -> str:
-        return self.linear.apply(graph, states, name, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
-
-    def _norm(self, graph: Graph, states: str, name: str) -> str:
-        """RMSNorm, in the form that runtimes know and fuse."""
-        squares = graph.op("Pow", states, graph.number(2.0))
-        mean = graph.op("ReduceMean", squares, axes=[-1], keepdims=1)
-        root = graph.op("Sqrt", graph.op("Add", mean, graph.number(self.config.rms_norm_eps)))
-        weight = graph.weight(f"{name}.weight", self.weights[f"{name}.weight"])
-        return str(graph.op("Mul", graph.op("Div", states, root), weight))
-
-    def _stack(self, graph: Graph, states: str, prefix: str, layers: int, *, narrow: bool) -> str:
-        for index in range(layers):
-            last = index == layers - 1
-            states = self._layer(graph, states, f"{prefix}.layers.{index}", split=last, narrow=narrow and last)
-        return states
-
-    def _layer(self, graph: Graph, states: str, name: str, *, split: bool, narrow: bool) -> str:
-        """One layer; ``narrow`` gives its first position only, ``split`` keeps queries apart so that it can."""
-        normed = self._norm(graph, states, f"{name}.attention_norm")
-        attended = self._attention(graph, normed, f"{name}.attention", split=split, narrow=narrow)
-        states = graph.op("Add", graph.slice(states, 0, 1, 1) if narrow else states, attended)
-        inner = self._norm(graph, states, f"{name}.feed_forward_norm")
-        gate, up = self._gate_and_up(graph, inner, f"{name}.feed_forward")
-        gated = graph.op("Mul", graph.op("Mul", gate, graph.op("Sigmoid", gate)), up)
-        return str(graph.op("Add", states, self._linear(graph, gated, f"{name}.feed_forward.down_proj")))
-
-    def _gate_and_up(self, graph: Graph, states: str, name: str) -> tuple[str, str]:
-        """Two products: to cut the result of one in halves copies it, a sixth of the time of a batch."""
-        weights = np.split(self.weights[f"{name}.gate_up_proj.weight"], 2)
-        biases = np.split(self.weights[f"{name}.gate_up_proj.bias"], 2)
-        gate, up = (
-            self.linear.apply(graph, states, f"{name}.{part}_proj", weight, bias)
-            for part, weight, bias in zip(("gate", "up"), weights, biases, strict=True)
-        )
-        return gate, up
-
-    def _attention(self, graph: Graph, states: str, name: str, *, split: bool, narrow: bool) -> str:
-        config = self.config
-        heads, head_dim, width = config.num_attention_heads, config.head_dim, config.hidden_size
-        weight, bias = self._halves(f"{name}.qkv_proj")
-        cosines, sines, hidden = self.cosines, self.sines, self.hidden
-        if split:
-            asking = graph.slice(states, 0, 1, 1) if narrow else states
-            query = self.linear.apply(graph, asking, f"{name}.q_proj", weight[:width], bias[:width])
-            pair = self.linear.apply(graph, states, f"{name}.kv_proj", weight[width:], bias[width:])
-            query = self._heads(graph, query, heads)
-            key, value = graph.op("Split", self._heads(graph, pair, 2 * heads), axis=2, outputs=2)
-            if narrow:
-                cosines, sines = (graph.slice(table, 0, 1, 0) for table in (cosines, sines))
-                hidden = graph.slice(hidden, 0, 1, 2)
-            query, key = self._turn(graph, query, cosines, sines), self._turn(graph, key, self.cosines, self.sines)
-        else:
-            states = self.linear.apply(graph, states, f"{name}.qkv_proj", weight, bias)
-            rows = self._heads(graph, states, 3 * heads)
-            pair, value = graph.op("Split", rows, graph.numbers(2 * heads, heads), axis=2, outputs=2)
-            query, key = graph.op("Split", self._turn(graph, pair, cosines, sines), axis=2, outputs=2)
-        query, value = (graph.op("Transpose", part, perm=[0, 2, 1, 3]) for part in (query, value))
-        scores = graph.op("MatMul", query, graph.op("Transpose", key, perm=[0, 2, 3, 1]))
-        shares = graph.op("Softmax", graph.op("Add", scores, hidden), axis=-1)
-        attended = graph.op("Transpose", graph.op("MatMul", shares, value), perm=[0, 2, 1, 3])
-        flat = graph.op("Reshape", attended, graph.numbers(0, 0, heads * head_dim))
-        return self._linear(graph, flat, f"{name}.out_proj")
-
-    def _halves(self, name: str) -> tuple[Array, Array]:
-        """Weight and bias of queries, keys and values, so turned that a rotary pair is ``(i, i + head_dim / 2)``.
-
-        Queries and keys are reordered alike, which changes no score; the scale of scores is in the queries.
-        """
-        config = self.config
-        order = np.concatenate([np.arange(0, config.head_dim, 2), np.arange(1, config.head_dim, 2)])
-        turned = []
-        for values in (self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]):
-            parts = values.reshape(3, config.num_attention_heads, config.head_dim, -1)
-            parts = np.concatenate([parts[:2][:, :, order], parts[2:]])
-            parts[0] *= np.float32(config.head_dim**-0.5)
-            turned.append(parts.reshape(values.shape))
-        return turned[0], turned[1]
-
-    def _heads(self, graph: Graph, states: str, heads: int) -> str:
-        return str(graph.op("Reshape", states, graph.numbers(0, 0, heads, self.config.head_dim)))
-
-    @staticmethod
-    def _turn(graph: Graph, states: str, cosines: str, sines: str) -> str:
-        """Rotary embedding of ``(batch, tokens, heads, head_dim)`` by halves."""
-        one, two = graph.op("Split", states, axis=-1, outputs=2)
-        left = graph.op("Sub", graph.op("Mul", one, cosines), graph.op("Mul", two, sines))
-        right = graph.op("Add", graph.op("Mul", two, cosines), graph.op("Mul", one, sines))
-        return str(graph.op("Concat", left, right, axis=-1))
-
-    def _core(self, states: str, *, narrow: bool) -> str:
-        """The recurrence. The last one stands behind the loop if it computes the first position only."""
-        graph, layers = self.graph, self.config.num_recurrences
-        self.first = states
-        if layers == 1:
-            return self._recurrence(graph, states, graph.constant(0, np.int64), narrow=narrow)
-        trips = graph.weight(RECURRENCES, np.asarray(layers, dtype=np.int64))
-        last = graph.op("Sub", trips, graph.constant(1, np.int64))
-        body = Graph(graph)
-        iteration, inner = graph.name("iteration"), graph.name("states")
-        result = self._recurrence(body, inner, iteration, narrow=False)
-        states = graph.loop(last if narrow else trips, states, body, iteration=iteration, inner=inner, result=result)
-        return self._recurrence(graph, states, last, narrow=True) if narrow else states
-
-    def _recurrence(self, graph: Graph, states: str, index: str, *, narrow: bool) -> str:
-        config, prefix = self.config, "model.core"
-        inputs = states
-        if config.input_injection == "concat":
-            inputs = self._linear(graph, graph.op("Concat", states, self.first, axis=-1), f"{prefix}.adapter")
-        elif config.input_injection == "add":
-            later = graph.op("Cast", graph.op("Greater", index, graph.constant(0, np.int64)), to=TensorProto.FLOAT)
-            inputs = graph.op("Add", states, graph.op("Mul", self.first, later))
-        if config.recurrence_embedding:
-            name = f"{prefix}.recurrence_embedding.weight"
-            inputs = graph.op("Add", inputs, graph.op("Gather", graph.weight(name, self.weights[name]), index, axis=0))
-        updated = self._stack(graph, inputs, f"{prefix}.block", config.num_core_layers, narrow=narrow)
-        carried = graph.slice(states, 0, 1, 1) if narrow else states
-        if config.learned_residual_scale:
-            name = f"{prefix}.residual_scale"
-            scale = graph.weight(name, self.weights[name])
-        elif config.residual_scale == 0:
-            return updated
-        else:
-            scale = graph.number(config.residual_scale)
-        return str(graph.op("Add", updated, graph.op("Mul", carried, scale)))
-
-    def _pool(self, states: str, mask: str) -> str:
-        """States ``(batch, hidden)`` at the position that is read."""
-        graph = self.graph
-        if self.config.pooling == "first":
-            return str(graph.op("Squeeze", graph.slice(states, 0, 1, 1), graph.numbers(1)))
-        length = graph.op("Squeeze", graph.op("Shape", mask, start=1, end=2))
-        places = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
-        real = graph.op("Cast", graph.op("Cast", mask, to=TensorProto.BOOL), to=TensorProto.INT64)
-        last = graph.op("ArgMax", graph.op("Mul", real, places), axis=1, keepdims=1)
-        where = graph.op("Unsqueeze", last, graph.numbers(2))
-        size = graph.op(
-            "Concat", graph.op("Shape", where, start=0, end=2), graph.numbers(self.config.hidden_size), axis=0
-        )
-        found = graph.op("GatherElements", states, graph.op("Expand", where, size), axis=1)
-        return str(graph.op("Squeeze", found, graph.numbers(1)))
+def _core(layers: LayerWriter, states: str, *, narrow: bool) -> str:
+    """The recurrence. The last one stands behind the loop if it computes the first position only."""
+    graph, recurrences = layers.graph, layers.config.num_recurrences
+    if recurrences == 1:
+        return layers.recurrence(graph, states, graph.constant(0, np.int64), narrow=narrow)
+    trips = graph.weight(RECURRENCES, np.asarray(recurrences, dtype=np.int64))
+    last = graph.op("Sub", trips, graph.constant(1, np.int64))
+    body = Graph(graph)
+    iteration, inner = graph.name("iteration"), graph.name("states")
+    result = layers.recurrence(body, inner, iteration, narrow=False)
+    carried = [Carried(states, inner, result)]
+    (states,) = graph.loop(last if narrow else trips, carried, body, iteration=iteration)
+    return layers.recurrence(graph, states, last, narrow=True) if narrow else states
