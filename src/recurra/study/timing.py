@@ -1,4 +1,7 @@
-"""Times all models and exports of a study side by side: ``python -m recurra.study.timing OUTPUT MACHINE``."""
+"""Times all models and exports of a study side by side, and measures what exports take of memory.
+
+``python -m recurra.study.timing OUTPUT MACHINE``.
+"""
 
 from __future__ import annotations
 
@@ -61,14 +64,18 @@ def main(arguments: list[str], names: dict[str, list[str]]) -> int:
     for item in _named(output, names):
         by_data[item.record.data.fingerprint].append(item)
     timed: dict[str, dict[str, LatencyRecord]] = {}
+    memory: dict[str, float] = {}
     for members in by_data.values():
-        timed |= _time_data(members, machine, threads)
+        texts = _texts(members[0], machine)
+        timed |= _time_data(members, texts, threads)
+        memory |= _memory_of(members, texts, threads)
     environment = environment_record(threads=threads, precision="mixed")
     values = {"environment": environment.model_dump(mode="json")}
     for kind in ("runs", "exports"):
         values[kind] = {
             name: {key: latency.model_dump(mode="json") for key, latency in timed[name].items()} for name in names[kind]
         }
+    values["memory_mib"] = memory
     write_json(output / LATENCY_NAME, values)
     return 0
 
@@ -87,21 +94,39 @@ def _shape(record: RunRecord) -> tuple[Any, ...]:
     return (record.model.preset, str(record.config.get("model_overrides")), record.environment.precision)
 
 
-def _time_data(members: list[Timed], machine: Machine, threads: int) -> dict[str, dict[str, LatencyRecord]]:
+def _texts(item: Timed, machine: Machine) -> list[str]:
+    """Rows of the last reported split of a run's data."""
     from recurra.data.configuration import DataConfig
     from recurra.data.corpora import load_dataset
+
+    dataset = load_dataset(DataConfig.parse(item.record.config["data"]), machine.data_root)
+    texts = list(dataset.splits[dataset.reported_splits[-1]].texts)
+    return texts[:: max(1, len(texts) // MOST_SAMPLES)]
+
+
+def _representatives(members: list[Timed]) -> dict[tuple[Any, ...], Timed]:
+    found: dict[tuple[Any, ...], Timed] = {}
+    for item in members:
+        found.setdefault(item.shape, item)
+    return found
+
+
+def _memory_of(members: list[Timed], texts: list[str], threads: int) -> dict[str, float]:
+    """Peak memory of each export, one after the other; what stands for it is as in timing."""
+    from recurra.study.footprint import measure_footprint
+
+    exports = [item for item in members if "/" in item.name]
+    found = {shape: measure_footprint(item.folder, texts, threads) for shape, item in _representatives(exports).items()}
+    return {item.name: found[item.shape] for item in exports}
+
+
+def _time_data(members: list[Timed], texts: list[str], threads: int) -> dict[str, dict[str, LatencyRecord]]:
     from recurra.deployment.classifier import Classifier
     from recurra.evaluation.latency import measure_side_by_side, synchroniser
     from recurra.models.inference import default_device
     from recurra.study.run import latency_batches
 
-    dataset = load_dataset(DataConfig.parse(members[0].record.config["data"]), machine.data_root)
-    texts = dataset.splits[dataset.reported_splits[-1]].texts
-    step = max(1, len(texts) // MOST_SAMPLES)
-    texts = texts[::step]
-    representatives: dict[tuple[Any, ...], Timed] = {}
-    for item in members:
-        representatives.setdefault(item.shape, item)
+    representatives = _representatives(members)
     device = str(default_device())
     calls: dict[str, Callable[[Any], Any]] = {}
     precision: dict[str, str] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from recurra.core.record import LatencyRecord, MetricsRecord
 from recurra.evaluation.significance import mean_interval
@@ -14,7 +14,7 @@ from recurra.study.questions import PublishedReference
 from recurra.study.report.estimates import accuracy_estimate
 from recurra.study.report.export_line import ExportLine, PublishedExport
 from recurra.study.report.grouping import TableRuns
-from recurra.study.report.runs import LoadedRun
+from recurra.study.report.runs import LoadedRun, MeasuredExports
 
 MIB = 2**20
 # Narrower beside wider, in the order in which a reader asks for them.
@@ -24,7 +24,7 @@ _ORDER = ("fp32", "bf16", "fp16", "int8")
 def export_lines(
     table: TableRuns,
     exports: Sequence[ExportRecord],
-    measured: Mapping[str, Mapping[str, LatencyRecord]],
+    measured: MeasuredExports,
     references: Sequence[PublishedReference] | None,
 ) -> list[ExportLine]:
     """Summarises the exports of each model over its seeds, models in the table's order.
@@ -32,7 +32,7 @@ def export_lines(
     Args:
         table: The runs of the table.
         exports: Every export record of the study; those of other runs, or of runs since trained anew, are left out.
-        measured: Latencies by ``RUN/EXPORT`` and batch.
+        measured: Their latencies and memory.
         references: Published tables that the study names.
     """
     by_run: dict[str, list[ExportRecord]] = defaultdict(list)
@@ -54,7 +54,7 @@ def _line(
     label: str,
     table: TableRuns,
     members: Sequence[tuple[LoadedRun, ExportRecord]],
-    measured: Mapping[str, Mapping[str, LatencyRecord]],
+    measured: MeasuredExports,
     references: Sequence[PublishedReference] | None,
 ) -> ExportLine:
     records = [record for _, record in members]
@@ -80,8 +80,11 @@ def _line(
         only_reference=sum(split.only_reference for split in splits),
         rows=rows,
         largest_logit_difference=max(record.check.largest_logit_difference for record in records),
-        median_ms=_times(members, measured, "median_ms"),
-        p90_ms=_times(members, measured, "p90_ms"),
+        median_ms=_times(members, measured, lambda timing: timing.median_ms),
+        p90_ms=_times(members, measured, lambda timing: timing.p90_ms),
+        p99_ms=_times(members, measured, lambda timing: timing.p99_ms),
+        texts_per_s=_times(members, measured, lambda timing: 1000 / timing.mean_ms),
+        memory_mib=max(filter(None, map(measured.memory_mib.get, map(_key, records))), default=None),
         published=_published(first, members[0][0], [split.metrics for split in splits], references),
     )
 
@@ -99,15 +102,22 @@ def _half(values: Sequence[float]) -> float | None:
     return 0.0 if low is None else float(mean - low)
 
 
+def _key(record: ExportRecord) -> str:
+    return f"{record.run_id}/{record.format}-{record.precision}"
+
+
 def _times(
     members: Sequence[tuple[LoadedRun, ExportRecord]],
-    measured: Mapping[str, Mapping[str, LatencyRecord]],
-    field: str,
+    measured: MeasuredExports,
+    read: Callable[[LatencyRecord], float | None],
 ) -> dict[str, float]:
+    """Median over seeds of one figure, by batch size; batches without it are left out."""
     by_batch: dict[int, list[float]] = defaultdict(list)
     for _, record in members:
-        for timing in measured.get(f"{record.run_id}/{record.format}-{record.precision}", {}).values():
-            by_batch[timing.batch_size].append(float(getattr(timing, field)))
+        for timing in measured.latency.get(_key(record), {}).values():
+            value = read(timing)
+            if value is not None:
+                by_batch[timing.batch_size].append(value)
     return {str(batch): statistics.median(values) for batch, values in sorted(by_batch.items())}
 
 
