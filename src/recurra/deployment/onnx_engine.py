@@ -19,6 +19,8 @@ from recurra.deployment.rows import TOKENS_A_ROW, budget_batches, padded_ids
 MODEL_NAME = "model.onnx"
 TOKENIZER_NAME = "tokenizer.json"
 _ERRORS_ONLY = 3
+# 1.22 to 1.24 gave logits of thousands for small int8 products on a processor with AMX; the operator set needs 1.23.
+OLDEST_RUNTIME = (1, 25)
 
 
 class OnnxEngine:
@@ -95,12 +97,18 @@ def require_onnxruntime() -> Any:
     """Returns the package.
 
     Raises:
-        UnavailableError: If it is not installed.
+        UnavailableError: If it is not installed, or is one that computes wrongly.
     """
     try:
         import onnxruntime
     except ImportError as error:
         raise UnavailableError("ONNX Runtime is not installed; pip install 'recurra[onnx]'") from error
+    if tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]) < OLDEST_RUNTIME:
+        raise UnavailableError(
+            f"ONNX Runtime {onnxruntime.__version__} is installed, which lacks operators of an export and multiplies int8 "
+            f"wrongly on some processors; at least {'.'.join(map(str, OLDEST_RUNTIME))} is needed: "
+            "pip install --upgrade 'recurra[onnx]'"
+        )
     return onnxruntime
 
 
