@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -69,33 +70,74 @@ class Graph:
         parts = (self.numbers(start), self.numbers(end), self.numbers(axis))
         return str(self.op("Slice", value, *parts))
 
-    def loop(self, trips: str, state: str, body: Graph, *, iteration: str, inner: str, result: str) -> str:
-        """Adds a loop that carries one state.
+    def loop(
+        self,
+        trips: str,
+        carried: Sequence[Carried],
+        body: Graph,
+        *,
+        iteration: str,
+        begins: str = "",
+        goes_on: str = "",
+    ) -> list[str]:
+        """Adds a loop; returns the names of what it carried, after it.
 
         Args:
-            trips: Number of iterations, a whole number ``()``.
-            state: The state before the first.
+            trips: Most iterations, a whole number ``()``.
+            carried: What it carries; shapes may change on the way.
             body: The nodes of one iteration.
             iteration: Name by which the body knows the iteration's number.
-            inner: Name by which the body knows the state.
-            result: The state that the body computes.
+            begins: Whether there is a first one; none means always.
+            goes_on: What the body computes to say whether another one follows; none means always.
         """
-        going, goes_on = self._name("going"), self._name("goes_on")
-        body.nodes.append(helper.make_node("Identity", [going], [goes_on]))
+        going = self._name("going")
+        if not goes_on:
+            goes_on = self._name("goes_on")
+            body.nodes.append(helper.make_node("Identity", [going], [goes_on]))
         graph = helper.make_graph(
             body.nodes,
             "recurrence",
             [
                 helper.make_tensor_value_info(iteration, TensorProto.INT64, []),
                 helper.make_tensor_value_info(going, TensorProto.BOOL, []),
-                helper.make_tensor_value_info(inner, TensorProto.FLOAT, None),
+                *(helper.make_tensor_value_info(part.inner, part.kind, None) for part in carried),
             ],
             [
                 helper.make_tensor_value_info(goes_on, TensorProto.BOOL, []),
-                helper.make_tensor_value_info(result, TensorProto.FLOAT, None),
+                *(helper.make_tensor_value_info(part.result, part.kind, None) for part in carried),
             ],
         )
-        return str(self.op("Loop", trips, "", state, body=graph))
+        found = self.op("Loop", trips, begins, *(part.before for part in carried), body=graph, outputs=len(carried))
+        return found if isinstance(found, list) else [found]
+
+    def choose(self, condition: str, then: Branch, otherwise: Branch, names: Sequence[str] | None = None) -> list[str]:
+        """Adds a choice between two branches, of which one is computed; returns the names of its results.
+
+        Args:
+            condition: A truth value ``()``.
+            then: What is computed if it holds.
+            otherwise: What is computed if not; its results are of the same kinds.
+            names: Of the results; none gives them names.
+        """
+        chosen = list(names or (self._name("If") for _ in then.results))
+        branches = {
+            which: helper.make_graph(
+                branch.graph.nodes,
+                which,
+                [],
+                [helper.make_tensor_value_info(name, kind, None) for name, kind in branch.results],
+            )
+            for which, branch in (("then_branch", then), ("else_branch", otherwise))
+        }
+        self.nodes.append(helper.make_node("If", [condition], chosen, **branches))
+        return chosen
+
+    def rename(self, value: str, name: str) -> None:
+        """Gives a node's output that nothing reads the name of an output of the graph."""
+        for node in self.nodes:
+            for place, output in enumerate(node.output):
+                if output == value:
+                    node.output[place] = name
 
     def name(self, kind: str) -> str:
         """A name that nothing else has."""
@@ -125,6 +167,31 @@ class Graph:
     def _name(self, kind: str) -> str:
         self._top._names += 1
         return f"{kind}_{self._top._names}"
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A value that a loop carries from one iteration to the next.
+
+    Attributes:
+        before: The value before the first.
+        inner: Name by which the body knows it.
+        result: What the body makes of it.
+        kind: Type of its elements.
+    """
+
+    before: str
+    inner: str
+    result: str
+    kind: int = TensorProto.FLOAT
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One side of a choice: its nodes, and which of their values are its results, with the types of their elements."""
+
+    graph: Graph
+    results: Sequence[tuple[str, int]]
 
 
 class Linear(ABC):
