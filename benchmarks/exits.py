@@ -19,7 +19,7 @@ from transformers import GPT2LMHeadModel
 from benchmarks import language_models
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
-from recurra.models.exits import ConfidenceRule
+from recurra.models.exit_rules import ConfidenceRule
 from recurra.study.language_exits import PROMPT_TOKENS, LanguageSubject
 
 BOUND, BATCH, TARGET = 0.01, 8, 1.5

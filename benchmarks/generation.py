@@ -18,7 +18,7 @@ from benchmarks import language_models
 from benchmarks.lockstep import Job
 from benchmarks.measures import Measure, Setting
 from recurra.models.cache import growth_bytes_per_token
-from recurra.models.exits import ExitRule
+from recurra.models.exit_rules import ExitRule
 from recurra.models.presets import preset
 
 PRESET, QUICK_PRESET = "crt-small", "crt-tiny"
@@ -35,10 +35,13 @@ class HalfLeave(ExitRule):
 
     dice: torch.Generator
 
-    def leaves(self, logits: Tensor, recurrence: int, counted: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def bound(self, recurrence: int) -> float:  # noqa: ARG002 - a rule's
+        """The share that leaves."""
+        return LEAVING
+
+    def decides(self, values: Tensor, recurrence: int) -> Tensor:
         """Tosses."""
-        logits.amax(-1)
-        return torch.rand(len(logits), generator=self.dice) < LEAVING
+        return torch.rand(len(values), generator=self.dice) < self.bound(recurrence)
 
     def describe(self) -> str:
         """Says it."""

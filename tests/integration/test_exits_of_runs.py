@@ -16,7 +16,7 @@ from language_runs import PROTOCOL, TEXT_KEYS, TINY_KEYS, write_text
 from recurra.cli.main import main
 from recurra.data.cleaning import clean_text
 from recurra.deployment.classifier import Classifier
-from recurra.models.exits import ConfidenceRule
+from recurra.models.exit_rules import ConfidenceRule
 from recurra.models.loading import load_classifier_model
 from reviews import review_rows, train_linear, train_tiny
 
@@ -138,7 +138,7 @@ def test_predict_refuses_exits_that_are_not_there(runs: Path, capsys: pytest.Cap
     for folder, extra, line in (
         ("exits/tiny", ("--exit", 5), "no head stands after recurrence 5; allowed for this model: 1, 2"),
         ("plain/tiny", ("--exit-rule", "confidence"), "this model was trained without"),
-        ("linear", ("--exit", 1), "an exit rule needs a Transformer that torch computes"),
+        ("linear", ("--exit", 1), "an exit rule needs a Transformer; this model has no recurrences"),
         ("exits/tiny", ("--exit", 1, "--input", runs), "an exit rule is for texts and single files"),
         ("exits/tiny", ("--threshold", 0.5), "a threshold is for rule 'confidence' or 'entropy'"),
     ):

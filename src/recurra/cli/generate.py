@@ -65,7 +65,7 @@ def generate(
     from recurra.deployment.generation import GenerationSettings, Generator
     from recurra.deployment.language_model import LanguageModel
     from recurra.deployment.prediction import source_chunks
-    from recurra.models.exits import make_rule
+    from recurra.models.exit_rules import make_rule
     from recurra.models.quiet import quieten_libraries
 
     settings = GenerationSettings(

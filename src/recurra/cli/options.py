@@ -30,8 +30,10 @@ RunPrecision = Annotated[
         help="Precision to compute in: fp32, bf16, fp16 (accelerator). Default: the run's, or that of an export.",
     ),
 ]
-ExitRuleName = Annotated[
-    str | None, typer.Option("--exit-rule", help="Stop early: confidence (the papers' schedule), entropy, or fixed.")
+_STOP_EARLY = "Stop early: confidence (the papers' schedule), entropy, or fixed"
+ExitRuleName = Annotated[str | None, typer.Option("--exit-rule", help=f"{_STOP_EARLY}.")]
+ExportExitRuleName = Annotated[
+    str | None, typer.Option("--exit-rule", help=f"{_STOP_EARLY}; calibrated takes the rule that an export carries.")
 ]
 ExitThreshold = Annotated[
     float | None, typer.Option("--threshold", help="Of the exit rule: a probability, or an entropy in nats.")

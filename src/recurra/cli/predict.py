@@ -52,7 +52,7 @@ def predict(
     workers: Annotated[int, typer.Option(min=0, help="Ray: most workers at a time; 0 takes all cores.")] = 0,
     worker_cpus: Annotated[float, typer.Option("--worker-cpus", min=0.1, help="Ray: cores of a worker.")] = 1.0,
     retries: Annotated[int, typer.Option(min=0, help="Ray: how often a file is begun again after a worker died.")] = 3,
-    exit_rule: options.ExitRuleName = None,
+    exit_rule: options.ExportExitRuleName = None,
     threshold: options.ExitThreshold = None,
     exit_after: options.ExitAfter = None,
     as_json: options.Json = False,
@@ -88,13 +88,17 @@ def predict(
     tune_allocator()
     rule = None
     if early:
-        from recurra.models.exits import make_rule
+        from recurra.models.exit_rules import CALIBRATED, RULES, make_rule
 
-        rule = make_rule(exit_rule, threshold=threshold, after=exit_after)
+        if exit_rule != CALIBRATED:
+            rule = make_rule(exit_rule, threshold=threshold, after=exit_after, known=(*RULES, CALIBRATED))
+        elif (threshold, exit_after) != (None, None):
+            raise ConfigurationError(f"'{CALIBRATED}' has its own threshold; leave --threshold and --exit out")
         # What is left of a batch has any size, and on a CPU half precision compiles a kernel for each.
-        precision = precision or "fp32"
+        if precision is None and needs_torch(run):
+            precision = "fp32"
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
-    if rule is not None:
+    if early:
         classifier.stop_early(rule)
     reporter = Reporter(quiet=quiet)
     rest = chunks if first is None else itertools.chain([first], chunks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -12,30 +11,23 @@ import numpy.typing as npt
 from recurra.core.errors import CheckpointError, ConfigurationError, DataError
 from recurra.core.record import RECORD_NAME, read_record
 from recurra.data.cleaning import clean_texts
+from recurra.deployment.calibration import CalibrationRecord
 from recurra.deployment.computation import Computation
-from recurra.deployment.manifest import ExportManifest, is_export, read_export
-
-if TYPE_CHECKING:
-    from recurra.models.exits import ExitRule
+from recurra.deployment.depth import (
+    Classified,
+    DeepEngine,
+    Depth,
+    Trace,
+    nobody,
+    nothing_heard,
+    softmax,
+    trace_of,
+)
+from recurra.deployment.engine import Engine, load_engine, load_export_engine
+from recurra.deployment.manifest import is_export, read_export
+from recurra.models.exit_rules import ExitRule
 
 DEFAULT_BATCH_SIZE = 64
-
-
-class Engine(Protocol):
-    """What computes logits from cleaned texts."""
-
-    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
-        """Returns ``(texts, labels)``."""
-        ...
-
-
-@runtime_checkable
-class ExitingEngine(Protocol):
-    """An engine from whose batches texts can leave early."""
-
-    def stop_early(self, rule: ExitRule) -> None:
-        """Sets the rule."""
-        ...
 
 
 class Classifier:
@@ -49,6 +41,7 @@ class Classifier:
         label_names: Name of each class.
         batch_size: Texts of 32 tokens a batch: more of shorter texts, fewer of longer ones.
         computation: Precision of the stored weights and of the computation, engine and device, where they are known.
+        calibration: The exit rule that was chosen for the model as it is stored, where it was.
     """
 
     def __init__(
@@ -58,8 +51,11 @@ class Classifier:
         *,
         batch_size: int = DEFAULT_BATCH_SIZE,
         computation: Computation | None = None,
+        calibration: CalibrationRecord | None = None,
     ) -> None:
         self.engine = engine
+        self.calibration = calibration
+        self._rule: ExitRule | None = None
         self.computation = computation
         self.classes_: npt.NDArray[np.str_] = np.array(list(label_names), dtype=str)
         self.batch_size = batch_size
@@ -102,7 +98,13 @@ class Classifier:
         """
         manifest = read_export(folder)
         engine = load_export_engine(Path(folder), manifest, precision=precision, threads=threads)
-        return cls(engine, manifest.label_names, batch_size=batch_size, computation=engine.computation)
+        return cls(
+            engine,
+            manifest.label_names,
+            batch_size=batch_size,
+            computation=engine.computation,
+            calibration=manifest.exits,
+        )
 
     @classmethod
     def from_run(
@@ -134,21 +136,75 @@ class Classifier:
         )
         return cls(engine, record.data.label_names, batch_size=batch_size, computation=engine.computation)
 
-    def stop_early(self, rule: ExitRule) -> None:
-        """Lets texts leave at the model's exits from now on, as ``recurra exits`` chose.
+    @property
+    def depth(self) -> Depth | None:
+        """Where the model can be heard; none for one without recurrences, such as the linear control."""
+        return self.engine.depth if isinstance(self.engine, DeepEngine) else None
 
-        Compute in FP32 on a CPU: what is left of a batch has another size each time, and half precision compiles a
-        kernel for every size.
+    @property
+    def calibrated_rule(self) -> ExitRule | None:
+        """The exit rule that the export carries, if it does."""
+        return None if self.calibration is None else self.calibration.exit_rule
+
+    def stop_early(self, rule: ExitRule | None = None) -> None:
+        """Lets texts leave at the model's exits from now on.
+
+        With torch, compute in FP32 on a CPU: what is left of a batch has another size each time, and half precision
+        compiles a kernel for every size.
+
+        Args:
+            rule: When a text leaves; none takes the rule that the export was calibrated to (``recurra export``).
 
         Raises:
-            ConfigurationError: If the model has no such exit, or is not a Transformer that torch computes.
+            ConfigurationError: If the model has no such exit, is no Transformer, or no rule is given and the model
+                carries none.
         """
-        engine = self.engine
-        if not isinstance(engine, ExitingEngine):
-            raise ConfigurationError(
-                "an exit rule needs a Transformer that torch computes; give a run or an export in safetensors"
-            )
-        engine.stop_early(rule)
+        rule = self._calibrated() if rule is None else rule
+        depth = self._deep("an exit rule").depth
+        rule.check(depth, depth.labels)
+        self._rule = rule
+
+    def trace(self, texts: Sequence[str]) -> Trace:
+        """Returns what the model thinks of texts after each recurrence, and where they would stop.
+
+        The rule is that of `stop_early`, else the calibrated one. Nobody leaves for it: all recurrences are computed.
+
+        Raises:
+            ConfigurationError: If the model has no recurrences, as the linear control.
+            TypeError: As `logits` does.
+            DataError: As `logits` does.
+        """
+        found = self.classify(texts, rule=self._rule or self.calibrated_rule, trace=True).trace
+        assert found is not None
+        return found
+
+    def classify(self, texts: Sequence[str], *, rule: ExitRule | None = None, trace: bool = False) -> Classified:
+        """Returns probabilities, and how the model came to them.
+
+        Args:
+            texts: Texts as they come.
+            rule: When a text leaves, whatever `stop_early` said; none goes all the way.
+            trace: Whether to say what was thought after each recurrence. All are computed then, and a text that would
+                have left has the label that it would have left with.
+
+        Raises:
+            ConfigurationError: If the model has no such exit, or no recurrences.
+            TypeError: As `logits` does.
+            DataError: As `logits` does.
+        """
+        if rule is None and not trace:
+            return Classified(softmax(self._compute(texts, None)))
+        engine = self._deep("an exit rule" if rule else "a trace")
+        depth = engine.depth
+        if rule is not None:
+            rule.check(depth, depth.labels)
+        cleaned = clean_texts(self._checked(texts))
+        if not trace:
+            assert rule is not None
+            early = engine.leave_early(cleaned, self.batch_size, rule) if cleaned else nobody(depth)
+            return Classified(softmax(early.logits), early.exited_after)
+        heard = engine.logits_by_recurrence(cleaned, self.batch_size) if cleaned else nothing_heard(depth)
+        return trace_of(depth, heard, rule)
 
     def logits(self, texts: Sequence[str], *, clean: bool = True) -> npt.NDArray[np.float32]:
         """Returns scores ``(texts, labels)`` whose softmax is the probability.
@@ -161,12 +217,7 @@ class Classifier:
             TypeError: If it is one string, or holds something else than strings.
             DataError: If a text holds a lone surrogate, which is no character.
         """
-        if isinstance(texts, str):
-            raise TypeError("texts is one string; give a list of texts")
-        if not len(texts):
-            return np.empty((0, len(self.classes_)), dtype=np.float32)
-        _check_texts(texts)
-        return self.engine.logits(clean_texts(texts) if clean else texts, self.batch_size)
+        return self._compute(texts, self._rule, clean=clean)
 
     def predict_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
         """Returns probabilities ``(texts, labels)``."""
@@ -175,6 +226,40 @@ class Classifier:
     def predict(self, texts: Sequence[str]) -> npt.NDArray[np.str_]:
         """Returns the name of the most probable label of each text, ``(texts,)``."""
         return self.classes_[self.logits(texts).argmax(axis=1)]
+
+    def _compute(self, texts: Sequence[str], rule: ExitRule | None, *, clean: bool = True) -> npt.NDArray[np.float32]:
+        if not len(self._checked(texts)):
+            return np.empty((0, len(self.classes_)), dtype=np.float32)
+        cleaned = clean_texts(texts) if clean else texts
+        if rule is None:
+            return self.engine.logits(cleaned, self.batch_size)
+        return self._deep("an exit rule").leave_early(cleaned, self.batch_size, rule).logits
+
+    def _deep(self, what: str) -> DeepEngine:
+        if not isinstance(self.engine, DeepEngine):
+            raise ConfigurationError(f"{what} needs a Transformer; this model has no recurrences to stop after")
+        return self.engine
+
+    def _calibrated(self) -> ExitRule:
+        if self.calibration is None:
+            raise ConfigurationError(
+                "no exit rule is given and this model carries none; export a run that was trained with exits, "
+                "or name a rule"
+            )
+        rule = self.calibrated_rule
+        if rule is None:
+            raise ConfigurationError(
+                f"no threshold kept {self.calibration.asked:.4g} of the labels when this export was calibrated, so it "
+                "carries no exit rule; export with a lower --agreement, or name a rule"
+            )
+        return rule
+
+    @staticmethod
+    def _checked(texts: Sequence[str]) -> Sequence[str]:
+        if isinstance(texts, str):
+            raise TypeError("texts is one string; give a list of texts")
+        _check_texts(texts)
+        return texts
 
     def stream(self, chunks: Iterable[Sequence[str]]) -> Iterator[npt.NDArray[np.float64]]:
         """Yields the probabilities of each chunk of texts; holds one chunk at a time."""
@@ -197,62 +282,3 @@ def _check_texts(texts: Sequence[str]) -> None:
                 f"text {number:,} of {len(texts):,} holds the lone surrogate {found} {place}, which is no character: "
                 "it was not UTF-8 where it came from; save it as UTF-8"
             ) from None
-
-
-def softmax(logits: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
-    """Returns probabilities over the last axis."""
-    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    return shifted / shifted.sum(axis=-1, keepdims=True)
-
-
-class LoadedEngine(Engine, Protocol):
-    """An engine that was read from disk and says how it computes.
-
-    Attributes:
-        computation: Precision of the stored weights and of the computation, engine and device.
-    """
-
-    computation: Computation
-
-
-def load_engine(
-    folder: Path, *, kind: str, max_length: int, precision: str | None = None, preferred: str | None = None
-) -> LoadedEngine:
-    """Reads the model folder of a run or of an export in safetensors.
-
-    Args:
-        folder: The model folder.
-        kind: ``transformer`` or ``linear``.
-        max_length: Tokens after which a text is cut.
-        precision: Precision to compute in, if the user asks for one.
-        preferred: Precision to compute in otherwise, where the device is good at it; none takes that of the weights.
-
-    Raises:
-        CheckpointError: If it is not whole, or not ours.
-        ConfigurationError: If ``precision`` is unknown, or FP16 on a CPU.
-    """
-    if kind == "linear":
-        from recurra.deployment.engines import LinearEngine
-
-        return LinearEngine.load(folder)
-    from recurra.deployment.engines import TransformerEngine
-
-    return TransformerEngine.load(folder, precision=precision, preferred=preferred, max_length=max_length)
-
-
-def load_export_engine(
-    folder: Path, manifest: ExportManifest, *, precision: str | None = None, threads: int = 0
-) -> LoadedEngine:
-    """Reads the model of an export whose files are those of its manifest."""
-    if manifest.format == "onnx":
-        from recurra.deployment.onnx_engine import OnnxEngine
-
-        return OnnxEngine.load(
-            folder,
-            precision=manifest.precision,
-            max_length=manifest.max_length,
-            pad_token_id=manifest.pad_token_id,
-            requested=precision,
-            threads=threads,
-        )
-    return load_engine(folder, kind="transformer", precision=precision, max_length=manifest.max_length)

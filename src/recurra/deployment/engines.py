@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from recurra.data.encoding import encode_texts
 from recurra.data.tokenization import read_tokenizer
-from recurra.deployment.batches import FlatRows
+from recurra.deployment.batches import Batch, FlatRows
 from recurra.deployment.computation import Computation, compute_precision
-from recurra.models.exits import ExitRule
-from recurra.models.inference import PRECISIONS, check_precision, default_device, predict_logits
+from recurra.deployment.depth import Depth, Early
+from recurra.models.exit_rules import ExitRule
+from recurra.models.inference import PRECISIONS, check_precision, compute_rows, default_device, predict_logits
 from recurra.models.linear import LinearClassifier
 from recurra.models.loading import load_classifier_model
 
@@ -40,16 +43,8 @@ class TransformerEngine:
         self.model = model.to(device=device, dtype=PRECISIONS[precision]).eval()
         self.tokenizer = tokenizer
         self.max_length = min(max_length, int(model.config.max_position_embeddings))
-        self._exit_rule: ExitRule | None = None
-
-    def stop_early(self, rule: ExitRule) -> None:
-        """Lets texts leave at exits from now on.
-
-        Raises:
-            ConfigurationError: If the model has no such exit.
-        """
-        rule.check(self.model.config, int(self.model.config.num_labels))
-        self._exit_rule = rule
+        config = model.config
+        self.depth = Depth(tuple(config.exits), int(config.num_recurrences), int(config.num_labels))
 
     @classmethod
     def load(
@@ -77,13 +72,32 @@ class TransformerEngine:
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
         """Returns ``(texts, labels)`` for cleaned texts."""
+        return predict_logits(self.model, self._batches(texts, batch_size), len(texts))
+
+    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
+        """Computes cleaned texts, each no deeper than the rule lets it."""
+
+        def compute(**inputs: Any) -> list[torch.Tensor]:
+            output = self.model(**inputs, exit_rule=rule)
+            return [output.logits.float(), output.exited_after]
+
+        return Early(*compute_rows(self.model, self._batches(texts, batch_size), len(texts), compute))
+
+    def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, npt.NDArray[np.float32]]:
+        """Returns what the model says after each recurrence, ``(texts, labels)``, for cleaned texts."""
+
+        def compute(**inputs: Any) -> list[torch.Tensor]:
+            return list(self.model.logits_by_recurrence(**inputs).values())
+
+        found = compute_rows(self.model, self._batches(texts, batch_size), len(texts), compute)
+        return dict(zip(self.depth.heard_after, found, strict=True))
+
+    def _batches(self, texts: Sequence[str], batch_size: int) -> Iterator[Batch]:
         input_ids, offsets = encode_texts(texts, self.tokenizer, self.max_length)
         rows = FlatRows(input_ids, offsets, self.pad_token_id)
         if self.model.device.type == "cpu":
-            batches = rows.packed(batch_size, few_sizes=self.precision != "fp32")
-        else:
-            batches = rows.padded(batch_size)
-        return predict_logits(self.model, batches, len(texts), exit_rule=self._exit_rule)
+            return rows.packed(batch_size, few_sizes=self.precision != "fp32")
+        return rows.padded(batch_size)
 
 
 def _stored_in(model: PreTrainedModel) -> str:

@@ -18,7 +18,8 @@ from recurra.core.record import RECORD_NAME, RunRecord, read_record
 from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
 from recurra.deployment.card import CARD_NAME, render_card
 from recurra.deployment.check import CheckRows, choose_rows, compare_logits, judge_check
-from recurra.deployment.classifier import DEFAULT_BATCH_SIZE, LoadedEngine, load_engine
+from recurra.deployment.classifier import DEFAULT_BATCH_SIZE
+from recurra.deployment.engine import LoadedEngine, load_engine
 from recurra.deployment.engines import TransformerEngine
 from recurra.deployment.formats import check_format, check_packages
 from recurra.deployment.manifest import (

@@ -15,7 +15,7 @@ from transformers import TextStreamer
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.deployment.language_model import LanguageModel, pad_left
 from recurra.models.cache import PER_LOOP, POLICIES, SHARED, RecurraCache, make_cache
-from recurra.models.exits import ExitRule
+from recurra.models.exit_rules import ExitRule
 
 NO_CACHE = "none"
 CACHES = (*POLICIES, NO_CACHE)

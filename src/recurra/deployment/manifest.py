@@ -9,12 +9,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from recurra.core.configuration import Settings
+from recurra.core.configuration import GrowingSettings, Settings
 from recurra.core.errors import CheckpointError
 from recurra.core.files import pickles_in
 from recurra.core.record import CodeRecord, RunRecord, read_record
 from recurra.core.sealed import Sealed
 from recurra.data.cleaning import CLEANING_NAME
+from recurra.deployment.calibration import CalibrationRecord
 from recurra.deployment.computation import Computation
 
 MANIFEST_NAME = "export.json"
@@ -65,7 +66,7 @@ class CheckRecord(Settings):
         return round(100 * (self.reference_accuracy - self.accuracy), 6)
 
 
-class ExportManifest(Sealed):
+class ExportManifest(Sealed, GrowingSettings):
     """What an export folder is.
 
     Attributes:
@@ -82,7 +83,11 @@ class ExportManifest(Sealed):
         cleaning_steps: The same in words, in order.
         files: Every other file of the folder.
         check: How it compares with the run's model.
+        exits: The exit rule that it carries, for a model with exits.
     """
+
+    # Exports without exits stay what they were, and versions without them read them.
+    _LATER = frozenset({"exits"})
 
     schema_version: Literal[1] = 1
     run_id: str
@@ -98,6 +103,7 @@ class ExportManifest(Sealed):
     cleaning_steps: list[str]
     files: dict[FileName, FileEntry]
     check: CheckRecord
+    exits: CalibrationRecord | None = None
 
     @property
     def size_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,31 @@ from tokenizers import Tokenizer
 
 from recurra.core.environment import available_cores
 from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError
+from recurra.core.files import read_json
 from recurra.data.encoding import encode_texts
 from recurra.deployment.computation import Computation
+from recurra.deployment.depth import Depth, Early
+from recurra.deployment.onnx_names import (
+    CONFIDENCES,
+    ENTROPIES,
+    EXIT_LOGITS,
+    EXITED_AFTER,
+    INPUT_IDS,
+    LOGITS,
+    MASK,
+    RECURRENCES,
+)
 from recurra.deployment.rows import TOKENS_A_ROW, budget_batches, padded_ids
+from recurra.models.exit_rules import ENTROPY, ExitRule
 
 MODEL_NAME = "model.onnx"
 TOKENIZER_NAME = "tokenizer.json"
+CONFIGURATION_NAME = "config.json"
 _ERRORS_ONLY = 3
 # 1.22 to 1.24 gave logits of thousands for small int8 products on a processor with AMX; the operator set needs 1.23.
 OLDEST_RUNTIME = (1, 25)
+# No probability is so large: the head speaks, and nobody leaves.
+_NOBODY = 2.0
 
 
 class OnnxEngine:
@@ -32,12 +48,23 @@ class OnnxEngine:
         precision: Precision of the stored weights, which is computed in.
         max_length: Tokens after which a text is cut.
         pad_token_id: Token that fills.
+        exits: Recurrences after which a head of their own stands.
+        num_recurrences: How often the core is applied, if nothing else is said.
     """
 
     def __init__(
-        self, session: Any, tokenizer: Tokenizer, *, precision: str, max_length: int, pad_token_id: int
+        self,
+        session: Any,
+        tokenizer: Tokenizer,
+        *,
+        precision: str,
+        max_length: int,
+        pad_token_id: int,
+        exits: Sequence[int] = (),
+        num_recurrences: int = 1,
     ) -> None:
         self.session = session
+        self.depth = Depth(tuple(exits), num_recurrences, int(session.get_outputs()[0].shape[1]))
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.pad_token_id = pad_token_id
@@ -78,19 +105,82 @@ class OnnxEngine:
             )
         session = open_session(folder / MODEL_NAME, threads)
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
-        return cls(session, tokenizer, precision=precision, max_length=max_length, pad_token_id=pad_token_id)
+        return cls(
+            session,
+            tokenizer,
+            precision=precision,
+            max_length=max_length,
+            pad_token_id=pad_token_id,
+            **_read_depth(folder),
+        )
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
         """Returns ``(texts, labels)`` for cleaned texts."""
+        (result,) = self._run(texts, batch_size, [LOGITS])
+        return result
+
+    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
+        """Computes cleaned texts, each no deeper than the rule lets it."""
+        bounds = _bounds(rule, self.depth.exits)
+        if not np.isfinite(bounds[CONFIDENCES]).any():
+            taken = np.full(len(texts), self.depth.num_recurrences, dtype=np.int64)
+            return Early(self.logits(texts, batch_size), taken)
+        logits, depths = self._run(texts, batch_size, [LOGITS, EXITED_AFTER], bounds)
+        return Early(logits, depths)
+
+    def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, npt.NDArray[np.float32]]:
+        """Returns what the model says after each recurrence, ``(texts, labels)``, for cleaned texts.
+
+        Without exits the final head is applied early, and each recurrence is a run of its own from the start.
+        """
+        most, exits = self.depth.num_recurrences, self.depth.exits
+        if exits:
+            everybody = {CONFIDENCES: np.full(len(exits), _NOBODY, dtype=np.float32)}
+            last, heard = self._run(texts, batch_size, [LOGITS, EXIT_LOGITS], everybody)
+            return {number: heard[:, index] for index, number in enumerate(exits)} | {most: last}
+        found = {
+            number: self._run(texts, batch_size, [LOGITS], {RECURRENCES: np.array(number)})[0]
+            for number in range(1, most)
+        }
+        return found | {most: self.logits(texts, batch_size)}
+
+    def _run(
+        self, texts: Sequence[str], batch_size: int, outputs: Sequence[str], more: Mapping[str, Any] | None = None
+    ) -> list[npt.NDArray[Any]]:
+        """Outputs of the graph, in the order of the texts."""
         input_ids, offsets = encode_texts(texts, self.tokenizer, self.max_length)
         lengths, starts = np.diff(offsets), offsets[:-1]
-        labels = self.session.get_outputs()[0].shape[1]
-        result = np.empty((len(texts), labels), dtype=np.float32)
+        results: list[npt.NDArray[Any]] = []
         for rows in budget_batches(lengths, batch_size * TOKENS_A_ROW):
             ids, keep = padded_ids(input_ids, starts[rows], lengths[rows], self.pad_token_id)
-            inputs = {"input_ids": ids, "attention_mask": keep.astype(np.int64)}
-            result[rows] = self.session.run(None, inputs)[0]
-        return result
+            inputs = {INPUT_IDS: ids, MASK: keep.astype(np.int64), **(more or {})}
+            found = self.session.run(outputs, inputs)
+            if not results:
+                results = [np.empty((len(texts), *values.shape[1:]), dtype=values.dtype) for values in found]
+            for result, values in zip(results, found, strict=True):
+                result[rows] = values
+        return results
+
+
+def _bounds(rule: ExitRule, exits: Sequence[int]) -> dict[str, npt.NDArray[np.float32]]:
+    """A rule as the graph takes it, see `recurra.deployment.onnx_exits`."""
+    confidences, entropies = [], []
+    for number in exits:
+        by_entropy = rule.reads == ENTROPY
+        bound = rule.bound(number)
+        confidences.append((_NOBODY if by_entropy else bound) if rule.asks(number) else np.inf)
+        entropies.append(bound if by_entropy else -1.0)
+    names = {CONFIDENCES: confidences, ENTROPIES: entropies}
+    return {name: np.array(values, dtype=np.float32) for name, values in names.items()}
+
+
+def _read_depth(folder: Path) -> dict[str, Any]:
+    """Exits and number of recurrences, from the model's configuration."""
+    path = folder / CONFIGURATION_NAME
+    if not path.is_file():
+        return {}
+    config = read_json(path)
+    return {"exits": config.get("exits", ()), "num_recurrences": int(config.get("num_recurrences", 1))}
 
 
 def require_onnxruntime() -> Any:

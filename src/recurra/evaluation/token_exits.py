@@ -16,7 +16,8 @@ from transformers.modeling_outputs import CausalLMOutput
 from recurra.core.errors import ConfigurationError
 from recurra.evaluation.scoring import BATCH_POSITIONS, FINAL, score_texts
 from recurra.models.borrowed_layout import Borrowed
-from recurra.models.exits import ExitRule
+from recurra.models.exit_rules import ExitRule
+from recurra.models.exits import leaves
 from recurra.models.language_modeling import RecurraForCausalLM
 
 
@@ -117,7 +118,7 @@ class _Reader(nn.Module):
             told = states if not final else body.coda(states, layout)
             said = self.model.head_logits(body.final_norm(told)[there], done)
             leaving = (
-                torch.ones(len(said), dtype=torch.bool) if final or self.rule is None else self.rule.leaves(said, done)
+                torch.ones(len(said), dtype=torch.bool) if final or self.rule is None else leaves(self.rule, said, done)
             )
             gone = torch.zeros_like(there)
             gone[there] = leaving

@@ -46,8 +46,8 @@ class RecurraCache(Cache):
     which keep none. The model then reads what it was not trained to read (`recurra.evaluation.cache_policies` says what
     it costs).
 
-    Tokens that leave early (`recurra.models.exits`) have nothing of their own in the recurrences that they skip. The
-    core's first layer is given keys and values of the state with which they left, all else what the last recurrence
+    Tokens that leave early (`recurra.models.exit_rules`) have nothing of their own in the recurrences that they skip.
+    The core's first layer is given keys and values of the state with which they left, all else what the last recurrence
     kept that they took.
 
     Args:

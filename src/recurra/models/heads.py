@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from recurra.core.errors import ConfigurationError
 from recurra.models.configuration import RecurraConfig
 
 
@@ -47,20 +46,6 @@ class VocabularyHeads(nn.Module):
         if exit_number == self.num_exits:
             return self.final.weight
         return self.exits[min(exit_number, len(self.exits) - 1)].weight
-
-
-def check_exit(config: RecurraConfig, exit_after: int | None) -> int:
-    """Returns the recurrence after which a model is to stop; none means the last one.
-
-    Raises:
-        ConfigurationError: If no head was trained there.
-    """
-    if exit_after is None or exit_after == config.num_recurrences:
-        return config.num_recurrences
-    if exit_after not in config.exits:
-        allowed = ", ".join(map(str, [*config.exits, config.num_recurrences]))
-        raise ConfigurationError(f"no head stands after recurrence {exit_after}; allowed for this model: {allowed}")
-    return exit_after
 
 
 def weigh_losses(losses: Sequence[Tensor], weight: float) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,11 @@ import torch
 
 from recurra.core.environment import available_cores
 from recurra.core.errors import ConfigurationError, unknown
-from recurra.models.exits import ExitRule
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+Batches = Iterable[tuple[npt.NDArray[np.int64], Mapping[str, torch.Tensor]]]
 
 
 def default_device() -> torch.device:
@@ -59,38 +61,44 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
 
 
 @torch.inference_mode()
-def predict_logits(
-    model: Any,
-    batches: Iterable[tuple[npt.NDArray[np.int64], Mapping[str, torch.Tensor]]],
-    rows: int,
-    *,
-    precision: str = "fp32",
-    exit_rule: ExitRule | None = None,
-) -> npt.NDArray[np.float32]:
-    """Returns logits ``(rows, labels)`` in row order.
+def compute_rows(
+    model: Any, batches: Batches, rows: int, compute: Callable[..., Sequence[torch.Tensor]], *, precision: str = "fp32"
+) -> list[npt.NDArray[Any]]:
+    """Computes something of each row, in row order; nothing if there are no batches.
 
     Args:
-        model: A classifier; put into evaluation mode for the call.
+        model: A model of ours; put into evaluation mode for the call.
         batches: Pairs of the batch's row numbers and the model's inputs; rows beyond those numbered are fillers.
         rows: Number of rows in all.
+        compute: Given a batch's inputs, returns values whose first axis is the batch's rows.
         precision: Precision of the matrix products.
-        exit_rule: If given, rows stop early, see `recurra.models.exits`.
     """
-    asked = {} if exit_rule is None else {"exit_rule": exit_rule}
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
-    result: npt.NDArray[np.float32] | None = None
+    results: list[npt.NDArray[Any]] = []
     try:
         with autocast(precision, device):
             for indices, inputs in batches:
                 given = {name: tensor.to(device) for name, tensor in inputs.items()}
-                logits = model(**given, **asked).logits[: len(indices)]
-                if result is None:
-                    result = np.empty((rows, logits.shape[-1]), dtype=np.float32)
-                result[indices] = logits.float().cpu().numpy()
+                found = [values[: len(indices)].cpu().numpy() for values in compute(**given)]
+                if not results:
+                    results = [np.empty((rows, *values.shape[1:]), dtype=values.dtype) for values in found]
+                for result, values in zip(results, found, strict=True):
+                    result[indices] = values
     finally:
         model.train(was_training)
-    if result is None:
-        return np.empty((0, int(model.config.num_labels)), dtype=np.float32)
-    return result
+    return results
+
+
+def predict_logits(model: Any, batches: Batches, rows: int, *, precision: str = "fp32") -> npt.NDArray[np.float32]:
+    """Returns logits ``(rows, labels)`` in row order.
+
+    Args:
+        model: A classifier; see `compute_rows`, and so the next.
+        batches: See there.
+        rows: Number of rows in all.
+        precision: Precision of the matrix products.
+    """
+    found = compute_rows(model, batches, rows, lambda **inputs: [model(**inputs).logits.float()], precision=precision)
+    return found[0] if found else np.empty((0, int(model.config.num_labels)), dtype=np.float32)

@@ -15,8 +15,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from recurra.core.errors import ConfigurationError
 from recurra.models.cache import RecurraCache
 from recurra.models.configuration import RecurraConfig
-from recurra.models.exits import ExitRule, FixedExit
-from recurra.models.heads import VocabularyHeads, check_exit, weigh_losses
+from recurra.models.exit_rules import ExitRule, FixedExit, check_exit
+from recurra.models.exits import leaves
+from recurra.models.heads import VocabularyHeads, weigh_losses
 from recurra.models.losses import IGNORED, next_token_targets, vocabulary_cross_entropy
 from recurra.models.modeling import RecurraModel, RecurraPreTrainedModel, refuse_labels
 
@@ -217,7 +218,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             if not final and not rule.asks(done):
                 return torch.zeros_like(rows, dtype=torch.bool)
             logits = self._logits(states, self._last_head(done), kept)
-            leaving = rule.leaves(logits, done, None if real is None else real[rows])
+            leaving = leaves(rule, logits, done, None if real is None else real[rows])
             gone = torch.ones_like(leaving) if final else leaving
             if not said:
                 said.append(logits if bool(gone.all()) else torch.empty_like(logits))

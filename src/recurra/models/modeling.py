@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,8 +21,9 @@ from recurra.models.configuration import RecurraConfig
 from recurra.models.convolution import DepthwiseConvolution
 from recurra.models.early_exit import Hearing, unroll_while_rows_stay
 from recurra.models.embeddings import Embeddings, ScaleKeepingLinear
-from recurra.models.exits import ExitRule
-from recurra.models.heads import check_exit, weigh_losses
+from recurra.models.exit_rules import ExitRule, check_exit
+from recurra.models.exits import leaves
+from recurra.models.heads import weigh_losses
 from recurra.models.layout import Layout, Packed, Padded
 from recurra.models.normalisation import make_norm
 from recurra.models.recurrence import LayerStack, RecurrentCore
@@ -160,6 +162,23 @@ class RecurraModel(RecurraPreTrainedModel):
         states = self.core(states, layout, None if has_coda else num_positions)
         states = self.coda(states, layout, num_positions if has_coda else None)
         return RecurraModelOutput(self.final_norm(states), past_key_values)
+
+    def each_recurrence(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        num_positions: int | None = None,
+        row_lengths: Tensor | None = None,
+    ) -> Iterator[Tensor]:
+        """Yields what `forward` would return had the core been applied once, twice, and so on, as `forward` takes it.
+
+        The coda and the final norm follow each time; only after the last recurrence were they trained to.
+        """
+        layout = self._layout(input_ids, attention_mask, row_lengths, None)
+        states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
+        for now in self.core.unroll(states, layout):
+            yield self.final_norm(self.coda(now, layout, num_positions))
 
     def leave_early(
         self,
@@ -319,6 +338,33 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             loss = weigh_losses(losses, self.config.exit_loss_weight)
         return RecurraClassifierOutput(loss=loss, logits=logits, exit_logits=tuple(exits) or None)
 
+    def logits_by_recurrence(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, row_lengths: Tensor | None = None
+    ) -> dict[int, Tensor]:
+        """What the model says after each recurrence.
+
+        With exits these are the recurrences with a head of their own, and the last one. Without, they are all, and the
+        final head reads each, which was trained on the last one alone.
+
+        Args:
+            input_ids: As `forward` takes it, and so the next two.
+            attention_mask: See there.
+            row_lengths: See there.
+
+        Returns:
+            Logits ``(batch or packed rows, labels)`` in FP32 by recurrence.
+        """
+        if self.config.exits:
+            output = self(input_ids, attention_mask, row_lengths=row_lengths)
+            numbers = [*self.config.exits, self.config.num_recurrences]
+            return dict(zip(numbers, [*output.exit_logits, output.logits], strict=True))
+        positions = 1 if self.config.pooling == "first" else None
+        states = self.model.each_recurrence(input_ids, attention_mask, None, positions, row_lengths)
+        return {
+            number: self.classifier(self._pool(now, attention_mask, row_lengths)).float()
+            for number, now in enumerate(states, start=1)
+        }
+
     def _leave_early(
         self,
         input_ids: Tensor,
@@ -342,7 +388,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
                 said[0][rows] = logits
             else:
                 said.append(logits)
-            return rule.leaves(logits, done)
+            return leaves(rule, logits, done)
 
         positions = 1 if self.config.pooling == "first" else None
         depths = self.model.leave_early(

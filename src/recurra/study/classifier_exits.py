@@ -16,8 +16,8 @@ from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_texts
 from recurra.deployment.batches import FlatRows
 from recurra.deployment.engines import TransformerEngine
-from recurra.evaluation.exit_calibration import CalibratedExits, calibrate_classifier, depths_under
-from recurra.models.exits import ConfidenceRule, ExitRule
+from recurra.models.exit_rules import ConfidenceRule, ExitRule
+from recurra.models.exit_thresholds import CalibratedExits, calibrate_classifier, depths_under
 from recurra.study.evaluate import own_split
 from recurra.study.exit_choice import EXITS, FULL, Judged
 
@@ -63,7 +63,7 @@ class ClassifierSubject:
         """Judges on the reported split."""
         by_exit = self._logits(self._reported)
         numbers = sorted(by_exit)
-        depths = depths_under(rule, {number: torch.from_numpy(by_exit[number]) for number in numbers}).numpy()
+        depths = depths_under(rule, by_exit)
         labels = np.stack([by_exit[number].argmax(-1) for number in numbers])
         own = labels[np.searchsorted(numbers, depths), np.arange(len(depths))]
         truth = np.asarray(self._reported.labels)

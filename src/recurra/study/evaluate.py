@@ -12,8 +12,9 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextSplit
 from recurra.data.splits import load_split
-from recurra.deployment.classifier import DEFAULT_BATCH_SIZE, Classifier, softmax
+from recurra.deployment.classifier import DEFAULT_BATCH_SIZE, Classifier
 from recurra.deployment.computation import Computation
+from recurra.deployment.depth import softmax
 from recurra.deployment.manifest import read_source_record
 from recurra.deployment.writers import PredictedRows, check_output, open_writer
 from recurra.evaluation.metrics import evaluate_logits

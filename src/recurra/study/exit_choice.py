@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 
 from recurra.core.errors import ConfigurationError
-from recurra.evaluation.exit_calibration import CalibratedExits
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
-from recurra.models.exits import CONFIDENCE, ExitRule
+from recurra.models.exit_rules import CONFIDENCE, ExitRule
+from recurra.models.exit_thresholds import CalibratedExits
 from recurra.models.inference import default_device, torch_threads
 from recurra.study.language_evaluate import is_language_run
 

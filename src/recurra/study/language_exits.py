@@ -14,9 +14,10 @@ from recurra.core.record import read_language_record
 from recurra.data.language.configuration import LanguageDataConfig
 from recurra.data.language.preparation import encode_for
 from recurra.data.language.tokenization import read_language_tokenizer
-from recurra.evaluation.exit_calibration import CalibratedExits, calibrate_language
+from recurra.evaluation.exit_calibration import calibrate_language
 from recurra.evaluation.token_exits import score_token_exits
-from recurra.models.exits import ConfidenceRule, ExitRule
+from recurra.models.exit_rules import ConfidenceRule, ExitRule
+from recurra.models.exit_thresholds import CalibratedExits
 from recurra.models.foreign import load_language_model
 from recurra.models.inference import default_device
 from recurra.study.exit_choice import EXITS, FULL, Judged

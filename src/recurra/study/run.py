@@ -30,7 +30,8 @@ from recurra.data.dataset import TextDataset
 from recurra.data.encoding import EncodedSplit, encode_split
 from recurra.data.tokenization import load_tokenizer
 from recurra.data.vocabulary import describe_tokenizer
-from recurra.deployment.classifier import Classifier, load_engine
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.engine import load_engine
 from recurra.deployment.engines import TransformerEngine
 from recurra.evaluation.audits import audit_invariance, audit_seen
 from recurra.evaluation.latency import measure_latency, synchroniser

@@ -14,7 +14,8 @@ from recurra import Classifier
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
-from recurra.deployment.classifier import load_engine, softmax
+from recurra.deployment.depth import softmax
+from recurra.deployment.engine import load_engine
 from recurra.deployment.engines import TransformerEngine
 from reviews import review_rows
 from tiny import stir, tiny_model

@@ -21,7 +21,7 @@ from recurra.deployment.onnx_export import write_onnx  # noqa: E402
 from recurra.deployment.onnx_graph import FullLinear, Linear  # noqa: E402
 from recurra.deployment.onnx_int8 import Int8Linear  # noqa: E402
 from recurra.deployment.onnx_model import build_classifier  # noqa: E402
-from recurra.models.exits import ConfidenceRule, EntropyRule, ExitRule, FixedExit  # noqa: E402
+from recurra.models.exit_rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit  # noqa: E402
 from tiny import stir, tiny_model  # noqa: E402
 
 LONGEST = 12

@@ -11,11 +11,13 @@ import torch
 from recurra import RecurraForCausalLM
 from recurra.core.errors import ConfigurationError
 from recurra.evaluation.cache_policies import compare_cache_policies
-from recurra.evaluation.exit_calibration import calibrate_classifier, calibrate_language
+from recurra.evaluation.exit_calibration import calibrate_language
 from recurra.evaluation.scoring import score_texts
 from recurra.evaluation.token_exits import score_token_exits
 from recurra.models.cache import RecurraCache
-from recurra.models.exits import ConfidenceRule, ExitRule, FixedExit, confidence
+from recurra.models.exit_rules import ConfidenceRule, ExitRule, FixedExit
+from recurra.models.exit_thresholds import calibrate_classifier
+from recurra.models.exits import confidence
 from tiny import language_model, stir, tiny_model
 
 CRT: dict[str, Any] = {"num_recurrences": 4, "exits": [1, 3], "max_position_embeddings": 64}

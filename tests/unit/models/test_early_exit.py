@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from recurra.models.exits import ConfidenceRule, EntropyRule, ExitRule, FixedExit
+from recurra.models.exit_rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit
+from recurra.models.exits import leaves
 from references import recurrent_transformer as reference
 from tiny import language_model, stir, tiny_model
 
@@ -61,7 +62,7 @@ def alone(by_exit: list[dict[int, Tensor]], rule: ExitRule, last: int) -> tuple[
     for logits in by_exit:
         # The formulas give (classes,) or (tokens, classes); both are one row.
         depth = next(
-            number for number in sorted(logits) if number == last or bool(rule.leaves(logits[number][None], number))
+            number for number in sorted(logits) if number == last or bool(leaves(rule, logits[number][None], number))
         )
         said.append(logits[depth])
         depths.append(depth)

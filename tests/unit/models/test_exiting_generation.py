@@ -13,7 +13,8 @@ from transformers import DynamicCache
 from recurra import RecurraForCausalLM
 from recurra.core.errors import ConfigurationError
 from recurra.models.cache import RecurraCache, growth_bytes_per_token, make_cache
-from recurra.models.exits import ConfidenceRule, EntropyRule, ExitRule, FixedExit, confidence
+from recurra.models.exit_rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit
+from recurra.models.exits import confidence, leaves
 from references.exiting_decoder import decode
 from tiny import language_model, stir
 
@@ -86,7 +87,7 @@ def test_each_row_of_a_batch_is_decoded_as_defined(variant: str, serving: int | 
                 ids[row, max(LENGTHS) - length :].tolist(),
                 weights,
                 model.config,
-                lambda said, at: bool(rule.leaves(said[None], at)),
+                lambda said, at: bool(leaves(rule, said[None], at)),
                 prompt=length - 2,
                 serving=serving,
             )
@@ -108,7 +109,7 @@ def test_long_texts_of_single_tokens_are_decoded_as_defined(quantile: float) -> 
             ids[0].tolist(),
             dict(model.named_parameters()),
             model.config,
-            lambda said, at: bool(rule.leaves(said[None], at)),
+            lambda said, at: bool(leaves(rule, said[None], at)),
         )
     assert depths[0].tolist() == deep and len(rows) == sum(deep)
     torch.testing.assert_close(logits[0], torch.stack(wanted), **TOLERANCE)
@@ -155,7 +156,7 @@ def test_greedy_generation_follows_the_definition_and_counts_what_was_taken() ->
             said[0, :-1].tolist(),
             dict(model.named_parameters()),
             model.config,
-            lambda now, at: bool(rule.leaves(now[None], at)),
+            lambda now, at: bool(leaves(rule, now[None], at)),
             prompt=4,
         )
     assert said[0, 4:].tolist() == [int(each.argmax()) for each in logits[3:]]

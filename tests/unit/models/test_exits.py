@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -9,16 +10,8 @@ import pytest
 import torch
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.exits import (
-    ConfidenceRule,
-    EntropyRule,
-    ExitRule,
-    FixedExit,
-    confidence,
-    entropy,
-    make_rule,
-    mean_of_rows,
-)
+from recurra.models.exit_rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit, make_rule, read_rule
+from recurra.models.exits import confidence, entropy, leaves, mean_of_rows
 from tiny import language_config, language_model, tiny_model
 
 # Probabilities 3/4, 1/4 and 1/2, 1/2.
@@ -56,11 +49,11 @@ def test_the_papers_schedule_falls_to_its_floor() -> None:
     ],
 )
 def test_rows_leave_as_the_rule_says(rule: ExitRule, left: list[bool]) -> None:
-    assert rule.leaves(torch.tensor([SURE, TORN]), 2).tolist() == left
+    assert leaves(rule, torch.tensor([SURE, TORN]), 2).tolist() == left
     # A row of several positions leaves by their mean; what is not counted does not decide.
     rows = torch.tensor([[SURE, SURE, TORN], [TORN, TORN, SURE]])
     counted = torch.tensor([[True, True, False], [True, True, False]])
-    assert rule.leaves(rows, 2, counted).tolist() == left
+    assert leaves(rule, rows, 2, counted).tolist() == left
 
 
 def test_means_are_of_the_counted_positions() -> None:
@@ -68,6 +61,25 @@ def test_means_are_of_the_counted_positions() -> None:
     assert mean_of_rows(values, None).tolist() == [3.0]
     assert mean_of_rows(values, torch.tensor([[True, False, True]])).tolist() == [3.5]
     assert mean_of_rows(values[0], None).tolist() == [1.0, 2.0, 6.0]
+
+
+@pytest.mark.parametrize("rule", [ConfidenceRule(), ConfidenceRule.constant(0.7), EntropyRule(0.3), FixedExit(2)])
+def test_a_rule_can_be_written_and_read(rule: ExitRule) -> None:
+    assert read_rule(json.loads(json.dumps(rule.plain()))) == rule
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"rule": "entropi", "threshold": 1}, "unknown exit rule 'entropi'"),
+        ({}, "unknown exit rule 'None'"),
+        ({"rule": "entropy"}, "exit rule 'entropy' cannot be read"),
+        ({"rule": "confidence", "start": 2.0}, "threshold is 2; allowed"),
+    ],
+)
+def test_a_rule_that_is_none_is_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        read_rule(values)
 
 
 def test_a_rule_has_a_name() -> None:

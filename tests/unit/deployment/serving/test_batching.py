@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 
-from recurra.deployment.classifier import softmax
+from recurra.deployment.depth import softmax
 from recurra.deployment.serving.batching import Batcher
 from recurra.deployment.serving.refusals import Refusal
 from recurra.deployment.serving.settings import Limits

@@ -1,0 +1,74 @@
+"""What a classifier computes with, and which engine reads what folder. Each is imported when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.deployment.computation import Computation
+from recurra.deployment.manifest import ExportManifest
+
+
+class Engine(Protocol):
+    """What computes logits from cleaned texts."""
+
+    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
+        """Returns ``(texts, labels)``."""
+        ...
+
+
+class LoadedEngine(Engine, Protocol):
+    """An engine that was read from disk and says how it computes.
+
+    Attributes:
+        computation: Precision of the stored weights and of the computation, engine and device.
+    """
+
+    computation: Computation
+
+
+def load_engine(
+    folder: Path, *, kind: str, max_length: int, precision: str | None = None, preferred: str | None = None
+) -> LoadedEngine:
+    """Reads the model folder of a run or of an export in safetensors.
+
+    Args:
+        folder: The model folder.
+        kind: ``transformer`` or ``linear``.
+        max_length: Tokens after which a text is cut.
+        precision: Precision to compute in, if the user asks for one.
+        preferred: Precision to compute in otherwise, where the device is good at it; none takes that of the weights.
+
+    Raises:
+        CheckpointError: If it is not whole, or not ours.
+        ConfigurationError: If ``precision`` is unknown, or FP16 on a CPU.
+    """
+    if kind == "linear":
+        from recurra.deployment.engines import LinearEngine
+
+        return LinearEngine.load(folder)
+    from recurra.deployment.engines import TransformerEngine
+
+    return TransformerEngine.load(folder, precision=precision, preferred=preferred, max_length=max_length)
+
+
+def load_export_engine(
+    folder: Path, manifest: ExportManifest, *, precision: str | None = None, threads: int = 0
+) -> LoadedEngine:
+    """Reads the model of an export whose files are those of its manifest."""
+    if manifest.format == "onnx":
+        from recurra.deployment.onnx_engine import OnnxEngine
+
+        return OnnxEngine.load(
+            folder,
+            precision=manifest.precision,
+            max_length=manifest.max_length,
+            pad_token_id=manifest.pad_token_id,
+            requested=precision,
+            threads=threads,
+        )
+    return load_engine(folder, kind="transformer", precision=precision, max_length=manifest.max_length)
