@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import yaml
 import recurra
 from recurra.cli.main import app
 from recurra.core.errors import ConfigurationError
+from recurra.evaluation.positions import PositionLoss
 from recurra.models.configuration import RecurraConfig
 from recurra.study.spec import StudySpec, expand, load_study, resolve_model
 from recurra.training.protocols import ProtocolConfig
@@ -128,3 +130,15 @@ def test_yaml_blocks_are_of_a_kind_that_is_read(path: Path, text: str) -> None:
         preset(values.pop("preset"), **values)
     else:
         raise ConfigurationError(f"{path.name} shows a YAML block of no known kind")
+
+
+def test_the_losses_by_position_in_the_documents_are_those_of_the_committed_output() -> None:
+    page = (ROOT / "docs/results/lm-leak.md").read_text(encoding="utf-8")
+    for path in sorted((ROOT / "results/lm-leak/by-position").glob("*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        assert (ROOT / "results/lm-leak/runs" / found["run_id"] / "record.json").is_file()
+        loss = found["positions"]["final"]["loss"]
+        but_last = PositionLoss(tuple(loss), tuple(found["positions"]["final"]["tokens"])).mean(slice(0, -1))
+        cells = [f"{value:.3f}" for value in (loss[0], loss[63], loss[127], but_last)]
+        name = f"{path.stem} (leaks)" if "leaks" in path.stem else path.stem
+        assert f"| {' | '.join([name, *cells])} |" in page
