@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 import shlex
@@ -25,6 +26,7 @@ from recurra.training.protocols import ProtocolConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+HARNESS = "recurra.study.harness"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
@@ -64,6 +66,18 @@ def parse(arguments: list[str]) -> object:
     return command.make_context(" ".join(names), remaining)
 
 
+def parse_harness(words: list[str]) -> None:
+    """Holds a command of lm-evaluation-harness against its parser, and the model's arguments against ours."""
+    pytest.importorskip("lm_eval", reason="pip install 'recurra[harness]'")
+    from lm_eval._cli import HarnessCLI
+
+    from recurra.study.harness import RecurraLM
+
+    options = HarnessCLI()._parser.parse_args(words)
+    assert options.model == "recurra"
+    assert set(options.model_args) <= set(inspect.signature(RecurraLM).parameters) - {"other"}
+
+
 def test_the_documents_show_commands_at_all() -> None:
     commands = [words for _, words in shell_lines() if recurra_arguments(words) is not None]
     assert len(commands) >= 10
@@ -77,6 +91,8 @@ def test_every_shell_line_can_be_typed(path: Path, words: list[str]) -> None:
     arguments = recurra_arguments(words)
     if arguments is not None:
         parse(arguments)
+    elif words[:3] == ["python", "-m", HARNESS]:
+        parse_harness(words[3:])
     elif words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     else:
@@ -124,6 +140,9 @@ def test_yaml_blocks_are_of_a_kind_that_is_read(path: Path, text: str) -> None:
         assert expand(StudySpec.parse(values))
     elif "learning_rate" in values:
         ProtocolConfig.parse(values)
+    elif "task" in values:
+        # A task of lm-evaluation-harness; tests/integration/test_harness.py runs such ones.
+        assert {"dataset_path", "test_split", "output_type", "metric_list"} <= set(values)
     elif "preset" in values:
         from recurra.models.presets import preset
 

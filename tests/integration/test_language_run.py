@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,6 +187,28 @@ def test_the_loss_by_position_is_that_of_the_model_called_block_by_block(
     first, *_, last = losses = found["positions"]["final"]["loss"]
     for value in (first, losses[7], last):
         assert f"{value:.4f}" in shown
+
+
+def test_the_harness_reads_a_run_as_our_evaluation_does(
+    trained: TrainedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("lm_eval", reason="pip install 'recurra[harness]'")
+    from recurra.study.harness import RecurraLM
+
+    line = "the river runs past the mill and the garden stands before the window , 7 times ."
+    (tmp_path / "line.txt").write_text(f"{line}\n", encoding="utf-8")
+    for stride in (16, 5):
+        command = ["evaluate", str(trained.folder), "--data", str(tmp_path / "line.txt"), "--stride", str(stride)]
+        assert main([*command, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["metrics"]
+        assert found["tokens"] > 2 * found["context"]
+        for head, exit_after in (("exit-1", 1), ("final", None)):
+            lm = RecurraLM(trained.folder, stride=stride, exit=exit_after)
+            assert lm.max_length == 16
+            # Our evaluation also predicts the end of the line.
+            asked = [SimpleNamespace(args=(f"{line}<|endoftext|>",))]
+            (value,) = lm.loglikelihood_rolling(asked, disable_tqdm=True)
+            assert -value == pytest.approx(found["heads"][head]["loss"] * found["tokens"], rel=1e-6)
 
 
 @pytest.mark.slow
