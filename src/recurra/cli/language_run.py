@@ -8,9 +8,13 @@ from recurra.cli.audit import present_failed
 from recurra.cli.output import print_json, print_lines, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from recurra.core.language_record import LanguageMetricsRecord, LanguageRunRecord
+    from recurra.evaluation.positions import PositionLoss
     from recurra.study.language_evaluate import LanguageEvaluation
 
+POSITION_HEADINGS = ["Head", "First", "Middle", "Last", "All but the last"]
 HEADINGS = ["Text", "Head", "Loss", "Perplexity a token", "a word", "Bits a byte"]
 
 
@@ -47,7 +51,20 @@ def present_evaluation(found: LanguageEvaluation, *, as_json: bool) -> None:
         lines.append("the tokenizer loses part of a text: there is no figure by word or byte")
     if found.recorded is not None:
         lines.append(f"loss of the final head in the record: {found.recorded.final.loss:.4f}")
+    if found.positions is not None:
+        print_table("loss by position", POSITION_HEADINGS, position_rows(found.positions), left=("Head",))
+        lines.append("every position: --json")
     print_lines(lines)
+
+
+def position_rows(positions: Mapping[str, PositionLoss]) -> list[list[str]]:
+    """A row a head: nats a token at the first, the middle and the last position, and at all but the last."""
+    rows = []
+    for name, found in positions.items():
+        last = len(found.loss) - 1
+        places = [found.loss[0], found.loss[last // 2], found.loss[last], found.mean(slice(0, last))]
+        rows.append([name, *("–" if loss is None else f"{loss:.4f}" for loss in places)])
+    return rows
 
 
 def head_rows(source: str, metrics: LanguageMetricsRecord) -> list[list[str]]:
