@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -103,20 +102,6 @@ def test_a_missing_package_names_what_installs_it(
     with pytest.raises(UnavailableError, match=r"needs the package onnx; pip install 'recurra\[onnx\]'"):
         export_run(run, tmp_path / "out", ExportOptions("onnx"))
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(("version", "taken"), [("1.24.4", False), ("1.9.0", False), ("1.25.0", True), ("2.0.0", True)])
-def test_a_runtime_that_computes_wrongly_is_refused(
-    exports: dict[str, Any], monkeypatch: pytest.MonkeyPatch, version: str, taken: bool
-) -> None:
-    import onnxruntime
-
-    monkeypatch.setattr(onnxruntime, "__version__", version)
-    refused = pytest.raises(
-        UnavailableError, match=r"at least 1\.25 is needed: pip install --upgrade 'recurra\[onnx\]'"
-    )
-    with contextlib.nullcontext() if taken else refused:
-        Classifier.from_export(exports["int8"][0], threads=1)
 
 
 def test_a_model_that_the_runtime_cannot_read_is_one_line(exports: dict[str, Any], tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'
 
 from recurra import RecurraForSequenceClassification, preset  # noqa: E402
 from recurra.core.errors import AuditError  # noqa: E402
-from recurra.deployment.onnx_engine import open_session  # noqa: E402
 from recurra.deployment.onnx_export import check_size, write_onnx  # noqa: E402
 from recurra.deployment.onnx_graph import FullLinear, Graph, Linear  # noqa: E402
 from recurra.deployment.onnx_int8 import Int8Linear, quantise_rows  # noqa: E402
 from recurra.deployment.onnx_model import build_classifier  # noqa: E402
+from recurra.deployment.onnx_sessions import open_session  # noqa: E402
 from tiny import stir, tiny_model  # noqa: E402
 
 LONGEST = 20
