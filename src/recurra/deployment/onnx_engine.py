@@ -155,6 +155,8 @@ class OnnxEngine:
             )
             return found
 
+        if len(texts) == 1:
+            return compute(self.sessions.alone(lengths), np.zeros(1, dtype=np.int64))
         results: list[npt.NDArray[Any]] = []
         for rows, found in self.sessions.run(lengths, batch_size * TOKENS_A_ROW, compute):
             if not results:

@@ -72,13 +72,13 @@ class Sessions:
         batches = self.cut(lengths, budget)
         if not self.apart or min(self.threads, len(batches)) < 2:
             for rows in batches:
-                yield rows, compute(self._alone(lengths[rows]), rows)
+                yield rows, compute(self.alone(lengths[rows]), rows)
             return
         with ThreadPoolExecutor(min(self.threads, len(batches))) as pool:
             yield from zip(batches, pool.map(lambda rows: compute(self.session, rows), batches), strict=True)
 
-    def _alone(self, lengths: Integers) -> Any:
-        """The session for a batch that has the machine to itself."""
+    def alone(self, lengths: Integers) -> Any:
+        """The session for a batch of such lengths that has the machine to itself."""
         if not self.apart or self.threads == 1 or int(lengths.max()) < LONG_TEXT:
             return self.session
         with self._opening:
