@@ -199,7 +199,7 @@ def test_models_are_described(server: Running, folders: dict[str, Path]) -> None
 def test_the_schema_says_what_is_true(server: Running) -> None:
     document = server.get("/openapi.json").json
     request = document["components"]["schemas"]["ClassifyRequest"]
-    assert len(request["examples"]) == 3
+    assert len(request["examples"]) == 4
     for example in request["examples"]:
         assert server.post(example).status == 200
     operation = document["paths"]["/v1/classify"]["post"]

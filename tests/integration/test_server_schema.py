@@ -44,10 +44,11 @@ GENERATED = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     root = tmp_path_factory.mktemp("served")
-    run = train_tiny(root)
+    run = train_tiny(root, "model.exits=[1]", "max_epochs=2", "learning_rate=3e-3")
     for precision in ("fp32", "int8"):
-        export_run(run, root / precision, ExportOptions("onnx", precision))
+        export_run(run, root / precision, ExportOptions("onnx", precision, agreement=0.7))
     models = open_models({name: root / name for name in ("fp32", "int8")}, threads=1)
+    assert all(model.classifier.calibrated_rule is not None for model in models)
     with running(models, LIMITS, key=KEY) as found:
         yield found
 

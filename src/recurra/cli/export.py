@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import print_json, print_table
+from recurra.cli.output import print_json, print_lines, print_table
 
 
 def export(
@@ -25,6 +25,10 @@ def export(
         typer.Option("--rows", help="File of texts to check on; default: the run's validation split, else the demo's."),
     ] = None,
     text_column: options.TextColumn = "text",
+    agreement: Annotated[
+        float | None,
+        typer.Option("--agreement", help="Of a model with exits: share of labels to keep. Default: 0.99."),
+    ] = None,
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -45,6 +49,7 @@ def export(
         rows_file=rows,
         text_column=text_column,
         data_root=data_root,
+        agreement=agreement,
     )
     manifest = export_run(run, output, chosen, reporter=Reporter(quiet=quiet))
     if as_json:
@@ -61,3 +66,5 @@ def export(
         "–" if check.reference_accuracy is None else f"{check.reference_accuracy:.4f}",
     ]
     print_table(f"checked on {check.source}; {check.computation.describe()}", headings, [[str(output), *values]])
+    if manifest.exits is not None:
+        print_lines([manifest.exits.describe()])

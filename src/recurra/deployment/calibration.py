@@ -20,7 +20,7 @@ class CalibrationRecord(Settings):
         exits: Recurrences after which a head of their own stands.
         asked: Share of rows that was to keep the label of the export without exits.
         source: On which rows, in words.
-        rows: How many.
+        rows: How many; 0 if there were none to choose on.
         rule: The rule as `recurra.models.exit_rules` writes it; none if no threshold keeps what was asked.
         agreement: Share of rows that kept their label, with rows leaving as they do in use; none without a rule.
         taken: Rows by the recurrences that they took; none without a rule.
@@ -53,8 +53,12 @@ class CalibrationRecord(Settings):
     def describe(self) -> str:
         """Says it in one line."""
         rule = self.exit_rule
+        if not self.rows:
+            return "exits: not calibrated, for the run's own rows are not at hand; texts take all recurrences"
         if rule is None or self.agreement is None:
-            return f"no threshold keeps {self.asked:.4g} of the labels of {self.source}: texts take all recurrences"
+            return (
+                f"exits: no threshold keeps {self.asked:.4g} of the labels of {self.source}: texts take all recurrences"
+            )
         total = max(1, sum(self.taken.values()))
         shares = ", ".join(f"{count / total:.1%} after {number}" for number, count in sorted(self.taken.items()))
         return (

@@ -18,13 +18,14 @@ MIB = 2**20
 _IMBALANCE = 0.6
 
 
-def render_card(record: RunRecord, manifest: ExportManifest, weights_name: str) -> str:
+def render_card(record: RunRecord, manifest: ExportManifest, weights_name: str, *, num_recurrences: int) -> str:
     """Returns the card as Markdown.
 
     Args:
         record: The run's.
         manifest: The export's, with every file but the card.
         weights_name: The file that holds the weights.
+        num_recurrences: Of the model.
     """
     page = (
         _environment()
@@ -44,6 +45,8 @@ def render_card(record: RunRecord, manifest: ExportManifest, weights_name: str) 
             weights_bytes=manifest.files[weights_name].size_bytes,
             folder_bytes=manifest.size_bytes,
             check=manifest.check,
+            exits=manifest.exits,
+            num_recurrences=num_recurrences,
             train=record.data.splits["train"],
             limits=limits(record, manifest),
         )
@@ -106,6 +109,7 @@ def _environment() -> jinja2.Environment:
         count=lambda value: f"{value:,}",
         decimal=lambda value, digits: f"{value:.{digits}f}",
         significant=lambda value: f"{value:.2g}",
+        shortest=lambda value: f"{value:.6g}",
         amount=_amount,
         mib=lambda value: f"{value / MIB:.2f}",
     )

@@ -64,14 +64,11 @@ def choose_rows(
         DataError: If the file cannot be read or has no rows, or the data root is no folder.
     """
     if file is not None:
-        texts = [text for chunk in stream_texts(file, text_column, MOST_ROWS) for text in chunk]
-        if not texts:
-            raise DataError(f"'{file}' has no rows to check the export on; give a file with texts")
-        return CheckRows(f"the file {Path(file).name}", clean_texts(_spread(texts)))
+        return _rows_of_file(file, text_column)
     if data_root is not None and not data_root.is_dir():
         raise DataError(f"the data root '{data_root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
     try:
-        split = _own_split(record, data_root)
+        split = _own_split(record, check_split(record), data_root)
     except RecurraError as error:
         demo = load_dataset(DataConfig(name="demo")).splits["test"]
         source = "the embedded demo corpus, for the run's own data are not at hand"
@@ -90,8 +87,37 @@ def check_split(record: RunRecord) -> str:
     return "validation" if "validation" in record.data.splits else record.data.selection_split
 
 
-def _own_split(record: RunRecord, data_root: Path | None) -> TextSplit:
-    data, name = record.data, check_split(record)
+def choose_exit_rows(
+    record: RunRecord, *, file: Path | str | None = None, text_column: str = "text", data_root: Path | None = None
+) -> CheckRows:
+    """Returns rows to choose an exit rule on: those of a file, else of the split that chose the run's weights.
+
+    A reported split would no longer be unseen. Rows of something else than the run's own data choose nothing: then
+    there are none, and a note.
+
+    Args:
+        record: The run's.
+        file: A file of the user with texts.
+        text_column: Column of that file.
+        data_root: Local copies of public data.
+    """
+    if file is not None:
+        return _rows_of_file(file, text_column)
+    try:
+        return rows_of(_own_split(record, record.data.selection_split, data_root), record)
+    except RecurraError as error:
+        return CheckRows("no rows", [], note=str(error))
+
+
+def _rows_of_file(file: Path | str, text_column: str) -> CheckRows:
+    texts = [text for chunk in stream_texts(file, text_column, MOST_ROWS) for text in chunk]
+    if not texts:
+        raise DataError(f"'{file}' has no rows to check the export on; give a file with texts")
+    return CheckRows(f"the file {Path(file).name}", clean_texts(_spread(texts)))
+
+
+def _own_split(record: RunRecord, name: str, data_root: Path | None) -> TextSplit:
+    data = record.data
     dataset = load_dataset(DataConfig.parse(record.config["data"], source="record"), data_root)
     split = dataset.splits.get(name)
     if split is None or split.fingerprint != data.splits[name].fingerprint:

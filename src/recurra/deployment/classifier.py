@@ -247,6 +247,11 @@ class Classifier:
                 "or name a rule"
             )
         rule = self.calibrated_rule
+        if rule is None and not self.calibration.rows:
+            raise ConfigurationError(
+                "this export was made without the run's own rows and was not calibrated, so it carries no exit rule; "
+                "export it where the data are (--data-root), or name a rule"
+            )
         if rule is None:
             raise ConfigurationError(
                 f"no threshold kept {self.calibration.asked:.4g} of the labels when this export was calibrated, so it "

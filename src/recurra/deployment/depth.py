@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -36,6 +36,11 @@ class Depth:
         if self.exits:
             return (*self.exits, self.num_recurrences)
         return tuple(range(1, self.num_recurrences + 1))
+
+    @property
+    def own_heads(self) -> bool:
+        """Whether what it says there comes from heads that were trained there."""
+        return bool(self.exits) or self.num_recurrences == 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +95,11 @@ class Trace:
     def __len__(self) -> int:
         return len(self.probabilities)
 
+    def part(self, start: int, end: int) -> Trace:
+        """That of some of the texts."""
+        stops = None if self.stops_after is None else self.stops_after[start:end]
+        return replace(self, probabilities=self.probabilities[start:end], stops_after=stops)
+
 
 @dataclass(frozen=True, eq=False)
 class Classified:
@@ -117,7 +127,7 @@ def trace_of(depth: Depth, heard: Mapping[int, Logits], rule: ExitRule | None) -
     places = depth.heard_after
     said = np.stack([softmax(heard[number]) for number in places], axis=1)
     stops = None if rule is None else depths_under(rule, heard)
-    trace = Trace(places, said, bool(depth.exits) or len(places) == 1, stops)
+    trace = Trace(places, said, depth.own_heads, stops)
     last = np.full(len(said), places[-1]) if stops is None else stops
     return Classified(said[np.arange(len(said)), np.searchsorted(places, last)], stops, trace)
 

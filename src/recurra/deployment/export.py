@@ -16,9 +16,12 @@ from recurra.core.folders import atomic_folder
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, RunRecord, read_record
 from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
+from recurra.deployment.calibrating import agreement_asked, calibrate
+from recurra.deployment.calibration import CalibrationRecord
 from recurra.deployment.card import CARD_NAME, render_card
-from recurra.deployment.check import CheckRows, choose_rows, compare_logits, judge_check
+from recurra.deployment.check import CheckRows, choose_exit_rows, choose_rows, compare_logits, judge_check
 from recurra.deployment.classifier import DEFAULT_BATCH_SIZE
+from recurra.deployment.depth import DeepEngine
 from recurra.deployment.engine import LoadedEngine, load_engine
 from recurra.deployment.engines import TransformerEngine
 from recurra.deployment.formats import check_format, check_packages
@@ -50,6 +53,7 @@ class ExportOptions:
         rows_file: File of texts to check on; none takes the run's validation split, or the demo corpus.
         text_column: Column of that file.
         data_root: Local copies of public data.
+        agreement: Of a model with exits: share of rows that keep their label when texts stop early; none means 0.99.
     """
 
     format: str = "safetensors"
@@ -58,6 +62,7 @@ class ExportOptions:
     rows_file: Path | None = None
     text_column: str = "text"
     data_root: Path | None = None
+    agreement: float | None = None
 
 
 def export_run(
@@ -66,6 +71,7 @@ def export_run(
     options: ExportOptions | None = None,
     *,
     rows: CheckRows | None = None,
+    exit_rows: CheckRows | None = None,
     reporter: Reporter | None = None,
 ) -> ExportManifest:
     """Exports a run, checks the export against the run's model, and puts it in its place when it is whole.
@@ -75,11 +81,12 @@ def export_run(
         output: Folder to write; a sibling with a name of its own holds it until it is whole.
         options: What to make.
         rows: Rows to check on, for a caller that has them; none chooses as the options say.
+        exit_rows: Rows to choose the exit rule of a model with exits on, likewise.
         reporter: For progress.
 
     Raises:
         CheckpointError: If the run is not finished, damaged, or not ours.
-        ConfigurationError: For an unknown format or precision, or a linear model.
+        ConfigurationError: For an unknown format or precision, a linear model, or an agreement without exits.
         UnavailableError: If a package that the format needs is not installed.
         StorageError: If the output is there already, lies inside the run, or cannot be written.
         AuditError: If the export does not compute what the run's model computes; nothing is written then.
@@ -96,6 +103,7 @@ def export_run(
         reporter.say(f"not checked on the run's own rows: {rows.note}")
     reporter.say(f"{record.run_id}: the run's model on {len(rows.texts):,} rows of {rows.source}")
     source = _Source(run, record, TransformerEngine.load(run / MODEL, precision="fp32", max_length=_max_length(record)))
+    asked = agreement_asked(source.engine.model.config, options.agreement)
     reference = source.engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
     with atomic_folder(output, replace=options.overwrite) as folder:
         reporter.say(f"writing {options.format} in {options.precision}")
@@ -104,7 +112,15 @@ def export_run(
         logits = engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
         check = compare_logits(rows, reference, logits, by=engine.computation, reference_by=source.engine.computation)
         judge_check(check, options.precision)
-        return _describe(source, options, check, weights_name, folder)
+        exits = None
+        if asked is not None:
+            assert isinstance(engine, DeepEngine)
+            exit_rows = exit_rows or choose_exit_rows(
+                record, file=options.rows_file, text_column=options.text_column, data_root=options.data_root
+            )
+            exits = calibrate(engine, exit_rows, asked, DEFAULT_BATCH_SIZE)
+            reporter.say(exits.describe())
+        return _describe(source, options, folder, weights_name, check=check, exits=exits)
 
 
 @dataclass(frozen=True)
@@ -180,7 +196,13 @@ def _load(source: _Source, options: ExportOptions, folder: Path) -> LoadedEngine
 
 
 def _describe(
-    source: _Source, options: ExportOptions, check: CheckRecord, weights_name: str, folder: Path
+    source: _Source,
+    options: ExportOptions,
+    folder: Path,
+    weights_name: str,
+    *,
+    check: CheckRecord,
+    exits: CalibrationRecord | None,
 ) -> ExportManifest:
     """Adds the run's record, the card, and last the manifest."""
     record_file = source.run / RECORD_NAME
@@ -200,8 +222,10 @@ def _describe(
         cleaning_steps=list(CLEANING_STEPS),
         files=_files(folder),
         check=check,
+        exits=exits,
     )
-    write_text(folder / CARD_NAME, render_card(record, manifest, weights_name))
+    card = render_card(record, manifest, weights_name, num_recurrences=source.engine.depth.num_recurrences)
+    write_text(folder / CARD_NAME, card)
     return write_manifest(folder, manifest.model_copy(update={"files": _files(folder)}))
 
 

@@ -76,6 +76,7 @@ class Reference:
     splits: dict[str, TextSplit]
     logits: dict[str, Logits]
     rows: CheckRows
+    exit_rows: CheckRows
 
     @classmethod
     def of(cls, run: Path, datasets: Datasets) -> Reference:
@@ -94,7 +95,10 @@ class Reference:
         splits = {name: dataset.splits[name] for name in record.data.reported_splits}
         classifier = Classifier.from_run(run, precision="fp32")
         logits = {name: logits_of(classifier, split) for name, split in splits.items()}
-        return cls(run, record, splits, logits, rows_of(dataset.splits[check_split(record)], record))
+        rows, exit_rows = (
+            rows_of(dataset.splits[name], record) for name in (check_split(record), record.data.selection_split)
+        )
+        return cls(run, record, splits, logits, rows, exit_rows)
 
     def compare(self, classifier: Classifier) -> dict[str, ExportedSplit]:
         """Evaluates an export on the same rows."""
@@ -129,7 +133,7 @@ def make_export(reference: Reference, request: ExportRequest, output: Path) -> E
     """
     folder = export_folder(output, reference.record.run_id, request)
     options = ExportOptions(format=request.format, precision=request.precision, overwrite=True)
-    manifest = export_run(reference.run, folder, options, rows=reference.rows)
+    manifest = export_run(reference.run, folder, options, rows=reference.rows, exit_rows=reference.exit_rows)
     classifier = Classifier.from_export(folder, threads=torch.get_num_threads())
     assert classifier.computation is not None
     record = ExportRecord(

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
+from recurra.deployment.serving.asked import answer as ask_model
 from recurra.deployment.serving.batching import Batcher, Computed
 from recurra.deployment.serving.body import BodyReader, ClientGoneError
 from recurra.deployment.serving.gate import Gate, answer
@@ -19,6 +20,7 @@ from recurra.deployment.serving.log import EventLog
 from recurra.deployment.serving.metrics import CONTENT_TYPE, Metrics
 from recurra.deployment.serving.openapi import CLASSIFY, GUARDED, METRICS, PAGE, describe
 from recurra.deployment.serving.page import read_page
+from recurra.deployment.serving.predictions import predictions_of
 from recurra.deployment.serving.refusals import Refusal, encode, stopping
 from recurra.deployment.serving.schema import Health, ModelDescription, ModelsResponse, parse_request, unknown_model
 from recurra.deployment.serving.served import ServedModel
@@ -72,7 +74,7 @@ def _make_batcher(model: ServedModel, limits: Limits, metrics: Metrics, log: Eve
     )
     batcher = Batcher(
         model.name,
-        model.classifier.predict_proba,
+        lambda texts, asked: ask_model(model.classifier, texts, asked),
         limits,
         alone=alone,
         observe=metrics.batches(model.name),
@@ -111,7 +113,7 @@ class _Service:
             names = wanted.chosen(list(self._models))
             futures: list[Future[Computed]] = []
             try:
-                futures.extend(self._batchers[name].submit(texts) for name in names)
+                futures.extend(self._batchers[name].submit(texts, wanted.asked) for name in names)
                 request.state.seen = {"models": names, "texts": len(texts), "characters": sum(map(len, texts))}
                 computed = await _wait(futures, request, self._limits.timeout_s)
             finally:
@@ -122,15 +124,9 @@ class _Service:
         return Response(encode({"results": results}), media_type="application/json")
 
     def _result(self, name: str, computed: Computed) -> dict[str, Any]:
-        labels = self._models[name].description.labels
         return {
             "model": name,
-            "predictions": [
-                {"label": labels[best], "probabilities": dict(zip(labels, row, strict=True))}
-                for best, row in zip(
-                    computed.probabilities.argmax(axis=1).tolist(), computed.probabilities.tolist(), strict=True
-                )
-            ],
+            "predictions": predictions_of(computed.answers, self._models[name].description.labels),
             "waited_ms": round(computed.waited_ms, 3),
             "computed_ms": round(computed.computed_ms, 3),
             "batch_texts": computed.batch_texts,

@@ -9,13 +9,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
+from recurra.deployment.serving.asked import Answers, Asked
 from recurra.deployment.serving.refusals import Refusal, overloaded, stopping
 from recurra.deployment.serving.settings import Limits
-
-Probabilities = npt.NDArray[np.float64]
 
 # Weight of the last batch in the moving average of the time that a text takes.
 _NEWEST = 0.2
@@ -26,13 +22,13 @@ class Computed:
     """What came of one request's texts.
 
     Attributes:
-        probabilities: ``(texts, labels)``.
+        answers: What the model says of them.
         waited_ms: From acceptance to the start of the computation.
         computed_ms: Of the whole batch.
         batch_texts: Texts of the batch, those of other requests among them.
     """
 
-    probabilities: Probabilities
+    answers: Answers
     waited_ms: float
     computed_ms: float
     batch_texts: int
@@ -41,21 +37,23 @@ class Computed:
 @dataclass(eq=False)
 class _Job:
     texts: Sequence[str]
+    asked: Asked
     arrived: float
     deadline: float
     future: Future[Computed] = field(default_factory=Future)
 
 
 class Batcher:
-    """Computes the probabilities of texts in a thread of its own.
+    """Asks a model about texts in a thread of its own.
 
-    A batch starts when it is full or when its first request has waited ``batch_wait_ms``; a request is never cut. A
+    A batch starts when it is full or when its first request has waited ``batch_wait_ms``; a request is never cut.
+    Requests that ask something else of the model are another batch; none overtakes an earlier one. A
     request that was cancelled or is too late is left out. If a batch fails, its requests are computed one by one, so
     that a text only ever spoils its own request.
 
     Args:
         name: Of the model.
-        predict: Probabilities ``(texts, labels)`` of raw texts; is called by one thread only.
+        ask: What the model says of raw texts, given what is asked; is called by one thread only.
         limits: Bounds of the queue and of batches.
         alone: Whether every request is a batch of its own.
         observe: Called with each successful batch's texts and seconds, for the metrics.
@@ -65,7 +63,7 @@ class Batcher:
     def __init__(
         self,
         name: str,
-        predict: Callable[[Sequence[str]], Probabilities],
+        ask: Callable[[list[str], Asked], Answers],
         limits: Limits,
         *,
         alone: bool = False,
@@ -73,7 +71,7 @@ class Batcher:
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
         self.name = name
-        self._predict = predict
+        self._ask = ask
         self._limits = limits
         self._alone = alone
         self._observe = observe
@@ -108,17 +106,18 @@ class Batcher:
         """Texts that are accepted and not yet computed on."""
         return self._waiting_texts
 
-    def submit(self, texts: Sequence[str]) -> Future[Computed]:
+    def submit(self, texts: Sequence[str], asked: Asked | None = None) -> Future[Computed]:
         """Accepts texts, or turns them away at once.
 
         Args:
             texts: At least one.
+            asked: What is asked of the model; none means labels.
 
         Raises:
             Refusal: 429 if too many wait, 503 if it is being stopped.
         """
         now = time.monotonic()
-        job = _Job(texts, now, now + self._limits.timeout_s)
+        job = _Job(texts, asked or Asked(), now, now + self._limits.timeout_s)
         with self._changed:
             if self._stopping:
                 raise stopping()
@@ -157,7 +156,7 @@ class Batcher:
     def _take(self) -> list[_Job]:
         taken: list[_Job] = []
         texts = 0
-        while self._jobs and (not taken or self._fits(texts + len(self._jobs[0].texts))):
+        while self._jobs and (not taken or self._fits(self._jobs[0], taken[0], texts)):
             job = self._jobs.popleft()
             self._waiting_texts -= len(job.texts)
             if not job.future.set_running_or_notify_cancel():
@@ -170,14 +169,14 @@ class Batcher:
         self._computing_texts = texts
         return taken
 
-    def _fits(self, texts: int) -> bool:
-        return not self._alone and texts <= self._limits.batch_texts
+    def _fits(self, job: _Job, first: _Job, texts: int) -> bool:
+        return not self._alone and job.asked == first.asked and texts + len(job.texts) <= self._limits.batch_texts
 
     def _compute(self, jobs: Sequence[_Job]) -> None:
         texts = [text for job in jobs for text in job.texts]
         started = time.monotonic()
         try:
-            rows = self._predict(texts)
+            answers = self._ask(texts, jobs[0].asked)
         except Exception as error:  # noqa: BLE001 - the thread must outlive any text
             if len(jobs) == 1:
                 self._give_up(jobs[0], error)
@@ -193,7 +192,7 @@ class Batcher:
         for job in jobs:
             end = start + len(job.texts)
             waited_ms = 1000 * (started - job.arrived)
-            job.future.set_result(Computed(rows[start:end], waited_ms, 1000 * seconds, len(texts)))
+            job.future.set_result(Computed(answers.part(start, end), waited_ms, 1000 * seconds, len(texts)))
             start = end
 
     def _give_up(self, job: _Job, error: Exception) -> None:

@@ -1,7 +1,7 @@
 """What goes in and what comes out, as OpenAPI tells it.
 
-A prediction is an object of its own, not an entry of parallel lists: what a model can say beyond its label, such as
-what it thought after each recurrence, gets a key beside ``probabilities``. Clients ignore keys that they do not know.
+A prediction is an object of its own, not an entry of parallel lists: what a model says beyond its label, such as what
+it thought after each recurrence, has a key beside ``probabilities``. Clients ignore keys that they do not know.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from recurra.core.errors import did_you_mean
 from recurra.deployment.computation import Computation
+from recurra.deployment.serving.asked import Asked
 from recurra.deployment.serving.refusals import Refusal, shortened
 from recurra.deployment.serving.settings import Limits
 
 _TEXT = "The opening is slow, but the last act is worth the wait."
+_MUST_BE = {"exit_rule": "'calibrated' or null", "recurrences": "true or false"}
 ModelName = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -31,6 +33,7 @@ class ClassifyRequest(BaseModel):
                 {"text": _TEXT},
                 {"text": ["not bad at all", "far from good"], "model": "reviews-int8"},
                 {"text": _TEXT, "model": ["reviews-int8", "reviews-fp32"]},
+                {"text": _TEXT, "exit_rule": "calibrated", "recurrences": True},
             ]
         },
     )
@@ -39,6 +42,21 @@ class ClassifyRequest(BaseModel):
     model: ModelName | Annotated[list[ModelName], Field(min_length=1)] | None = Field(
         default=None, description="A model by name, or several; none takes the first that the server was started with."
     )
+
+    exit_rule: Literal["calibrated"] | None = Field(
+        default=None,
+        description="'calibrated' lets texts stop early by the rule that a model carries (/v1/models); one without "
+        "goes all the way.",
+    )
+    recurrences: bool = Field(
+        default=False,
+        description="Also say what was thought after each recurrence. All are computed then, also with an exit rule.",
+    )
+
+    @property
+    def asked(self) -> Asked:
+        """What is asked of the models beyond labels."""
+        return Asked(exits=self.exit_rule is not None, recurrences=self.recurrences)
 
     @property
     def texts(self) -> list[str]:
@@ -63,11 +81,28 @@ class ClassifyRequest(BaseModel):
         return wanted
 
 
+class Thought(BaseModel):
+    """What a model thinks of one text after some of its recurrences."""
+
+    after: int = Field(description="Recurrences computed so far.")
+    label: str = Field(description="The most probable label.")
+    probabilities: dict[str, float] = Field(description="By label; they add up to 1.")
+
+
 class Prediction(BaseModel):
-    """What a model says of one text."""
+    """What a model says of one text. What was not asked for, or what the model has no means for, is left out."""
 
     label: str = Field(description="The most probable label.")
     probabilities: dict[str, float] = Field(description="By label; they add up to 1.")
+    exited_after: int | None = Field(
+        default=None, description="If 'exit_rule' was asked for: recurrences that the text took; the label is of there."
+    )
+    recurrences: list[Thought] | None = Field(
+        default=None, description="If asked for: what was thought after each recurrence with a head, the last included."
+    )
+    stops_after: int | None = Field(
+        default=None, description="With 'recurrences': where the text stops, or would, under the model's own exit rule."
+    )
 
 
 class ModelResult(BaseModel):
@@ -91,7 +126,24 @@ class ClassifyResponse(BaseModel):
                         {
                             "model": "reviews-int8",
                             "predictions": [
-                                {"label": "positive", "probabilities": {"negative": 0.125, "positive": 0.875}}
+                                {
+                                    "label": "positive",
+                                    "probabilities": {"negative": 0.125, "positive": 0.875},
+                                    "exited_after": 1,
+                                    "recurrences": [
+                                        {
+                                            "after": 1,
+                                            "label": "positive",
+                                            "probabilities": {"negative": 0.125, "positive": 0.875},
+                                        },
+                                        {
+                                            "after": 2,
+                                            "label": "positive",
+                                            "probabilities": {"negative": 0.0625, "positive": 0.9375},
+                                        },
+                                    ],
+                                    "stops_after": 1,
+                                }
                             ],
                             "waited_ms": 1.2,
                             "computed_ms": 3.4,
@@ -106,6 +158,19 @@ class ClassifyResponse(BaseModel):
     results: list[ModelResult]
 
 
+class ExitsDescription(BaseModel):
+    """Where a model's texts may stop early, and by which rule. Without a rule they go all the way."""
+
+    model_config = ConfigDict(frozen=True)
+
+    after: list[int] = Field(description="Recurrences after which a head of their own stands.")
+    rule: str | None = Field(description="The calibrated rule in words, if the model carries one.")
+    threshold: float | None = Field(description="Of the rule, after the first exit: a probability, or nats.")
+    agreement_asked: float | None = Field(description="Share of labels that was to stay when the rule was chosen.")
+    agreement: float | None = Field(description="Share of labels that stayed on the rows that chose it.")
+    rows: int | None = Field(description="How many rows chose it.")
+
+
 class ModelDescription(BaseModel):
     """A model of the server."""
 
@@ -118,6 +183,14 @@ class ModelDescription(BaseModel):
     max_length_tokens: int = Field(description="A text is cut there.")
     run_id: str
     computation: Computation | None
+    num_recurrences: int | None = Field(
+        default=None, description="How often the core is applied; null for a model without recurrences."
+    )
+    own_heads: bool = Field(
+        default=False,
+        description="Whether 'recurrences' come from heads trained there, not from the final head, applied early.",
+    )
+    exits: ExitsDescription | None = Field(default=None, description="Null for a model without exits.")
 
 
 class ModelsResponse(BaseModel):
@@ -209,6 +282,8 @@ def _explain(error: ValidationError) -> Refusal:
         "string_too_short": f"'{name}' holds an empty name; leave '{name}' out for the first model",
     }
     types = f"'{name}{position}' must be a string" + ("" if position else " or a list of strings")
+    if name in _MUST_BE:
+        types = f"'{name}' must be {_MUST_BE[name]}"
     return Refusal(422, "invalid", messages.get(kind, types))
 
 

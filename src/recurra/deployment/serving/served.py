@@ -11,7 +11,7 @@ from typing import Literal
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.manifest import is_export, needs_torch, read_manifest, read_source_record
-from recurra.deployment.serving.schema import ModelDescription
+from recurra.deployment.serving.schema import ExitsDescription, ModelDescription
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 _FIRST_TEXTS = ("a first text", "another, a little longer than the first, so that there is something to pad")
@@ -78,6 +78,8 @@ def open_models(folders: dict[str, Path], *, threads: int = 0) -> list[ServedMod
     for name, folder in folders.items():
         classifier = Classifier.open(folder, threads=threads)
         classifier.predict_proba(_FIRST_TEXTS)
+        if classifier.calibrated_rule is not None:
+            classifier.classify(_FIRST_TEXTS, rule=classifier.calibrated_rule)
         models.append(ServedModel(classifier, _describe(name, folder, classifier)))
     return models
 
@@ -91,6 +93,7 @@ def _describe(name: str, folder: Path, classifier: Classifier) -> ModelDescripti
     else:
         kind, size = "run", sum(path.stat().st_size for path in (folder / "model").rglob("*") if path.is_file())
         longest = int(record.config["data"]["max_length"])
+    depth = classifier.depth
     return ModelDescription(
         name=name,
         labels=classifier.classes_.tolist(),
@@ -99,4 +102,22 @@ def _describe(name: str, folder: Path, classifier: Classifier) -> ModelDescripti
         max_length_tokens=longest,
         run_id=record.run_id,
         computation=classifier.computation,
+        num_recurrences=None if depth is None else depth.num_recurrences,
+        own_heads=depth is not None and depth.own_heads,
+        exits=_describe_exits(classifier),
+    )
+
+
+def _describe_exits(classifier: Classifier) -> ExitsDescription | None:
+    depth, record, rule = classifier.depth, classifier.calibration, classifier.calibrated_rule
+    if depth is None or not depth.exits:
+        return None
+    chosen = None if rule is None else record
+    return ExitsDescription(
+        after=list(depth.exits),
+        rule=None if rule is None else rule.describe(),
+        threshold=None if rule is None else rule.bound(depth.exits[0]),
+        agreement_asked=None if chosen is None else chosen.asked,
+        agreement=None if chosen is None else chosen.agreement,
+        rows=None if chosen is None else chosen.rows,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 
 from recurra.deployment.depth import softmax
+from recurra.deployment.serving.asked import Answers, Asked, answer
 from recurra.deployment.serving.batching import Batcher
 from recurra.deployment.serving.refusals import Refusal
 from recurra.deployment.serving.settings import Limits
@@ -33,8 +36,9 @@ class Bench:
     def __init__(self, *, alone: bool = False, **limits: object) -> None:
         model, self.engine = slow_model()
         self.failures: list[Exception] = []
-        predict = model.classifier.predict_proba
-        self.batcher = Batcher("slow", predict, Limits(**limits), alone=alone, failed=self.failures.append)
+        classifier = model.classifier
+        ask = partial(answer, classifier)
+        self.batcher = Batcher("slow", ask, Limits(**limits), alone=alone, failed=self.failures.append)
         self.batcher.start()
 
     def hold(self) -> object:
@@ -74,7 +78,7 @@ def test_everyone_gets_their_own(requests: list[list[str]], batch_texts: int, al
     bench.engine.open.set()
     for texts, future in zip(requests, futures, strict=True):
         computed = future.result(20)
-        np.testing.assert_array_equal(computed.probabilities, expected(texts))
+        np.testing.assert_array_equal(computed.answers.probabilities, expected(texts))
         assert computed.batch_texts >= len(texts) and computed.waited_ms >= 0
     bench.end()
     batches = bench.engine.batches[1:]
@@ -85,6 +89,39 @@ def test_everyone_gets_their_own(requests: list[list[str]], batch_texts: int, al
     assert all(len(batch) <= batch_texts or batch in requests for batch in batches)
     if not alone and requests and sum(map(len, requests)) <= batch_texts:
         assert len(batches) == 1
+
+
+KINDS = [Asked(), Asked(exits=True), Asked(recurrences=True)]
+SOME_TEXTS = st.lists(st.text(alphabet="abc", min_size=1, max_size=3), min_size=1, max_size=3)
+
+
+@settings(max_examples=15)
+@given(requests=st.lists(st.tuples(SOME_TEXTS, st.sampled_from(KINDS)), max_size=10))
+def test_what_is_asked_differently_is_not_computed_together(requests: list[tuple[list[str], Asked]]) -> None:
+    begun, may_go = threading.Semaphore(0), threading.Event()
+    batches: list[tuple[list[str], Asked]] = []
+
+    def ask(texts: list[str], asked: Asked) -> Answers:
+        begun.release()
+        assert may_go.wait(20)
+        batches.append((texts, asked))
+        # Whose answer it is can be told from what was asked.
+        return Answers(np.array([[mark(text), KINDS.index(asked)] for text in texts]))
+
+    batcher = Batcher("asked", ask, Limits(batch_texts=64, batch_wait_ms=0))
+    batcher.start()
+    batcher.submit(["first"])
+    assert begun.acquire(timeout=20)
+    futures = [batcher.submit(texts, asked) for texts, asked in requests]
+    may_go.set()
+    for (texts, asked), future in zip(requests, futures, strict=True):
+        wanted = [[mark(text), KINDS.index(asked)] for text in texts]
+        assert future.result(20).answers.probabilities.tolist() == wanted
+    batcher.stop()
+    in_order = [(text, asked) for texts, asked in requests for text in texts]
+    assert [(text, asked) for texts, asked in batches[1:] for text in texts] == in_order
+    changes = sum(one[1] != two[1] for one, two in itertools.pairwise(requests))
+    assert len(batches) - 1 == (changes + 1 if requests else 0)
 
 
 def test_a_full_batch_starts_at_once_and_a_lonely_text_after_its_wait(make) -> None:
@@ -110,8 +147,8 @@ def test_the_queue_has_an_end(make) -> None:
     futures.append(bench.batcher.submit(["e"]))
     assert bench.batcher.waiting_texts == 5
     bench.engine.open.set()
-    assert [len(future.result(20).probabilities) for future in futures] == [2, 2, 1]
-    assert bench.batcher.submit(["c", "d"]).result(20).probabilities.shape == (2, 2)
+    assert [len(future.result(20).answers.probabilities) for future in futures] == [2, 2, 1]
+    assert bench.batcher.submit(["c", "d"]).result(20).answers.probabilities.shape == (2, 2)
 
 
 def test_who_would_wait_too_long_is_told_how_long(make) -> None:
@@ -144,8 +181,8 @@ def test_a_text_that_fails_spoils_its_own_request_only(make) -> None:
     bench.hold()
     futures = [bench.batcher.submit(texts) for texts in (["a"], ["b", "spoil"], ["c", "d"])]
     bench.engine.open.set()
-    np.testing.assert_array_equal(futures[0].result(20).probabilities, expected(["a"]))
-    np.testing.assert_array_equal(futures[2].result(20).probabilities, expected(["c", "d"]))
+    np.testing.assert_array_equal(futures[0].result(20).answers.probabilities, expected(["a"]))
+    np.testing.assert_array_equal(futures[2].result(20).answers.probabilities, expected(["c", "d"]))
     with pytest.raises(Refusal) as caught:
         futures[1].result(20)
     assert caught.value.status == 500 and "spoil" not in caught.value.message

@@ -1,0 +1,246 @@
+"""Exports of runs with exits carry a rule that was chosen with the export itself; it is used, told, and honest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
+pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+
+from recurra import Classifier
+from recurra.cli.main import main
+from recurra.core.errors import ConfigurationError
+from recurra.deployment.calibrating import calibrate
+from recurra.deployment.check import CheckRows
+from recurra.deployment.depth import Depth, Early
+from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.manifest import ExportManifest, read_export, write_manifest
+from recurra.models.exit_rules import ConfidenceRule, ExitRule
+from recurra.models.exit_thresholds import depths_under
+from reviews import review_rows, train_linear, train_tiny, write_csv
+
+TEXTS = [text for text, _ in review_rows(60, seed=9)]
+FORMATS = [("onnx", "fp32"), ("onnx", "int8"), ("safetensors", "fp32")]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    for name, keys in {"exits": ("model.exits=[1]", "max_epochs=3", "learning_rate=3e-3"), "plain": ()}.items():
+        (root / name).mkdir()
+        train_tiny(root / name, *keys)
+    train_linear(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def exports(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, ExportManifest]]:
+    root = tmp_path_factory.mktemp("exports")
+    found = {}
+    for kind, precision in FORMATS:
+        folder = root / f"{kind}-{precision}"
+        options = ExportOptions(kind, precision, agreement=0.9)
+        found[folder.name] = folder, export_run(runs / "exits" / "tiny", folder, options)
+    return found
+
+
+def test_the_rule_keeps_what_was_asked_for_on_the_rows_that_chose_it(exports: dict[str, Any]) -> None:
+    for folder, manifest in exports.values():
+        assert read_export(folder) == manifest
+        record = manifest.exits
+        assert record.exits == [1] and record.asked == 0.9 and record.source.startswith("the validation split of")
+        assert record.rule is not None and record.agreement >= 0.9
+        assert sum(record.taken.values()) == record.rows and record.taken[1] > 0
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        assert "## Early exit" in card and record.exit_rule.describe() in card
+        assert f"| {100 * record.taken[1] / record.rows:.1f} % of these rows |" in card
+        assert f"{record.rows:,} rows of the validation split" in card
+
+
+def test_calibrated_is_what_stop_early_takes(exports: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    for folder, manifest in exports.values():
+        classifier = Classifier.from_export(folder)
+        full = classifier.predict_proba(TEXTS)
+        wanted = classifier.classify(TEXTS, rule=manifest.exits.exit_rule)
+        classifier.stop_early()
+        np.testing.assert_allclose(classifier.predict_proba(TEXTS), wanted.probabilities, rtol=1e-4)
+        assert not np.allclose(wanted.probabilities, full)
+        trace = classifier.trace(TEXTS)
+        assert trace.stops_after is not None and trace.own_heads and set(trace.stops_after.tolist()) <= {1, 2}
+        capsys.readouterr()
+        assert main(["predict", str(folder), *TEXTS, "--exit-rule", "calibrated", "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["predictions"]
+        said = [list(row["probabilities"].values()) for row in rows]
+        np.testing.assert_allclose(said, wanted.probabilities, rtol=1e-3, atol=1e-5)
+
+
+PROGRAM = """
+import sys
+from recurra.cli.main import main
+from recurra import Classifier
+code = main(["predict", *sys.argv[1:]])
+classifier = Classifier.from_export(sys.argv[1])
+classifier.stop_early()
+assert set(classifier.trace(["fine", "a dull film"]).stops_after.tolist()) <= {1, 2}
+heavy = sorted({"torch", "transformers", "onnx"} & set(sys.modules))
+assert code == 0 and not heavy, (code, heavy)
+"""
+
+
+def test_stopping_early_imports_no_torch(exports: dict[str, Any]) -> None:
+    folder, _ = exports["onnx-int8"]
+    for rule in (["calibrated"], ["confidence", "--threshold", "0.6"], ["entropy", "--threshold", "0.5"]):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", PROGRAM, str(folder), *TEXTS[:3], "--exit-rule", *rule, "--json"],
+            capture_output=True, text=True, check=False, timeout=120, env=dict(os.environ),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert len(json.loads(done.stdout)["predictions"]) == 3
+
+
+def test_an_export_that_was_told_another_rule_is_refused(exports: dict[str, Any], tmp_path: Path) -> None:
+    import shutil
+
+    from recurra.core.errors import CheckpointError
+
+    folder = Path(shutil.copytree(exports["onnx-fp32"][0], tmp_path / "copy"))
+    path = folder / "export.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    values["exits"]["rule"]["floor"] = values["exits"]["rule"]["start"] = 0.5
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="was changed after it was written"):
+        Classifier.from_export(folder)
+    # Sealed again, it is an export whose author chose that rule.
+    write_manifest(folder, ExportManifest.model_validate(values))
+    assert Classifier.from_export(folder).calibrated_rule == ConfidenceRule.constant(0.5)
+
+
+def test_a_model_without_exits_is_exported_as_ever(runs: Path, tmp_path: Path) -> None:
+    manifest = export_run(runs / "plain" / "tiny", tmp_path / "out", ExportOptions("onnx", "fp32"))
+    assert manifest.exits is None and "exits" not in json.loads((tmp_path / "out" / "export.json").read_text())
+    assert "Early exit" not in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    classifier = Classifier.from_export(tmp_path / "out")
+    with pytest.raises(ConfigurationError, match="no exit rule is given and this model carries none"):
+        classifier.stop_early()
+    trace = classifier.trace(TEXTS)
+    assert not trace.own_heads and trace.stops_after is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "more", "line"),
+    [
+        ("plain/tiny", ("--agreement", "0.9"), "an agreement of 0.9 is asked for, which is that of exits"),
+        ("exits/tiny", ("--agreement", "2"), "agreement is 2; allowed: above 0, at most 1"),
+        ("linear", ("--agreement", "0.9"), "is a linear model"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    runs: Path, folder: str, more: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    arguments = ["export", str(runs / folder), "--format", "onnx", "--output", str(tmp_path / "out"), "--quiet"]
+    assert main([*arguments, *more]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and line in err and err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (("--exit-rule", "calibrated", "--threshold", "0.9"), "'calibrated' has its own threshold; leave --threshold"),
+        (("--exit-rule", "calibratd"), "unknown exit rule 'calibratd' (did you mean 'calibrated'?)"),
+    ],
+)
+def test_a_mistake_of_predict_is_one_line(
+    exports: dict[str, Any], more: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["predict", str(exports["onnx-int8"][0]), "a text", *more]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and line in err and err.count("\n") == 1
+
+
+def test_a_run_carries_no_rule(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(runs / "exits" / "tiny"), "a text", "--exit-rule", "calibrated"]) == 2
+    assert "no exit rule is given and this model carries none; export a run" in capsys.readouterr().err
+
+
+def test_rows_of_a_file_choose_and_rows_that_are_not_there_do_not(runs: Path, tmp_path: Path) -> None:
+    import shutil
+
+    rows = write_csv(tmp_path / "rows.csv", [(text,) for text in TEXTS], ("text",))
+    options = ExportOptions("onnx", "fp32", rows_file=rows, agreement=0.8)
+    manifest = export_run(runs / "exits" / "tiny", tmp_path / "file", options)
+    assert manifest.exits is not None and manifest.exits.source == "the file rows.csv" and manifest.exits.rows == 60
+    assert manifest.exits.accuracy is None
+    # The run's own file is gone: the demo's rows check the export, and choose nothing.
+    lost = Path(shutil.copytree(runs / "exits" / "tiny", tmp_path / "lost"))
+    record = json.loads((lost / "record.json").read_text(encoding="utf-8"))
+    source = Path(record["config"]["data"]["name"])
+    aside = source.rename(source.with_suffix(".aside"))
+    try:
+        manifest = export_run(lost, tmp_path / "out", ExportOptions("onnx", "fp32"))
+    finally:
+        aside.rename(source)
+    assert manifest.exits is not None and manifest.exits.rule is None and manifest.exits.rows == 0
+    assert "not calibrated" in manifest.exits.describe()
+    assert "Not calibrated" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="was not calibrated, so it carries no exit rule"):
+        Classifier.from_export(tmp_path / "out").stop_early()
+
+
+class Drifting:
+    """An engine whose rows that stay say something else once others have left, as int8's may."""
+
+    depth = Depth((1,), 2, 2)
+
+    def __init__(self, drift: int) -> None:
+        self.drift = drift
+        sure = np.linspace(0.02, 3, 100, dtype=np.float32)
+        # The first exit is wrong on the ten rows that it is least sure of.
+        first = np.stack([sure, np.zeros_like(sure)], axis=1)
+        last = first.copy()
+        last[:10] = last[:10, ::-1]
+        self.heard = {1: first, 2: last}
+
+    def logits_by_recurrence(self, texts: Any, batch_size: int) -> dict[int, np.ndarray]:
+        return self.heard
+
+    def leave_early(self, texts: Any, batch_size: int, rule: ExitRule) -> Early:
+        taken = depths_under(rule, self.heard)
+        logits = np.where((taken == 1)[:, None], self.heard[1], self.heard[2]).copy()
+        left = int((taken == 1).sum())
+        if left > 50:
+            logits[np.flatnonzero(taken == 2)[: self.drift]] *= -1
+        return Early(logits, taken)
+
+
+def test_what_the_record_says_was_found_with_rows_that_really_leave() -> None:
+    rows = CheckRows("rows", ["text"] * 100, np.zeros(100, dtype=np.int64))
+    steady = calibrate(Drifting(0), rows, 0.97, 8)
+    assert steady.rule is not None and steady.agreement is not None and steady.agreement >= 0.97
+    assert steady.taken[1] > 90
+    # Each threshold that lets more than half leave then costs five labels, so a more careful one is taken, or none.
+    drifting = calibrate(Drifting(5), rows, 0.97, 8)
+    assert drifting.rule is None or (drifting.agreement >= 0.97 and drifting.taken.get(1, 0) <= 50)  # type: ignore[operator]
+    assert calibrate(Drifting(0), CheckRows("none", []), 0.97, 8).rows == 0
+
+
+def test_no_threshold_may_do() -> None:
+    class Contrary(Drifting):
+        def __init__(self) -> None:
+            super().__init__(0)
+            self.heard[2] = -self.heard[1]
+
+    record = calibrate(Contrary(), CheckRows("rows", ["text"] * 100), 0.995, 8)
+    assert record.rule is None and record.rows == 100 and record.taken == {}
+    assert "no threshold keeps 0.995" in record.describe()

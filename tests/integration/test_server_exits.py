@@ -1,0 +1,169 @@
+"""Exits and what was thought after each recurrence, over real sockets: as the classifier itself says them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
+pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+
+from recurra import Classifier
+from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.serving.served import open_models
+from reviews import review_rows, train_linear, train_tiny
+from served import Running, running
+
+TEXTS = [text for text, _ in review_rows(24, seed=3)]
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Exports with a rule, a run with exits and no rule, an export without exits, and a linear model."""
+    root = tmp_path_factory.mktemp("exits")
+    for name, keys in (("deep", ("model.exits=[1]", "max_epochs=3", "learning_rate=3e-3")), ("flat", ())):
+        (root / name).mkdir()
+        train_tiny(root / name, *keys)
+    deep, flat = root / "deep" / "tiny", root / "flat" / "tiny"
+    for precision in ("fp32", "int8"):
+        export_run(deep, root / precision, ExportOptions("onnx", precision, agreement=0.9))
+    export_run(flat, root / "plain", ExportOptions("onnx", "fp32"))
+    found = {name: root / name for name in ("fp32", "int8", "plain")}
+    return {**found, "run": deep, "linear": train_linear(root)}
+
+
+@pytest.fixture(scope="module")
+def server(folders: dict[str, Path]) -> Iterator[Running]:
+    with running(open_models(folders, threads=1)) as found:
+        yield found
+
+
+def asked(server: Running, model: str, text: Any, **more: Any) -> list[dict[str, Any]]:
+    answer = server.post({"text": text, "model": model, **more})
+    assert answer.status == 200, answer.body
+    found: list[dict[str, Any]] = answer.json["results"][0]["predictions"]
+    return found
+
+
+def rows(predictions: list[dict[str, Any]]) -> list[list[float]]:
+    return [list(one["probabilities"].values()) for one in predictions]
+
+
+def test_models_say_what_they_can(server: Running, folders: dict[str, Path]) -> None:
+    models = {model["name"]: model for model in server.get("/v1/models").json["models"]}
+    for name in ("fp32", "int8"):
+        record = Classifier.open(folders[name]).calibration
+        assert record is not None and record.exit_rule is not None
+        assert models[name]["exits"] == {
+            "after": [1],
+            "rule": record.exit_rule.describe(),
+            "threshold": record.exit_rule.bound(1),
+            "agreement_asked": 0.9,
+            "agreement": record.agreement,
+            "rows": record.rows,
+        }
+        assert models[name]["num_recurrences"] == 2 and models[name]["own_heads"]
+    assert models["run"]["exits"]["after"] == [1] and models["run"]["exits"]["threshold"] is None
+    assert models["plain"]["exits"] is None and not models["plain"]["own_heads"]
+    assert models["plain"]["num_recurrences"] == 2
+    assert models["linear"]["exits"] is None and models["linear"]["num_recurrences"] is None
+
+
+def test_nothing_more_is_told_than_was_asked(server: Running) -> None:
+    for name in ("fp32", "run", "plain", "linear"):
+        for more in ({}, {"exit_rule": None}, {"recurrences": False}):
+            assert [set(one) for one in asked(server, name, TEXTS[:2], **more)] == [{"label", "probabilities"}] * 2
+
+
+@pytest.mark.parametrize("name", ["fp32", "int8"])
+def test_texts_stop_early_if_asked(server: Running, folders: dict[str, Path], name: str) -> None:
+    classifier = Classifier.open(folders[name], threads=1)
+    wanted = classifier.classify(TEXTS, rule=classifier.calibrated_rule)
+    assert wanted.exited_after is not None
+    found = asked(server, name, TEXTS, exit_rule="calibrated")
+    np.testing.assert_allclose(rows(found), wanted.probabilities, atol=TOLERANCE)
+    assert [one["exited_after"] for one in found] == wanted.exited_after.tolist()
+    assert 1 in wanted.exited_after and set(found[0]) == {"label", "probabilities", "exited_after"}
+    full = asked(server, name, TEXTS)
+    np.testing.assert_allclose(rows(full), classifier.predict_proba(TEXTS), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["fp32", "plain", "run"])
+def test_what_was_thought_is_that_of_the_trace(server: Running, folders: dict[str, Path], name: str) -> None:
+    trace = Classifier.open(folders[name], threads=1).trace(TEXTS)
+    found = asked(server, name, TEXTS, recurrences=True)
+    for number, one in enumerate(found):
+        assert [thought["after"] for thought in one["recurrences"]] == list(trace.after) == [1, 2]
+        np.testing.assert_allclose(rows(one["recurrences"]), trace.probabilities[number], atol=TOLERANCE)
+        for thought in one["recurrences"]:
+            assert thought["label"] == max(thought["probabilities"], key=thought["probabilities"].get)
+        # Nobody was let go: the label is that of the whole model.
+        assert one["probabilities"] == one["recurrences"][-1]["probabilities"] and "exited_after" not in one
+        if trace.stops_after is None:
+            assert "stops_after" not in one
+        else:
+            assert one["stops_after"] == trace.stops_after[number]
+    if name == "fp32":
+        both = asked(server, name, TEXTS, recurrences=True, exit_rule="calibrated")
+        for one in both:
+            assert one["exited_after"] == one["stops_after"]
+            assert one["probabilities"] == one["recurrences"][one["exited_after"] - 1]["probabilities"]
+
+
+def test_a_model_without_the_means_says_so(server: Running) -> None:
+    for name in ("run", "plain"):
+        found = asked(server, name, TEXTS, exit_rule="calibrated")
+        assert {one["exited_after"] for one in found} == {2}
+        np.testing.assert_allclose(rows(found), rows(asked(server, name, TEXTS)), atol=TOLERANCE)
+    found = asked(server, "linear", TEXTS[:2], exit_rule="calibrated", recurrences=True)
+    assert [set(one) for one in found] == [{"label", "probabilities"}] * 2
+    several = server.post({"text": TEXTS[0], "model": ["linear", "fp32"], "recurrences": True}).json["results"]
+    assert "recurrences" not in several[0]["predictions"][0] and "recurrences" in several[1]["predictions"][0]
+
+
+def test_requests_of_all_kinds_at_once_get_their_own(server: Running) -> None:
+    kinds: list[dict[str, Any]] = [{}, {"exit_rule": "calibrated"}, {"recurrences": True}]
+    wanted = {(number, text): asked(server, "fp32", text, **kinds[number])[0] for number in range(3) for text in TEXTS}
+
+    def one(key: tuple[int, str]) -> tuple[tuple[int, str], dict[str, Any]]:
+        return key, asked(server, "fp32", key[1], **kinds[key[0]])[0]
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for key, found in pool.map(one, sorted(wanted, key=lambda key: key[1])):
+            assert set(found) == set(wanted[key]) and found["label"] == wanted[key]["label"]
+            np.testing.assert_allclose(rows([found]), rows([wanted[key]]), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"exit_rule": "confidence"}, "'exit_rule' must be 'calibrated' or null"),
+        ({"exit_rule": 1}, "'exit_rule' must be 'calibrated' or null"),
+        ({"exit_rule": ["calibrated"]}, "'exit_rule' must be 'calibrated' or null"),
+        ({"recurrences": "yes"}, "'recurrences' must be true or false"),
+        ({"recurrences": 1}, "'recurrences' must be true or false"),
+        ({"recurrences": None}, "'recurrences' must be true or false"),
+        ({"recurrence": True}, "unknown key 'recurrence' (did you mean 'recurrences'?)"),
+    ],
+)
+def test_what_is_wrong_is_told(server: Running, more: dict[str, Any], message: str) -> None:
+    answer = server.post({"text": "a", **more})
+    assert answer.refusal == (422, "invalid") and answer.json["error"]["message"].startswith(message)
+
+
+def test_the_document_has_them(server: Running) -> None:
+    schemas = json.loads(server.get("/openapi.json").body)["components"]["schemas"]
+    request = schemas["ClassifyRequest"]
+    assert {"exit_rule", "recurrences"} <= set(request["properties"])
+    assert any("exit_rule" in example for example in request["examples"])
+    assert {"exited_after", "recurrences", "stops_after"} <= set(schemas["Prediction"]["properties"])
+    for example in request["examples"]:
+        assert server.post(example).status == 200
