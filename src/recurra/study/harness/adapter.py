@@ -22,7 +22,7 @@ from recurra.data.language.configuration import LanguageDataConfig
 from recurra.deployment.language_model import LanguageModel
 from recurra.evaluation.scoring import BATCH_POSITIONS, FINAL, TokenScores, score_windows
 from recurra.evaluation.windows import Window, cut_full_windows, cut_windows
-from recurra.models.heads import check_exit
+from recurra.models.exit_rules import check_exit
 from recurra.models.inference import check_precision, default_device
 from recurra.study.harness.generation import go_on
 from recurra.study.language_evaluate import is_language_run
