@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections import defaultdict
@@ -12,14 +13,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recurra.core.environment import available_cores, environment_record
 from recurra.core.files import write_json
 from recurra.core.record import LatencyRecord, RunRecord, read_record
-from recurra.study.export_record import EXPORTS_NAME
+from recurra.study.export_record import EXPORTS_NAME, WITH_EXITS
 from recurra.study.machine import Machine
 from recurra.study.plan import RUNS_NAME
+
+if TYPE_CHECKING:
+    from recurra.deployment.classifier import Classifier
 
 LATENCY_NAME = "latency.json"
 # Enough for a stable median and 90th percentile; a whole test set is timed where it is not larger.
@@ -71,9 +75,12 @@ def main(arguments: list[str], names: dict[str, list[str]]) -> int:
         memory |= _memory_of(members, texts, threads)
     environment = environment_record(threads=threads, precision="mixed")
     values = {"environment": environment.model_dump(mode="json")}
-    for kind in ("runs", "exports"):
+    exports = [f"{name}{suffix}" for name in names["exports"] for suffix in ("", WITH_EXITS)]
+    for kind, wanted in (("runs", names["runs"]), ("exports", exports)):
         values[kind] = {
-            name: {key: latency.model_dump(mode="json") for key, latency in timed[name].items()} for name in names[kind]
+            name: {key: latency.model_dump(mode="json") for key, latency in timed[name].items()}
+            for name in wanted
+            if name in timed
         }
     values["memory_mib"] = memory
     write_json(output / LATENCY_NAME, values)
@@ -132,10 +139,12 @@ def _time_data(members: list[Timed], texts: list[str], threads: int) -> dict[str
     precision: dict[str, str] = {}
     for item in representatives.values():
         classifier = Classifier.open(item.folder, threads=threads)
-        calls[item.name] = partial(classifier.logits, clean=False)
         assert classifier.computation is not None
         of_run = item.record.environment.precision
-        precision[item.name] = classifier.computation.compute_precision if "/" in item.name else of_run
+        computed = classifier.computation.compute_precision if "/" in item.name else of_run
+        for name, competitor in _competitors(item.name, classifier):
+            calls[name] = partial(competitor.logits, clean=False)
+            precision[name] = computed
     sizes = {1, *(int(item.record.config["protocol"]["evaluation_batch_size"]) for item in members)}
     measured: dict[str, dict[str, LatencyRecord]] = defaultdict(dict)
     for size in sorted(sizes):
@@ -150,7 +159,21 @@ def _time_data(members: list[Timed], texts: list[str], threads: int) -> dict[str
         )
         for name, latency in result.items():
             measured[name][f"batch_{size}"] = latency
-    return {item.name: measured[representatives[item.shape].name] for item in members}
+    return {
+        f"{item.name}{suffix}": measured[f"{representatives[item.shape].name}{suffix}"]
+        for item in members
+        for suffix in ("", WITH_EXITS)
+        if f"{representatives[item.shape].name}{suffix}" in measured
+    }
+
+
+def _competitors(name: str, classifier: Classifier) -> Iterator[tuple[str, Classifier]]:
+    """A model, and if it carries an exit rule, the same one with texts leaving early."""
+    yield name, classifier
+    if classifier.calibrated_rule is not None:
+        early = copy.copy(classifier)
+        early.stop_early()
+        yield f"{name}{WITH_EXITS}", early
 
 
 if __name__ == "__main__":

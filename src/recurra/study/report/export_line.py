@@ -30,6 +30,7 @@ class ExportLine:
         format: For example ``safetensors``.
         precision: Precision of the stored weights.
         computed: Precision, engine and device of the computation.
+        exits: With texts leaving at the calibrated exits: where they leave; none if all recurrences are computed.
         seeds: Seeds of the runs that were exported.
         weights_mib: Size of the file with the weights, median over seeds.
         folder_mib: Size of the whole export.
@@ -55,6 +56,7 @@ class ExportLine:
     format: str
     precision: str
     computed: str
+    exits: str | None
     seeds: list[int]
     weights_mib: float
     folder_mib: float
@@ -78,4 +80,4 @@ class ExportLine:
     @property
     def stored_as(self) -> str:
         """Format and precision, in a table's words."""
-        return f"{self.format} {self.precision}"
+        return f"{self.format} {self.precision}{', exits' if self.exits else ''}"

@@ -9,6 +9,7 @@ from recurra.study.report import formatting as form
 
 EXPORTS_CAPTION = (
     "The same trained weights, stored in each precision, read back from disk and evaluated. MiB are file sizes. "
+    "Exits: rows leave by the threshold that was calibrated on validation rows, after so many recurrences. "
     "The gap is to the run's own model computed in FP32 on the same rows, mean ± half the 95 % interval over seeds; "
     "rows right by one alone say how many rows it rests on. "
     "Milliseconds a text: median / 90th / 99th percentile, all models and exports timed in turns; memory is the peak "
@@ -48,8 +49,8 @@ def _row(line: Mapping[str, Any], batches: Sequence[int], *, known: bool, weighe
     interval = form.interval(accuracy["low"], accuracy["high"])
     row = [
         line["model"],
-        f"{line['format']} {line['precision']}",
-        line["computed"],
+        f"{line['format']} {line['precision']}{', exits' if line['exits'] else ''}",
+        f"{line['computed']}{'; rows leave: ' + line['exits'] if line['exits'] else ''}",
         str(len(line["seeds"])),
         f"{line['weights_mib']:.2f}",
         f"{line['folder_mib']:.2f}",

@@ -96,6 +96,7 @@ def exports(table: TableSummary) -> Iterator[Row]:
             "format": line.format,
             "storage_precision": line.precision,
             "computed": line.computed,
+            "exits": line.exits,
             "seeds": len(line.seeds),
             "weights_mib": line.weights_mib,
             "folder_mib": line.folder_mib,

@@ -11,7 +11,8 @@ from recurra.study.report.summary import Estimate
 
 def line(model: str, precision: str, **changes: Any) -> ExportLine:
     values: dict[str, Any] = {
-        "model": model, "format": "onnx", "precision": precision, "computed": "", "seeds": [0], "weights_mib": 20.0,
+        "model": model, "format": "onnx", "precision": precision, "computed": "", "exits": None,
+        "seeds": [0], "weights_mib": 20.0,
         "folder_mib": 21.0, "accuracy": Estimate(0.8, None, None, None, [0.8], "none"), "f1": 0.8, "gap": 0.0,
         "gap_half": None, "largest_gap": 0.0, "labels_changed": 0, "only_export": 0, "only_reference": 0, "rows": 100,
         "largest_logit_difference": 0.0, "median_ms": {"1": 4.0, "32": 2.0}, "p90_ms": {}, "p99_ms": {},
