@@ -17,13 +17,17 @@ from typing import Any
 import numpy as np
 
 from recurra import Classifier
+from recurra.deployment.calibration import CalibrationRecord
+from recurra.deployment.depth import Depth, Early
 from recurra.deployment.serving.application import create_application
 from recurra.deployment.serving.key import ApiKey
 from recurra.deployment.serving.log import EventLog
 from recurra.deployment.serving.schema import ModelDescription
-from recurra.deployment.serving.served import ServedModel
+from recurra.deployment.serving.served import ServedModel, describe_model
 from recurra.deployment.serving.server import listen, make_server
 from recurra.deployment.serving.settings import Limits
+from recurra.models.exit_rules import ConfidenceRule, ExitRule
+from recurra.models.exit_thresholds import depths_under
 
 HEAD = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
@@ -57,6 +61,35 @@ def slow_model(name: str = "slow") -> tuple[ServedModel, SlowEngine]:
         name=name, labels=["no", "yes"], kind="run", size_bytes=1, max_length_tokens=8, run_id="r", computation=None
     )
     return ServedModel(Classifier(engine, ["no", "yes"]), description), engine
+
+
+@dataclass
+class DeepEngine:
+    """A model of several recurrences that is the surer the deeper it goes; texts are told apart as by `SlowEngine`."""
+
+    depth: Depth = field(default_factory=lambda: Depth((1, 3), 4, 2))
+
+    def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, np.ndarray]:
+        most = self.depth.num_recurrences
+        marks = np.array([[mark(text), *[0.0] * (self.depth.labels - 1)] for text in texts], dtype=np.float32)
+        return {number: marks * number * 2 / most for number in self.depth.heard_after}
+
+    def logits(self, texts: Sequence[str], batch_size: int) -> np.ndarray:
+        return self.logits_by_recurrence(texts, batch_size)[self.depth.num_recurrences]
+
+    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
+        heard = self.logits_by_recurrence(texts, batch_size)
+        depths = depths_under(rule, heard)
+        return Early(np.stack([heard[depth][row] for row, depth in enumerate(depths.tolist())]), depths)
+
+
+def deep_model(name: str, labels: Sequence[str], *, threshold: float | None = None, exits: bool = True) -> ServedModel:
+    """A model on a `DeepEngine`, with a calibrated rule if a threshold is given."""
+    engine = DeepEngine(Depth((1, 3) if exits else (), 4, len(labels)))
+    rule = None if threshold is None else ConfidenceRule.constant(threshold).plain()
+    record = CalibrationRecord(exits=[1, 3], asked=0.99, source="rows", rows=864, rule=rule, agreement=0.9931)
+    classifier = Classifier(engine, labels, calibration=record if exits else None)
+    return ServedModel(classifier, describe_model(name, classifier, kind="onnx", size_bytes=2**20, run_id="r"))
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
-from served import Running, running, slow_model
+from served import Running, deep_model, running, slow_model
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra: dev)")
 
@@ -104,6 +104,113 @@ def test_type_classify_switch_and_go_back_by_keyboard(server: Running, visit: An
     assert page.locator("#alarm").is_hidden()
     assert found.complaints == []
     assert all(url.startswith(f"{server.url}/") for url in found.requests)
+
+
+@pytest.fixture(scope="module")
+def deep_server() -> Iterator[Running]:
+    stars = [f"{number} stars" for number in ["one", "two", "three", "four", "five"]]
+    models = [
+        deep_model("reviews", ["negative", "positive"], threshold=0.6),
+        deep_model("stars", stars, exits=False),
+        deep_model("ruleless", ["negative", "positive"]),
+    ]
+    with running(models) as found:
+        yield found
+
+
+def thoughts(page: Any, card: int = 0) -> list[list[str]]:
+    """The table of a card as a screen reader goes through it: row by row, the text of each cell."""
+    rows = page.locator("#results .card").nth(card).locator("tr").all()
+    return [[" ".join(cell.split()) for cell in row.locator("th, td").all_inner_texts()] for row in rows]
+
+
+def in_table(server: Running, text: str, model: str, mark: str) -> list[list[str]]:
+    """What the table should hold, from the server's answer."""
+    prediction = server.post({"text": text, "model": model, "recurrences": True}).json["results"][0]["predictions"][0]
+    labels = sorted(prediction["probabilities"], key=lambda name: -prediction["probabilities"][name])[:3]
+    rows = [["Recurrence", *labels]]
+    for step in prediction["recurrences"]:
+        stops = step["after"] == prediction.get("stops_after")
+        shares = [f"{100 * step['probabilities'][name]:.1f} %" for name in labels]
+        rows.append([f"{step['after']} {mark}" if stops else str(step["after"]), *shares])
+    return rows
+
+
+def test_what_was_thought_after_each_recurrence_is_shown(deep_server: Running, visit: Any) -> None:
+    found = visit(deep_server)
+    page = found.page
+    # One of these stops after the first exit, one after the second, one goes all the way.
+    texts = {"a": 1, "b": 3, "d": 4}
+    for text, stops in texts.items():
+        page.locator("#text").fill(text)
+        page.keyboard.press("Control+Enter")
+        playwright.expect(page.locator("#history li .text").first).to_have_text(text)
+        wanted = in_table(deep_server, text, "reviews", "would stop")
+        assert thoughts(page) == wanted
+        marked = [row[0] for row in wanted if "stop" in row[0]]
+        assert marked == [f"{stops} would stop"]
+        assert thoughts(page, 1) == in_table(deep_server, text, "stars", "")
+    table = page.locator("#results table").first
+    assert table.locator("caption").inner_text() == "What it thought on the way"
+    assert table.locator("thead th[scope=col]").count() == 3 and table.locator("tbody th[scope=row]").count() == 3
+    # Bars repeat the numbers beside them: a screen reader hears these once.
+    assert table.locator("progress:not([aria-hidden=true])").count() == 0
+    notes = page.locator("#results table + p")
+    assert "confidence of at least 0.6" in notes.first.inner_text() and "99.3" in notes.first.inner_text()
+    assert "last recurrence alone" in notes.nth(1).inner_text() and "not shown: 2" in notes.nth(1).inner_text()
+    assert found.complaints == [] and all(url.startswith(f"{deep_server.url}/") for url in found.requests)
+
+
+def test_texts_stop_early_if_the_box_is_ticked(deep_server: Running, visit: Any) -> None:
+    page = visit(deep_server).page
+    page.locator("#text").fill("a")
+    page.locator("#classify").focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "early"
+    page.keyboard.press("Space")
+    page.locator("#text").focus()
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("#results .card")
+    early = deep_server.post({"text": "a", "exit_rule": "calibrated"}).json["results"][0]["predictions"][0]
+    shares = [f"{100 * share:.1f} %" for share in sorted(early["probabilities"].values(), reverse=True)]
+    assert shown(page)[0] == ("reviews", early["label"], shares)
+    assert thoughts(page) == in_table(deep_server, "a", "reviews", "stopped")
+    facts = page.locator("#results dl").all_inner_texts()
+    assert "1 of 4" in " ".join(facts[0].split()) and "Recurrences" not in facts[1]
+    page.select_option("#first", "ruleless")
+    page.select_option("#second", "")
+    page.locator("#classify").click()
+    playwright.expect(page.locator("#results .card")).to_have_count(1)
+    assert not any("stop" in row[0] for row in thoughts(page))
+    assert "carries no rule" in page.locator("#results table + p").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_thoughts_fit_any_screen(deep_server: Running, visit: Any, width: int, scheme: str) -> None:
+    found = visit(deep_server, width=width, scheme=scheme)
+    page = found.page
+    page.locator("#text").fill("a")
+    page.click("#classify")
+    page.wait_for_selector("#results table")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    outside = page.evaluate(
+        """() => [...document.querySelectorAll('#results td, #results th, .mark')].filter(item =>
+            item.getBoundingClientRect().right > item.closest('.card').getBoundingClientRect().right
+            || item.scrollWidth > item.clientWidth + 1).map(item => item.outerHTML)"""
+    )
+    assert outside == [] and found.complaints == []
+    choice = page.locator("#early-choice").bounding_box()
+    assert choice["height"] >= 43
+
+
+def test_models_without_recurrences_have_no_such_view(server: Running, visit: Any) -> None:
+    page = visit(server).page
+    assert page.locator("#early-choice").is_hidden()
+    page.locator("#text").fill("a text")
+    page.click("#classify")
+    page.wait_for_selector("#results .card")
+    assert page.locator("#results table").count() == 0
 
 
 def test_an_error_is_shown_and_goes_away(server: Running, visit: Any) -> None:

@@ -13,6 +13,7 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.manifest import is_export, needs_torch, read_manifest, read_source_record
 from recurra.deployment.serving.schema import ExitsDescription, ModelDescription
 
+Kind = Literal["run", "safetensors", "onnx"]
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 _FIRST_TEXTS = ("a first text", "another, a little longer than the first, so that there is something to pad")
 
@@ -86,21 +87,43 @@ def open_models(folders: dict[str, Path], *, threads: int = 0) -> list[ServedMod
 
 def _describe(name: str, folder: Path, classifier: Classifier) -> ModelDescription:
     record = read_source_record(folder)
-    kind: Literal["run", "safetensors", "onnx"]
+    kind: Kind
     if is_export(folder):
         manifest = read_manifest(folder)
         kind, size, longest = manifest.format, manifest.size_bytes, manifest.max_length
     else:
         kind, size = "run", sum(path.stat().st_size for path in (folder / "model").rglob("*") if path.is_file())
         longest = int(record.config["data"]["max_length"])
+    return describe_model(name, classifier, kind=kind, size_bytes=size, run_id=record.run_id, max_length_tokens=longest)
+
+
+def describe_model(
+    name: str,
+    classifier: Classifier,
+    *,
+    kind: Kind,
+    size_bytes: int,
+    run_id: str,
+    max_length_tokens: int = 512,
+) -> ModelDescription:
+    """Says what a server tells of a model.
+
+    Args:
+        name: What users call it.
+        classifier: The model.
+        kind: What it was read from.
+        size_bytes: Of the files that it was read from.
+        run_id: The run that it comes from.
+        max_length_tokens: Where a text is cut.
+    """
     depth = classifier.depth
     return ModelDescription(
         name=name,
         labels=classifier.classes_.tolist(),
         kind=kind,
-        size_bytes=size,
-        max_length_tokens=longest,
-        run_id=record.run_id,
+        size_bytes=size_bytes,
+        max_length_tokens=max_length_tokens,
+        run_id=run_id,
         computation=classifier.computation,
         num_recurrences=None if depth is None else depth.num_recurrences,
         own_heads=depth is not None and depth.own_heads,
