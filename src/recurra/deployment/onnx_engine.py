@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ class OnnxEngine:
         self.sessions = sessions
         self.depth = Depth(tuple(exits), num_recurrences, int(sessions.session.get_outputs()[0].shape[1]))
         self.tokenizer = tokenizer
+        self._encoding = threading.Lock()
         self.max_length = max_length
         self.pad_token_id = pad_token_id
         self.computation = Computation(
@@ -111,6 +113,11 @@ class OnnxEngine:
             **_read_depth(folder),
         )
 
+    @property
+    def concurrency(self) -> int:
+        """How many threads may ask at once and gain by it."""
+        return self.sessions.threads if self.sessions.apart else 1
+
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
         """Returns ``(texts, labels)`` for cleaned texts."""
         (result,) = self._run(texts, batch_size, [LOGITS])
@@ -145,7 +152,9 @@ class OnnxEngine:
         self, texts: Sequence[str], batch_size: int, outputs: Sequence[str], more: Mapping[str, Any] | None = None
     ) -> list[npt.NDArray[Any]]:
         """Outputs of the graph, in the order of the texts."""
-        input_ids, offsets = encode_texts(texts, self.tokenizer, self.max_length)
+        # Where a text is cut is set for each call: two threads would take it from each other.
+        with self._encoding:
+            input_ids, offsets = encode_texts(texts, self.tokenizer, self.max_length)
         lengths, starts = np.diff(offsets), offsets[:-1]
 
         def compute(session: Any, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
