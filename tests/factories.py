@@ -239,6 +239,7 @@ def latency_of(model: str, precision: str = "fp32", factor: float = 1.0) -> dict
             samples=1821,
             median_ms=time * factor,
             p90_ms=time * factor * 1.35,
+            p99_ms=time * factor * 2.5,
             mean_ms=time * factor * 1.05,
             precision=precision,
             threads=1,

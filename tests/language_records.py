@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from recurra.core.exits_record import ExitsRecord, LeavingRecord, TimedLeaving
 from recurra.core.language_record import (
     HeadRecord,
     LanguageDataRecord,
@@ -105,3 +106,27 @@ def too_good(perplexity: float, *, leaks: bool) -> AuditResult:
     """The alarm, or none."""
     status = "failed" if leaks else "passed"
     return AuditResult(name="perplexity.too-good", status=status, summary="", value=perplexity, threshold=15.0)
+
+
+def exits_record(record: LanguageRunRecord, *, chosen: bool = True) -> ExitsRecord:
+    """What `recurra exits --keep` might have kept of a run: the first exit twice as fast, the second half again."""
+    full = record.metrics["test"].final.loss
+
+    def leaving(label: str, loss: float, taken: dict[int, int], speed: float) -> LeavingRecord:
+        timed = [TimedLeaving(batch_size=size, full_ms=speed * 10.0, exits_ms=10.0) for size in (1, 32)]
+        return LeavingRecord(label=label, loss=loss, taken=taken, timed=timed)
+
+    return ExitsRecord(
+        run_id=record.run_id,
+        num_recurrences=3,
+        split="test",
+        chosen_on="validation",
+        asked="loss at most 1 % above the full model's",
+        full_loss=full,
+        fixed=[
+            leaving("after loop 1", full + 0.2, {1: 100}, 2.0),
+            leaving("after loop 2", full + 0.1, {2: 100}, 1.5),
+        ],
+        chosen=leaving("confidence 0.8", full + 0.15, {1: 60, 3: 40}, 1.75) if chosen else None,
+        environment=record.environment,
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -17,12 +19,14 @@ import yaml
 import recurra
 from recurra.cli.main import app
 from recurra.core.errors import ConfigurationError
+from recurra.evaluation.positions import PositionLoss
 from recurra.models.configuration import RecurraConfig
 from recurra.study.spec import StudySpec, expand, load_study, resolve_model
 from recurra.training.protocols import ProtocolConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+HARNESS = "recurra.study.harness"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
@@ -62,6 +66,18 @@ def parse(arguments: list[str]) -> object:
     return command.make_context(" ".join(names), remaining)
 
 
+def parse_harness(words: list[str]) -> None:
+    """Holds a command of lm-evaluation-harness against its parser, and the model's arguments against ours."""
+    pytest.importorskip("lm_eval", reason="pip install 'recurra[harness]'")
+    from lm_eval._cli import HarnessCLI
+
+    from recurra.study.harness import RecurraLM
+
+    options = HarnessCLI()._parser.parse_args(words)
+    assert options.model == "recurra"
+    assert set(options.model_args) <= set(inspect.signature(RecurraLM).parameters) - {"other"}
+
+
 def test_the_documents_show_commands_at_all() -> None:
     commands = [words for _, words in shell_lines() if recurra_arguments(words) is not None]
     assert len(commands) >= 10
@@ -75,6 +91,8 @@ def test_every_shell_line_can_be_typed(path: Path, words: list[str]) -> None:
     arguments = recurra_arguments(words)
     if arguments is not None:
         parse(arguments)
+    elif words[:3] == ["python", "-m", HARNESS]:
+        parse_harness(words[3:])
     elif words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     else:
@@ -122,9 +140,24 @@ def test_yaml_blocks_are_of_a_kind_that_is_read(path: Path, text: str) -> None:
         assert expand(StudySpec.parse(values))
     elif "learning_rate" in values:
         ProtocolConfig.parse(values)
+    elif "task" in values:
+        # A task of lm-evaluation-harness; tests/integration/test_harness.py runs such ones.
+        assert {"dataset_path", "test_split", "output_type", "metric_list"} <= set(values)
     elif "preset" in values:
         from recurra.models.presets import preset
 
         preset(values.pop("preset"), **values)
     else:
         raise ConfigurationError(f"{path.name} shows a YAML block of no known kind")
+
+
+def test_the_losses_by_position_in_the_documents_are_those_of_the_committed_output() -> None:
+    page = (ROOT / "docs/results/lm-leak.md").read_text(encoding="utf-8")
+    for path in sorted((ROOT / "results/lm-leak/by-position").glob("*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        assert (ROOT / "results/lm-leak/runs" / found["run_id"] / "record.json").is_file()
+        loss = found["positions"]["final"]["loss"]
+        but_last = PositionLoss(tuple(loss), tuple(found["positions"]["final"]["tokens"])).mean(slice(0, -1))
+        cells = [f"{value:.3f}" for value in (loss[0], loss[63], loss[127], but_last)]
+        name = f"{path.stem} (leaks)" if "leaks" in path.stem else path.stem
+        assert f"| {' | '.join([name, *cells])} |" in page

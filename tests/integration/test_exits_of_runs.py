@@ -14,10 +14,13 @@ from benchmarks import exits as exits_bench
 from in_process import in_process
 from language_runs import PROTOCOL, TEXT_KEYS, TINY_KEYS, write_text
 from recurra.cli.main import main
+from recurra.core.exits_record import read_exits
+from recurra.core.record import read_language_record
 from recurra.data.cleaning import clean_text
 from recurra.deployment.classifier import Classifier
 from recurra.models.exit_rules import ConfidenceRule
 from recurra.models.loading import load_classifier_model
+from recurra.study.report.language_summary import load_language_runs
 from reviews import review_rows, train_linear, train_tiny
 
 
@@ -71,6 +74,25 @@ def test_a_language_model_keeps_its_loss(runs: Path, capsys: pytest.CaptureFixtu
     assert "chosen on validation for loss at most 1000 %" in said and "Recurrences taken" in said and "Speed-up" in said
 
 
+def test_what_is_kept_is_every_exit_and_the_rule(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked(capsys, runs / "text", "--bound", 10.0, "--batch-sizes", "1,2", "--keep")
+    kept, record = read_exits(runs / "text"), read_language_record(runs / "text")
+    assert kept is not None and (kept.run_id, kept.split, kept.num_recurrences) == (record.run_id, "test", 2)
+    # All tokens leave at an exit: its own loss, as the evaluation of the run has it.
+    heads = record.metrics["test"].heads
+    assert [one.loss for one in kept.fixed] == pytest.approx([heads["exit-1"].loss], rel=1e-5)
+    assert kept.full_loss == pytest.approx(heads["final"].loss, rel=1e-5)
+    assert kept.fixed[0].taken == {1: record.metrics["test"].tokens}
+    assert [timed.batch_size for timed in kept.fixed[0].timed] == [1, 2]
+    assert found["fixed"][0]["timed"][1]["speed_up"] == pytest.approx(kept.fixed[0].timed[1].speed_up)
+    assert kept.chosen is not None and kept.chosen.loss == found["judged"]["exits"]
+    (run,), _ = load_language_runs([runs / "text"])
+    assert run.exits == kept
+    capsys.readouterr()
+    assert main(["exits", str(runs / "text"), "--batch-sizes", "1", "--threads", "1", "--keep"]) == 0
+    assert "Every exit by itself" in capsys.readouterr().out
+
+
 def test_the_bench_decodes_with_a_runs_exits(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
     monkeypatch.setattr(exits_bench, "BOUND", 10.0)
@@ -86,6 +108,7 @@ def test_the_bench_decodes_with_a_runs_exits(runs: Path, monkeypatch: pytest.Mon
         ("plain/tiny", (), "this model was trained without; train one with exits"),
         ("linear", (), "is a linear model, which has no exits"),
         ("exits/tiny", ("--bound", 0.1), "a loss bound is for language models; of a classifier give the agreement"),
+        ("exits/tiny", ("--keep",), "'--keep' is for language models, and"),
         ("text", ("--agreement", 0.9), "an agreement is for classifiers; of a language model give the loss bound"),
         ("text", ("--bound", -1), "loss bound is -1; allowed: 0 or above"),
         ("exits/tiny", ("--agreement", 2), "agreement is 2; allowed: above 0, at most 1"),

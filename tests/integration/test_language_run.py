@@ -8,14 +8,21 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
 from interrupted import execute, in_a_process
 from language_runs import TEXT_KEYS, TINY_KEYS, language_run, tiny_variant
 from recurra.cli.main import main
 from recurra.core.record import read_language_record
+from recurra.data.language.configuration import LanguageDataConfig
+from recurra.data.language.corpora import load_language_dataset
+from recurra.data.language.encoding import encode_running_text
+from recurra.data.language.tokenization import read_language_tokenizer
 from recurra.study.claim import claim_folder
 from recurra.study.machine import Machine
 from reviews import snapshot
@@ -147,6 +154,76 @@ def test_evaluating_a_run_gives_what_its_record_says(trained: TrainedRun, capsys
     assert (found["metrics"]["words"], found["metrics"]["stride"], found["recorded"]) == (11, 4, None)
     assert main(["evaluate", str(trained.folder)]) == 0
     assert "loss of the final head in the record" in capsys.readouterr().out
+
+
+def test_every_cache_policy_says_what_it_costs(trained: TrainedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(trained.folder), "--caches", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    exact, shared = found["caches"]
+    assert (exact["policy"], exact["serving"], shared["policy"], shared["serving"]) == ("per-loop", None, "shared", 1)
+    # With all keys and values decoding is the whole model, as the evaluation has it.
+    assert exact["loss"] == pytest.approx(found["metrics"]["heads"]["final"]["loss"], rel=1e-5)
+    # Two loops of 16 wide keys and values in FP32; one of them serves both.
+    assert (exact["bytes_per_token"], shared["bytes_per_token"]) == (2 * 2 * 16 * 4, 2 * 16 * 4)
+    assert shared["loss"] != exact["loss"]
+    assert main(["evaluate", str(trained.folder), "--caches"]) == 0
+    shown = capsys.readouterr().out
+    assert "loop 1 the later ones" in shown and f"{shared['loss']:.4f}" in shown and "+0.00 %" in shown
+
+
+def test_the_loss_by_position_is_that_of_the_model_called_block_by_block(
+    trained: TrainedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(trained.folder), "--by-position", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["positions"]) == ["exit-1", "final"]
+    for head, positions in found["positions"].items():
+        assert len(positions["loss"]) == len(positions["tokens"]) == found["metrics"]["context"] == 16
+        assert sum(positions["tokens"]) == found["metrics"]["tokens"]
+        mean = sum(loss * count for loss, count in zip(*positions.values(), strict=True)) / sum(positions["tokens"])
+        assert mean == pytest.approx(found["metrics"]["heads"][head]["loss"], rel=1e-6)
+    model = transformers.AutoModelForCausalLM.from_pretrained(trained.folder / "model").eval()
+    config = LanguageDataConfig.parse(trained.config.plain()["data"], source="test")
+    split = load_language_dataset(config, None, ["test"]).splits["test"]
+    tokenizer = read_language_tokenizer(trained.folder / "model")
+    stream = [tokenizer.eos_token_id, *encode_running_text(split, tokenizer, trained.root / "cache").joined.tolist()]
+    nats: list[list[float]] = [[] for _ in range(16)]
+    for start in range(0, len(stream) - 1, 16):
+        block = torch.tensor([stream[start : start + 17]])
+        with torch.no_grad():
+            said = model(block[:, :-1]).logits.double().log_softmax(-1)
+        for position, token in enumerate(block[0, 1:].tolist()):
+            nats[position].append(-float(said[0, position, token]))
+    expected = [sum(values) / len(values) for values in nats]
+    assert found["positions"]["final"]["loss"] == pytest.approx(expected, rel=1e-4)
+    assert main(["evaluate", str(trained.folder), "--by-position"]) == 0
+    shown = capsys.readouterr().out
+    assert "All but the last" in shown
+    first, *_, last = losses = found["positions"]["final"]["loss"]
+    for value in (first, losses[7], last):
+        assert f"{value:.4f}" in shown
+
+
+def test_the_harness_reads_a_run_as_our_evaluation_does(
+    trained: TrainedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("lm_eval", reason="pip install 'recurra[harness]'")
+    from recurra.study.harness import RecurraLM
+
+    line = "the river runs past the mill and the garden stands before the window , 7 times ."
+    (tmp_path / "line.txt").write_text(f"{line}\n", encoding="utf-8")
+    for stride in (16, 5):
+        command = ["evaluate", str(trained.folder), "--data", str(tmp_path / "line.txt"), "--stride", str(stride)]
+        assert main([*command, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["metrics"]
+        assert found["tokens"] > 2 * found["context"]
+        for head, exit_after in (("exit-1", 1), ("final", None)):
+            lm = RecurraLM(trained.folder, stride=stride, exit=exit_after)
+            assert lm.max_length == 16
+            # Our evaluation also predicts the end of the line.
+            asked = [SimpleNamespace(args=(f"{line}<|endoftext|>",))]
+            (value,) = lm.loglikelihood_rolling(asked, disable_tqdm=True)
+            assert -value == pytest.approx(found["heads"][head]["loss"] * found["tokens"], rel=1e-6)
 
 
 @pytest.mark.slow

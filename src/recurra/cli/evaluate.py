@@ -22,6 +22,12 @@ def evaluate(
     stride: Annotated[
         int | None, typer.Option("--stride", help="Language model: tokens from window to window; default: blocks.")
     ] = None,
+    by_position: Annotated[
+        bool, typer.Option("--by-position", help="Language model: also the loss by position in a block or window.")
+    ] = False,
+    caches: Annotated[
+        bool, typer.Option("--caches", help="Language model: also memory and loss of every cache policy in decoding.")
+    ] = False,
     text_column: Annotated[str | None, typer.Option("--text-column", help="Default: the run's.")] = None,
     label_column: Annotated[str | None, typer.Option("--label-column", help="Default: the run's.")] = None,
     output: Annotated[
@@ -41,9 +47,14 @@ def evaluate(
     if is_language_run(run):
         given = {"--text-column": text_column, "--label-column": label_column, "--output": output}
         _refuse(given, f"'{run}' is a run of a language model, which predicts no labels")
-        _evaluate_language(run, split, data, stride, precision, data_root, as_json=as_json)
+        _evaluate_language(
+            run, split, data, stride, precision, data_root, by_position=by_position, caches=caches, as_json=as_json
+        )
         return
-    _refuse({"--stride": stride}, f"'{run}' is no run of a language model")
+    _refuse(
+        {"--stride": stride, "--by-position": by_position or None, "--caches": caches or None},
+        f"'{run}' is no run of a language model",
+    )
 
     from recurra.core.memory import tune_allocator
     from recurra.models.quiet import quieten_libraries
@@ -95,6 +106,8 @@ def _evaluate_language(
     precision: str | None,
     data_root: Path | None,
     *,
+    by_position: bool,
+    caches: bool,
     as_json: bool,
 ) -> None:
     from recurra.cli.language_run import present_evaluation
@@ -104,7 +117,16 @@ def _evaluate_language(
 
     quieten_libraries()
     tune_allocator()
-    found = evaluate_language_run(run, split=split, data=data, stride=stride, data_root=data_root, precision=precision)
+    found = evaluate_language_run(
+        run,
+        split=split,
+        data=data,
+        stride=stride,
+        data_root=data_root,
+        precision=precision,
+        by_position=by_position,
+        caches=caches,
+    )
     present_evaluation(found, as_json=as_json)
 
 

@@ -8,9 +8,12 @@ import typer
 
 from recurra.cli import options
 from recurra.cli.output import print_json, print_lines, print_table
+from recurra.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from recurra.study.exit_choice import ExitChoice
+    from collections.abc import Sequence
+
+    from recurra.study.exit_choice import ExitChoice, Leaving
 
 
 def exits(
@@ -25,6 +28,13 @@ def exits(
     ] = None,
     rule: Annotated[str, typer.Option("--exit-rule", help="confidence or entropy.")] = "confidence",
     batch_sizes: Annotated[str, typer.Option("--batch-sizes", help="Rows a batch to time.")] = "1,32",
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep",
+            help="Language model: also every exit by itself; write all to RUN/exits.json, for its study's report.",
+        ),
+    ] = False,
     threads: options.Threads = 0,
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
@@ -37,9 +47,13 @@ def exits(
     from recurra.evaluation.benchmark import whole_numbers
     from recurra.models.quiet import quieten_libraries
     from recurra.study.exit_choice import choose_exits
+    from recurra.study.kept_exits import keep_exits
+    from recurra.study.language_evaluate import is_language_run
 
     quieten_libraries()
     tune_allocator()
+    if keep and not is_language_run(run):
+        raise ConfigurationError(f"'--keep' is for language models, and '{run}' is no run of one; leave it out")
     choice = choose_exits(
         run,
         bound=bound,
@@ -48,7 +62,10 @@ def exits(
         batch_sizes=whole_numbers(batch_sizes, "--batch-sizes"),
         threads=threads,
         data_root=data_root,
+        each=keep,
     )
+    if keep:
+        keep_exits(run, choice)
     if as_json:
         print_json(choice.plain())
     else:
@@ -59,6 +76,7 @@ def _print(choice: ExitChoice) -> None:
     chosen, judged = choice.chosen, choice.judged
     if chosen.rule is None or judged is None:
         print_lines([f"{choice.run_id}: no threshold keeps {choice.asked} on {choice.chosen_on}: stop nowhere early"])
+        _print_each(choice.fixed)
         return
     language = judged.agreement is None
     print_lines([f"{choice.run_id}: {chosen.rule.describe()}, chosen on {choice.chosen_on} for {choice.asked}"])
@@ -81,3 +99,17 @@ def _print(choice: ExitChoice) -> None:
     ]
     what = "decoding a row's tokens" if language else "a row, tokens to logits"
     print_table(f"Wall-clock, ms for {what}", ["Batch", "In full", "With exits", "Speed-up"], rows)
+    _print_each(choice.fixed)
+
+
+def _print_each(fixed: Sequence[Leaving]) -> None:
+    if not fixed:
+        return
+    sizes = [each.batch_size for each in fixed[0].timed]
+    rows = [
+        [each.label, f"{each.judged.exits:.4f}", *(f"{timed.speed_up:.2f} x" for timed in each.timed)] for each in fixed
+    ]
+    full = [["nowhere", f"{fixed[0].judged.full:.4f}", *("1.00 x" for _ in sizes)]]
+    print_table(
+        "Every exit by itself", ["Leaves", "Loss a token", *(f"Batch {size}" for size in sizes)], [*rows, *full]
+    )

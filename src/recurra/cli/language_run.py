@@ -8,9 +8,15 @@ from recurra.cli.audit import present_failed
 from recurra.cli.output import print_json, print_lines, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from recurra.core.language_record import LanguageMetricsRecord, LanguageRunRecord
+    from recurra.evaluation.cache_policies import PolicyCost
+    from recurra.evaluation.positions import PositionLoss
     from recurra.study.language_evaluate import LanguageEvaluation
 
+CACHE_HEADINGS = ["Cache", "Serves", "KiB a token", "Loss", "Above exact"]
+POSITION_HEADINGS = ["Head", "First", "Middle", "Last", "All but the last"]
 HEADINGS = ["Text", "Head", "Loss", "Perplexity a token", "a word", "Bits a byte"]
 
 
@@ -47,7 +53,39 @@ def present_evaluation(found: LanguageEvaluation, *, as_json: bool) -> None:
         lines.append("the tokenizer loses part of a text: there is no figure by word or byte")
     if found.recorded is not None:
         lines.append(f"loss of the final head in the record: {found.recorded.final.loss:.4f}")
+    if found.positions is not None:
+        print_table("loss by position", POSITION_HEADINGS, position_rows(found.positions), left=("Head",))
+        lines.append("every position: --json")
+    if found.caches is not None:
+        print_table(
+            "caches in decoding, FP32, blocks", CACHE_HEADINGS, cache_rows(found.caches), left=("Cache", "Serves")
+        )
     print_lines(lines)
+
+
+def position_rows(positions: Mapping[str, PositionLoss]) -> list[list[str]]:
+    """A row a head: nats a token at the first, the middle and the last position, and at all but the last."""
+    rows = []
+    for name, found in positions.items():
+        last = len(found.loss) - 1
+        places = [found.loss[0], found.loss[last // 2], found.loss[last], found.mean(slice(0, last))]
+        rows.append([name, *("–" if loss is None else f"{loss:.4f}" for loss in places)])
+    return rows
+
+
+def cache_rows(caches: Sequence[PolicyCost]) -> list[list[str]]:
+    """A row a cache policy: memory a token, loss, and what that is above the exact one."""
+    exact = caches[0]
+    return [
+        [
+            cost.policy,
+            "each its own" if cost.serving is None else f"loop {cost.serving} the later ones",
+            f"{cost.bytes_per_token / 1024:.2f}",
+            f"{cost.loss:.4f}",
+            f"{100 * (cost.loss / exact.loss - 1):+.2f} %",
+        ]
+        for cost in caches
+    ]
 
 
 def head_rows(source: str, metrics: LanguageMetricsRecord) -> list[list[str]]:

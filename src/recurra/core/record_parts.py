@@ -84,7 +84,8 @@ class AnyTrainingRecord(Part):
 class LatencyRecord(Part):
     """Time a sample in milliseconds at one batch size, over ``samples`` real texts, after warm-up, synchronised.
 
-    ``median_ms`` and ``p90_ms`` are over batches, each divided by its size; ``mean_ms`` is total time by samples.
+    ``median_ms``, ``p90_ms`` and ``p99_ms`` (none in older records) are over batches, each divided by its size;
+    ``mean_ms`` is total time by samples, so that a second takes ``1000 / mean_ms`` of them.
     ``scope`` says what was timed: ``model`` (tokenised input to logits) or ``text`` (text to label).
     """
 
@@ -97,6 +98,7 @@ class LatencyRecord(Part):
     threads: int
     device: str
     scope: Literal["model", "text"] = "model"
+    p99_ms: float | None = None
 
 
 class AnyRunRecord(Part):

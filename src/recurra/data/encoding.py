@@ -17,7 +17,7 @@ from recurra.data.token_cache import Arrays, cache_path, read_arrays, write_arra
 from recurra.data.vocabulary import tokenizer_hash
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 # Rows handed to the tokenizer at a time: bounds the memory that its intermediate objects take.
@@ -87,7 +87,7 @@ def encode_texts(
             chunk: Sequence[str] = texts[start : start + _CHUNK_ROWS]
             if max_length is not None:
                 chunk = [_shorten(text, max_length) for text in chunk]
-            encoded = [encoding.ids for encoding in backend.encode_batch_fast(chunk, add_special_tokens=not plain)]
+            encoded = [encoding.ids for encoding in _encode(backend, chunk, special=not plain)]
             offsets[start + 1 : start + 1 + len(chunk)] = [len(ids) for ids in encoded]
             rows.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32))
     finally:
@@ -96,6 +96,14 @@ def encode_texts(
         backend.encode_special_tokens = as_text
     flat = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
     return flat, np.cumsum(offsets)
+
+
+def _encode(backend: Tokenizer, texts: Sequence[str], *, special: bool) -> list[Encoding]:
+    """Encodes a chunk; a single text at once, for handing it to the library's threads costs more than they give."""
+    if len(texts) == 1:
+        return [backend.encode(texts[0], add_special_tokens=special)]
+    encoded: list[Encoding] = backend.encode_batch_fast(texts, add_special_tokens=special)
+    return encoded
 
 
 def _shorten(text: str, max_length: int) -> str:

@@ -23,7 +23,7 @@ from recurra.deployment.depth import (
     softmax,
     trace_of,
 )
-from recurra.deployment.engine import Engine, load_engine, load_export_engine
+from recurra.deployment.engine import ConcurrentEngine, Engine, load_engine, load_export_engine
 from recurra.deployment.manifest import is_export, read_export
 from recurra.models.exit_rules import ExitRule
 
@@ -140,6 +140,11 @@ class Classifier:
     def depth(self) -> Depth | None:
         """Where the model can be heard; none for one without recurrences, such as the linear control."""
         return self.engine.depth if isinstance(self.engine, DeepEngine) else None
+
+    @property
+    def concurrency(self) -> int:
+        """How many threads may ask it at once and gain by it; from more than these, or with torch, ask in turns."""
+        return self.engine.concurrency if isinstance(self.engine, ConcurrentEngine) else 1
 
     @property
     def calibrated_rule(self) -> ExitRule | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,16 @@ class Engine(Protocol):
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
         """Returns ``(texts, labels)``."""
+        ...
+
+
+@runtime_checkable
+class ConcurrentEngine(Protocol):
+    """An engine that several threads may ask at once."""
+
+    @property
+    def concurrency(self) -> int:
+        """How many of them gain by it."""
         ...
 
 

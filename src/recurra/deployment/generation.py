@@ -195,21 +195,38 @@ class Generator:
             part = slice(first, first + batch_size)
             yield from self._batch(prompts[part], rows[part], write)
 
-    @torch.inference_mode()
     def _batch(self, prompts: list[str], rows: list[list[int]], write: Callable[[str], None] | None) -> list[Generated]:
+        tokenizer = self.language.tokenizer
+        alone = len(rows) == 1 and self.settings.num_beams == 1
+        streamer = _Streamer(tokenizer, write) if write is not None and alone else None
+        said = self.extend(rows, streamer=streamer)
+        end = tokenizer.eos_token_id
+        found = [self._cut(prompt, tokens, end) for prompt, tokens in zip(prompts, said, strict=True)]
+        self.figures.tokens += sum(each.tokens + each.ended for each in found)
+        return found
+
+    @torch.inference_mode()
+    def extend(self, rows: list[list[int]], **more: Any) -> list[list[int]]:
+        """Goes on with rows of tokens, computed together.
+
+        Args:
+            rows: Tokens of each, at least one, and so few that one more fits the context.
+            more: Further arguments of transformers' ``generate``, for example ``stopping_criteria``.
+
+        Returns:
+            What came behind each, end-of-text and what fills up behind it included.
+        """
         model, tokenizer, settings = self.language.model, self.language.tokenizer, self.settings
         end = tokenizer.eos_token_id
         ids, mask = (part.to(model.device) for part in pad_left(rows, end))
         cache = make_cache(model.config, settings.cache) if self._keeps_ours else None
-        asked: dict[str, Any] = {**settings.arguments(), "max_new_tokens": self._room(ids.shape[1])}
+        asked: dict[str, Any] = {**settings.arguments(), **more, "max_new_tokens": self._room(ids.shape[1])}
         if len(tokenizer) < model.config.vocab_size:
             asked["suppress_tokens"] = list(range(len(tokenizer), model.config.vocab_size))
         if cache is not None:
             asked["past_key_values"] = cache
         if settings.rule is not None:
             asked["exit_rule"] = settings.rule
-        if write is not None and len(rows) == 1 and settings.num_beams == 1:
-            asked["streamer"] = _Streamer(tokenizer, write)
         start = time.perf_counter()
         output = model.generate(
             input_ids=ids,
@@ -222,10 +239,8 @@ class Generator:
         )
         said = output.sequences[:, ids.shape[1] :].tolist()
         self.figures.wall_s += time.perf_counter() - start
-        found = [self._cut(prompt, tokens, end) for prompt, tokens in zip(prompts, said, strict=True)]
-        self.figures.tokens += sum(each.tokens + each.ended for each in found)
         self._note(cache if cache is not None else output.past_key_values, len(rows) * settings.num_beams)
-        return found
+        return list(said)
 
     @property
     def _keeps_ours(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from recurra.core.environment import available_cores
-from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError
+from recurra.core.errors import ConfigurationError
 from recurra.core.files import read_json
 from recurra.data.encoding import encode_texts
 from recurra.deployment.computation import Computation
@@ -26,13 +26,13 @@ from recurra.deployment.onnx_names import (
     MASK,
     RECURRENCES,
 )
-from recurra.deployment.rows import TOKENS_A_ROW, budget_batches, padded_ids
+from recurra.deployment.onnx_sessions import Sessions
+from recurra.deployment.rows import TOKENS_A_ROW, padded_ids
 from recurra.models.exit_rules import ENTROPY, ExitRule
 
 MODEL_NAME = "model.onnx"
 TOKENIZER_NAME = "tokenizer.json"
 CONFIGURATION_NAME = "config.json"
-_ERRORS_ONLY = 3
 # No probability is so large: the head speaks, and nobody leaves.
 _NOBODY = 2.0
 
@@ -41,7 +41,7 @@ class OnnxEngine:
     """Runs an exported classifier on ONNX Runtime.
 
     Args:
-        session: The loaded model.
+        sessions: The loaded model.
         tokenizer: Its tokenizer.
         precision: Precision of the stored weights, which is computed in.
         max_length: Tokens after which a text is cut.
@@ -52,7 +52,7 @@ class OnnxEngine:
 
     def __init__(
         self,
-        session: Any,
+        sessions: Sessions,
         tokenizer: Tokenizer,
         *,
         precision: str,
@@ -61,9 +61,10 @@ class OnnxEngine:
         exits: Sequence[int] = (),
         num_recurrences: int = 1,
     ) -> None:
-        self.session = session
-        self.depth = Depth(tuple(exits), num_recurrences, int(session.get_outputs()[0].shape[1]))
+        self.sessions = sessions
+        self.depth = Depth(tuple(exits), num_recurrences, int(sessions.session.get_outputs()[0].shape[1]))
         self.tokenizer = tokenizer
+        self._encoding = threading.Lock()
         self.max_length = max_length
         self.pad_token_id = pad_token_id
         self.computation = Computation(
@@ -101,16 +102,21 @@ class OnnxEngine:
                 f"'{folder}' is an ONNX export and computes in {precision}, not in {requested}; "
                 "leave --precision out, or export safetensors"
             )
-        session = open_session(folder / MODEL_NAME, threads)
+        sessions = Sessions(folder / MODEL_NAME, precision, threads)
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
         return cls(
-            session,
+            sessions,
             tokenizer,
             precision=precision,
             max_length=max_length,
             pad_token_id=pad_token_id,
             **_read_depth(folder),
         )
+
+    @property
+    def concurrency(self) -> int:
+        """How many threads may ask at once and gain by it."""
+        return self.sessions.threads if self.sessions.apart else 1
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
         """Returns ``(texts, labels)`` for cleaned texts."""
@@ -146,13 +152,22 @@ class OnnxEngine:
         self, texts: Sequence[str], batch_size: int, outputs: Sequence[str], more: Mapping[str, Any] | None = None
     ) -> list[npt.NDArray[Any]]:
         """Outputs of the graph, in the order of the texts."""
-        input_ids, offsets = encode_texts(texts, self.tokenizer, self.max_length)
+        # Where a text is cut is set for each call: two threads would take it from each other.
+        with self._encoding:
+            input_ids, offsets = encode_texts(texts, self.tokenizer, self.max_length)
         lengths, starts = np.diff(offsets), offsets[:-1]
-        results: list[npt.NDArray[Any]] = []
-        for rows in budget_batches(lengths, batch_size * TOKENS_A_ROW):
+
+        def compute(session: Any, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
             ids, keep = padded_ids(input_ids, starts[rows], lengths[rows], self.pad_token_id)
-            inputs = {INPUT_IDS: ids, MASK: keep.astype(np.int64), **(more or {})}
-            found = self.session.run(outputs, inputs)
+            found: list[npt.NDArray[Any]] = session.run(
+                outputs, {INPUT_IDS: ids, MASK: keep.astype(np.int64), **(more or {})}
+            )
+            return found
+
+        if len(texts) == 1:
+            return compute(self.sessions.alone(lengths), np.zeros(1, dtype=np.int64))
+        results: list[npt.NDArray[Any]] = []
+        for rows, found in self.sessions.run(lengths, batch_size * TOKENS_A_ROW, compute):
             if not results:
                 results = [np.empty((len(texts), *values.shape[1:]), dtype=values.dtype) for values in found]
             for result, values in zip(results, found, strict=True):
@@ -179,38 +194,3 @@ def _read_depth(folder: Path) -> dict[str, Any]:
         return {}
     config = read_json(path)
     return {"exits": config.get("exits", ()), "num_recurrences": int(config.get("num_recurrences", 1))}
-
-
-def require_onnxruntime() -> Any:
-    """Returns the package.
-
-    Raises:
-        UnavailableError: If it is not installed.
-    """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise UnavailableError("ONNX Runtime is not installed; pip install 'recurra[onnx]'") from error
-    return onnxruntime
-
-
-def open_session(path: Path, threads: int = 0) -> Any:
-    """Loads a model into ONNX Runtime.
-
-    Raises:
-        UnavailableError: If ONNX Runtime is not installed.
-        CheckpointError: If this version of it cannot read the model.
-    """
-    runtime = require_onnxruntime()
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads or available_cores()
-    options.log_severity_level = _ERRORS_ONLY
-    # Plans of memory are kept for every shape that comes, and texts have many lengths.
-    options.enable_mem_pattern = False
-    try:
-        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        first = str(error).strip().splitlines()[0][:200]
-        raise CheckpointError(
-            f"'{path}' cannot be read by ONNX Runtime {runtime.__version__} ({first}); export the run again"
-        ) from error

@@ -62,15 +62,15 @@ class _Left:
     @property
     def values(self) -> list[tuple[str, int]]:
         """All of them, with the types of their elements."""
-        found = [(self.states, FLOAT), (self.numbers, INT64), (self.rows.hidden, FLOAT)]
+        found = [(self.states, FLOAT), (self.numbers, INT64), (self.rows.seen, BOOL)]
         found += [(self.rows.first, FLOAT)] * bool(self.rows.first)
         return found + [(self.rows.where, INT64)] * bool(self.rows.where)
 
     def renamed(self, names: Sequence[str]) -> _Left:
         """The same values under other names, in the order of `values`."""
-        states, numbers, hidden, *more = names
+        states, numbers, seen, *more = names
         first = more.pop(0) if self.rows.first else ""
-        return _Left(states, numbers, Rows(first=first, hidden=hidden, where=more[0] if more else ""))
+        return _Left(states, numbers, Rows(first=first, seen=seen, where=more[0] if more else ""))
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ExitWriter:
         last = graph.op("Sub", self._trips, graph.constant(1, np.int64))
         first = layers.rows.first if self.config.input_injection != "none" else ""
         where = layers.last_places(MASK) if self.config.pooling == "last" else ""
-        layers.rows = Rows(first=first, hidden=layers.rows.hidden, where=where)
+        layers.rows = Rows(first=first, seen=layers.rows.seen, where=where)
 
         body = Graph(graph)
         iteration, inner = graph.name("iteration"), graph.name("states")
@@ -268,7 +268,7 @@ class ExitWriter:
     def _leaves(self, graph: Graph, said: str, bound: str, number: str) -> str:
         """Who is sure enough, ``(rows,)``; see `recurra.models.exits`."""
         shares = graph.op("Softmax", said, axis=-1)
-        sure = graph.op("GreaterOrEqual", graph.op("ReduceMax", shares, axes=[-1], keepdims=0), bound)
+        sure = graph.op("GreaterOrEqual", graph.op("ReduceMax", shares, graph.numbers(-1), keepdims=0), bound)
         most = graph.op("Gather", ENTROPIES, number, axis=0)
         asked, other = Graph(graph), Graph(graph)
         scores = asked.op("LogSoftmax", said, axis=-1)

@@ -14,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from recurra.core.environment import code_record
 
-# Old enough for any runtime of the last years; reductions take their axes as attributes.
-OPSET = 17
-IR_VERSION = 8
+# The first with attention, rotary embedding and RMSNorm as operators: see `docs/decisions/0010-onnx-by-hand.md`.
+OPSET = 23
+IR_VERSION = 11
 
 Array = npt.NDArray[Any]
 

@@ -15,9 +15,6 @@ from onnx import TensorProto
 from recurra.deployment.onnx_graph import Array, Graph, Linear
 from recurra.models.configuration import RecurraConfig
 
-# Added to the score of a key that must not be seen; its softmax is 0 in FP32.
-_HIDDEN = -1e30
-
 
 @dataclass(frozen=True)
 class Rows:
@@ -25,12 +22,12 @@ class Rows:
 
     Attributes:
         first: What the core was given, ``(batch, tokens, hidden)``.
-        hidden: What is added to scores, ``(batch, 1, 1 or tokens, tokens)``.
+        seen: Which keys a query may see, ``(batch, 1, tokens, tokens)``.
         where: Index of the position that is read, ``(batch, 1)``; empty where it is the first.
     """
 
     first: str = ""
-    hidden: str = ""
+    seen: str = ""
     where: str = ""
 
 
@@ -51,7 +48,7 @@ class LayerWriter:
         self.graph = graph
         self.config, self.weights, self.linear = config, weights, linear
         self.max_length = max_length
-        self.cosines = self.sines = ""
+        self.places = self.cosines = self.sines = ""
         self.rows = Rows()
 
     @contextlib.contextmanager
@@ -61,30 +58,29 @@ class LayerWriter:
         yield
         self.rows = before
 
-    def positions(self, tokens: str) -> None:
-        """Cosines and sines of the rotary embedding, ``(tokens, 1, head_dim / 2)``."""
-        half = self.config.head_dim // 2
+    def positions(self, ids: str) -> None:
+        """Numbers of a row's positions ``(tokens,)``, and what the rotary embedding turns each by."""
+        graph, half = self.graph, self.config.head_dim // 2
+        length = graph.op("Squeeze", graph.op("Shape", ids, start=1, end=2))
+        self.places = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
         rates = self.config.rope_theta ** (-np.arange(0, 2 * half, 2, dtype=np.float32) / self.config.head_dim)
         angles = np.outer(np.arange(self.max_length, dtype=np.float32), rates.astype(np.float32))
-        found = []
-        for name, values in (("cosines", np.cos(angles)), ("sines", np.sin(angles))):
-            table = self.graph.weight(f"rotary.{name}", values.astype(np.float32)[:, None, :])
-            zero = self.graph.numbers(0)
-            found.append(self.graph.op("Slice", table, zero, tokens, zero))
-        self.cosines, self.sines = found
+        self.cosines = graph.weight("rotary.cosines", np.cos(angles).astype(np.float32))
+        self.sines = graph.weight("rotary.sines", np.sin(angles).astype(np.float32))
 
     def mask(self, mask: str) -> None:
-        """What is added to scores: ``(batch, 1, 1 or tokens, tokens)``."""
+        """Which keys a query may see: ``(batch, 1, tokens, tokens)``, for runtimes do not widen it to all queries."""
         graph = self.graph
         seen = graph.op("Unsqueeze", graph.op("Cast", mask, to=TensorProto.BOOL), graph.numbers(1, 2))
         if self.config.causal:
-            length = graph.op("Squeeze", graph.op("Shape", mask, start=1, end=2))
-            places = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
-            rows, columns = (graph.op("Unsqueeze", places, graph.numbers(axis)) for axis in (1, 0))
+            rows, columns = (graph.op("Unsqueeze", self.places, graph.numbers(axis)) for axis in (1, 0))
             # The diagonal stays open: a padded query without a key would be no number.
             own = graph.op("Equal", rows, columns)
             seen = graph.op("Or", graph.op("And", seen, graph.op("GreaterOrEqual", rows, columns)), own)
-        self.rows = Rows(hidden=graph.op("Where", seen, graph.number(0.0), graph.number(_HIDDEN)))
+        else:
+            tokens = graph.op("Shape", mask, start=1, end=2)
+            seen = graph.op("Expand", seen, graph.op("Concat", graph.numbers(1, 1), tokens, graph.numbers(1), axis=0))
+        self.rows = Rows(seen=seen)
 
     def embed(self, ids: str) -> str:
         """Embedding of tokens, ``(batch, tokens, hidden)``."""
@@ -101,24 +97,24 @@ class LayerWriter:
         return self.linear.apply(graph, states, name, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
 
     def norm(self, graph: Graph, states: str, name: str) -> str:
-        """RMSNorm, in the form that runtimes know and fuse."""
-        squares = graph.op("Pow", states, graph.number(2.0))
-        mean = graph.op("ReduceMean", squares, axes=[-1], keepdims=1)
-        root = graph.op("Sqrt", graph.op("Add", mean, graph.number(self.config.rms_norm_eps)))
+        """RMSNorm."""
         weight = graph.weight(f"{name}.weight", self.weights[f"{name}.weight"])
-        return str(graph.op("Mul", graph.op("Div", states, root), weight))
+        return str(graph.op("RMSNormalization", states, weight, axis=-1, epsilon=self.config.rms_norm_eps))
 
     def stack(self, graph: Graph, states: str, prefix: str, layers: int, *, narrow: bool) -> str:
         """Layers one after the other; ``narrow`` gives the first position of the last one only."""
+        if not layers:
+            return states
+        positions = graph.op("Expand", self.places, graph.op("Shape", states, start=0, end=2))
         for index in range(layers):
-            last = index == layers - 1
-            states = self._layer(graph, states, f"{prefix}.layers.{index}", split=last, narrow=narrow and last)
+            last = narrow and index == layers - 1
+            states = self._layer(graph, states, f"{prefix}.layers.{index}", positions, narrow=last)
         return states
 
-    def _layer(self, graph: Graph, states: str, name: str, *, split: bool, narrow: bool) -> str:
-        """One layer; ``narrow`` gives its first position only, ``split`` keeps queries apart so that it can."""
+    def _layer(self, graph: Graph, states: str, name: str, positions: str, *, narrow: bool) -> str:
+        """One layer; ``narrow`` gives its first position only."""
         normed = self.norm(graph, states, f"{name}.attention_norm")
-        attended = self._attention(graph, normed, f"{name}.attention", split=split, narrow=narrow)
+        attended = self._attention(graph, normed, f"{name}.attention", positions, narrow=narrow)
         states = graph.op("Add", graph.slice(states, 0, 1, 1) if narrow else states, attended)
         inner = self.norm(graph, states, f"{name}.feed_forward_norm")
         gate, up = self._gate_and_up(graph, inner, f"{name}.feed_forward")
@@ -135,58 +131,39 @@ class LayerWriter:
         )
         return gate, up
 
-    def _attention(self, graph: Graph, states: str, name: str, *, split: bool, narrow: bool) -> str:
-        config = self.config
-        heads, head_dim, width = config.num_attention_heads, config.head_dim, config.hidden_size
-        weight, bias = self._halves(f"{name}.qkv_proj")
-        cosines, sines, hidden = self.cosines, self.sines, self.rows.hidden
-        if split:
-            asking = graph.slice(states, 0, 1, 1) if narrow else states
-            query = self.linear.apply(graph, asking, f"{name}.q_proj", weight[:width], bias[:width])
-            pair = self.linear.apply(graph, states, f"{name}.kv_proj", weight[width:], bias[width:])
-            query = self._heads(graph, query, heads)
-            key, value = graph.op("Split", self._heads(graph, pair, 2 * heads), axis=2, outputs=2)
-            if narrow:
-                cosines, sines = (graph.slice(table, 0, 1, 0) for table in (cosines, sines))
-                hidden = graph.slice(hidden, 0, 1, 2)
-            query, key = self._turn(graph, query, cosines, sines), self._turn(graph, key, self.cosines, self.sines)
-        else:
-            states = self.linear.apply(graph, states, f"{name}.qkv_proj", weight, bias)
-            rows = self._heads(graph, states, 3 * heads)
-            pair, value = graph.op("Split", rows, graph.numbers(2 * heads, heads), axis=2, outputs=2)
-            query, key = graph.op("Split", self._turn(graph, pair, cosines, sines), axis=2, outputs=2)
-        query, value = (graph.op("Transpose", part, perm=[0, 2, 1, 3]) for part in (query, value))
-        scores = graph.op("MatMul", query, graph.op("Transpose", key, perm=[0, 2, 3, 1]))
-        shares = graph.op("Softmax", graph.op("Add", scores, hidden), axis=-1)
-        attended = graph.op("Transpose", graph.op("MatMul", shares, value), perm=[0, 2, 1, 3])
-        flat = graph.op("Reshape", attended, graph.numbers(0, 0, heads * head_dim))
-        return self._linear(graph, flat, f"{name}.out_proj")
+    def _attention(self, graph: Graph, states: str, name: str, positions: str, *, narrow: bool) -> str:
+        """Queries, keys and values by products of their own: cutting the result of one copies it."""
+        heads = self.config.num_attention_heads
+        asking, own, seen = states, positions, self.rows.seen
+        if narrow:
+            asking, own, seen = (graph.slice(value, 0, 1, axis) for value, axis in ((states, 1), (own, 1), (seen, 2)))
+        weights, biases = self._query_key_value(f"{name}.qkv_proj")
+        query, key, value = (
+            self.linear.apply(graph, inputs, f"{name}.{part}_proj", weight, bias)
+            for part, inputs, weight, bias in zip("qkv", (asking, states, states), weights, biases, strict=True)
+        )
+        query, key = self._turn(graph, query, own), self._turn(graph, key, positions)
+        attended = graph.op("Attention", query, key, value, seen, q_num_heads=heads, kv_num_heads=heads)
+        return self._linear(graph, attended, f"{name}.out_proj")
 
-    def _halves(self, name: str) -> tuple[Array, Array]:
-        """Weight and bias of queries, keys and values, so turned that a rotary pair is ``(i, i + head_dim / 2)``.
+    def _query_key_value(self, name: str) -> tuple[list[Array], list[Array]]:
+        """Weights and biases, those of queries and keys so turned that a rotary pair is ``(i, i + head_dim / 2)``.
 
-        Queries and keys are reordered alike, which changes no score; the scale of scores is in the queries.
+        Both are reordered alike, which changes no score; pairs side by side would be turned more slowly.
         """
         config = self.config
         order = np.concatenate([np.arange(0, config.head_dim, 2), np.arange(1, config.head_dim, 2)])
         turned = []
         for values in (self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]):
-            parts = values.reshape(3, config.num_attention_heads, config.head_dim, -1)
-            parts = np.concatenate([parts[:2][:, :, order], parts[2:]])
-            parts[0] *= np.float32(config.head_dim**-0.5)
-            turned.append(parts.reshape(values.shape))
+            heads = values.reshape(3, config.num_attention_heads, config.head_dim, -1)
+            parts = [heads[0][:, order], heads[1][:, order], heads[2]]
+            turned.append([part.reshape(config.hidden_size, *values.shape[1:]) for part in parts])
         return turned[0], turned[1]
 
-    def _heads(self, graph: Graph, states: str, heads: int) -> str:
-        return str(graph.op("Reshape", states, graph.numbers(0, 0, heads, self.config.head_dim)))
-
-    @staticmethod
-    def _turn(graph: Graph, states: str, cosines: str, sines: str) -> str:
-        """Rotary embedding of ``(batch, tokens, heads, head_dim)`` by halves."""
-        one, two = graph.op("Split", states, axis=-1, outputs=2)
-        left = graph.op("Sub", graph.op("Mul", one, cosines), graph.op("Mul", two, sines))
-        right = graph.op("Add", graph.op("Mul", two, cosines), graph.op("Mul", one, sines))
-        return str(graph.op("Concat", left, right, axis=-1))
+    def _turn(self, graph: Graph, states: str, positions: str) -> str:
+        """Rotary embedding of ``(batch, tokens, hidden)`` at positions ``(batch, tokens)``."""
+        heads = self.config.num_attention_heads
+        return str(graph.op("RotaryEmbedding", states, self.cosines, self.sines, positions, num_heads=heads))
 
     def recurrence(self, graph: Graph, states: str, index: str, *, narrow: bool) -> str:
         """One application of the core; ``index`` is its number, from 0."""
@@ -214,10 +191,8 @@ class LayerWriter:
     def last_places(self, mask: str) -> str:
         """Index of each row's last real token, ``(batch, 1)``."""
         graph = self.graph
-        length = graph.op("Squeeze", graph.op("Shape", mask, start=1, end=2))
-        places = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
         real = graph.op("Cast", graph.op("Cast", mask, to=TensorProto.BOOL), to=TensorProto.INT64)
-        return str(graph.op("ArgMax", graph.op("Mul", real, places), axis=1, keepdims=1))
+        return str(graph.op("ArgMax", graph.op("Mul", real, self.places), axis=1, keepdims=1))
 
     def pool(self, graph: Graph, states: str) -> str:
         """States ``(batch, hidden)`` at the position that is read."""

@@ -42,11 +42,11 @@ def build_classifier(
     layers = LayerWriter(graph, config, weights, linear, max_length)
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"]) for name in (INPUT_IDS, MASK)]
     outputs = [helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, ["batch", config.num_labels])]
-    layers.positions(graph.op("Shape", INPUT_IDS, start=1, end=2))
+    layers.positions(INPUT_IDS)
     layers.mask(MASK)
     states = layers.embed(INPUT_IDS)
     states = layers.stack(graph, states, "model.prelude", config.num_prelude_layers, narrow=False)
-    layers.rows = Rows(first=states, hidden=layers.rows.hidden)
+    layers.rows = Rows(first=states, seen=layers.rows.seen)
     if config.num_recurrences > 1:
         inputs.append(helper.make_tensor_value_info(RECURRENCES, TensorProto.INT64, []))
     if config.exits:
@@ -65,7 +65,7 @@ def _read(layers: LayerWriter, states: str) -> None:
     states = layers.stack(graph, states, "model.coda", config.num_coda_layers, narrow=leading)
     states = layers.final_norm(graph, states)
     if not leading:
-        layers.rows = Rows(layers.rows.first, layers.rows.hidden, layers.last_places(MASK))
+        layers.rows = Rows(layers.rows.first, layers.rows.seen, layers.last_places(MASK))
     graph.nodes.append(helper.make_node("Add", list(layers.head(graph, layers.pool(graph, states))), [LOGITS]))
 
 

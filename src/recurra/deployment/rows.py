@@ -15,6 +15,9 @@ TOKENS_A_ROW = 32
 
 def budget_batches(lengths: Integers, budget: int) -> Iterator[Integers]:
     """Cuts rows, sorted by length, into batches of at most ``budget`` tokens, but of one row at least."""
+    if len(lengths) == 1:
+        yield np.zeros(1, dtype=np.int64)
+        return
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])
     start = 0
@@ -39,6 +42,9 @@ def padded_ids(
     Returns:
         Ids and whether a token is real, ``(rows, longest)`` each.
     """
+    if len(lengths) == 1:
+        row = input_ids[starts[0] : starts[0] + lengths[0]][None].astype(np.int64)
+        return row, np.ones(row.shape, dtype=np.bool_)
     columns = np.arange(int(lengths.max()))
     keep = columns < lengths[:, None]
     positions = np.minimum(starts[:, None] + columns, len(input_ids) - 1)

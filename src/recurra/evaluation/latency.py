@@ -101,7 +101,8 @@ def measure_side_by_side(
         clock: Nanoseconds; replaced in tests.
 
     Returns:
-        A record a competitor: median and 90th percentile over batches of the time a sample, and total time by samples.
+        A record a competitor: median, 90th and 99th percentile over batches of the time a sample, and total time by
+        samples.
 
     Raises:
         ValueError: If there is nothing to time, or the competitors' batches differ in size.
@@ -154,6 +155,7 @@ def _record(
         samples=int(samples.sum()),
         median_ms=float(np.median(a_sample)),
         p90_ms=float(np.percentile(a_sample, 90)),
+        p99_ms=float(np.percentile(a_sample, 99)),
         mean_ms=float(batch_ms.sum() / samples.sum()),
         precision=precision,
         threads=threads,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recurra.data.language.encoding import EncodedText
+from recurra.evaluation.positions import PositionLoss, loss_by_position, token_positions
 from recurra.evaluation.scoring import BATCH_POSITIONS, score_texts
 
 
@@ -19,12 +20,14 @@ class Perplexity:
         tokens: Tokens, each scored once.
         words: Words, one end-of-line a line included: the unit of published WikiText figures.
         num_bytes: Bytes in UTF-8, line ends included.
+        positions: Loss by position in a window, if it was asked for.
     """
 
     nats: float
     tokens: int
     words: int
     num_bytes: int
+    positions: PositionLoss | None = None
 
     @property
     def loss(self) -> float:
@@ -57,6 +60,7 @@ def evaluate_perplexity(
     batch_positions: int = BATCH_POSITIONS,
     precision: str = "fp32",
     exits: bool = False,
+    by_position: bool = False,
 ) -> dict[str, Perplexity]:
     """Evaluates any causal language model on a split, every token once, from end-of-text on.
 
@@ -69,6 +73,7 @@ def evaluate_perplexity(
         batch_positions: Positions whose logits are held at once for each head.
         precision: Precision of the matrix products.
         exits: Also evaluate the heads on the way, if the model's output has ``exit_logits``.
+        by_position: Also average the loss by position in a window.
 
     Returns:
         The figures by head, ``final`` among them.
@@ -88,8 +93,15 @@ def evaluate_perplexity(
         precision=precision,
         exits=exits,
     )
+    places = token_positions([len(text) for text in texts], context, stride) if by_position else None
     return {
-        head: Perplexity(math.fsum(nats.tolist()), len(nats), encoded.words, encoded.num_bytes)
+        head: Perplexity(
+            math.fsum(nats.tolist()),
+            len(nats),
+            encoded.words,
+            encoded.num_bytes,
+            None if places is None else loss_by_position(nats, places, context),
+        )
         for head, nats in scores.items()
     }
 

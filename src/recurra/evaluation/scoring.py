@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,19 @@ _CHUNK_POSITIONS = 256
 Scores = dict[str, npt.NDArray[np.float64]]
 
 
-@torch.inference_mode()
+@dataclass(frozen=True, eq=False)
+class TokenScores:
+    """What one head says of tokens.
+
+    Attributes:
+        nats: Negative log-likelihood of each token, ``(tokens of all texts,)``; 0 for one that no window scores.
+        greedy: Whether each is the most probable one, if it was asked for.
+    """
+
+    nats: npt.NDArray[np.float64]
+    greedy: npt.NDArray[np.bool_] | None = None
+
+
 def score_texts(
     model: Any,
     texts: Sequence[npt.NDArray[np.integer[Any]]],
@@ -58,15 +71,59 @@ def score_texts(
             does not know.
         RunError: If the model gives what is not a number.
     """
-    _check(model, texts, first_read, context)
-    lengths = [len(text) for text in texts]
-    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    windows = list(cut_windows(lengths, context, stride))
-    heads: Scores = {}
+    _check_context(model, context)
+    windows = list(cut_windows([len(text) for text in texts], context, stride))
+    found = score_windows(
+        model,
+        texts,
+        windows,
+        first_read=first_read,
+        batch_positions=batch_positions,
+        precision=precision,
+        exits=exits,
+    )
+    return {name: scores.nats for name, scores in found.items()}
+
+
+@torch.inference_mode()
+def score_windows(
+    model: Any,
+    texts: Sequence[npt.NDArray[np.integer[Any]]],
+    windows: Sequence[Window],
+    *,
+    first_read: int,
+    batch_positions: int = BATCH_POSITIONS,
+    precision: str = "fp32",
+    exits: bool = False,
+    greedy: bool = False,
+    options: Mapping[str, Any] | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> dict[str, TokenScores]:
+    """Scores the tokens of texts that windows name, as `score_texts` does.
+
+    Args:
+        model: As there, like ``texts``, ``first_read``, ``batch_positions``, ``precision`` and ``exits``.
+        texts: Token ids of each text.
+        windows: What is read and scored; each scores at least one token, and none twice.
+        first_read: Token that is read before the first of a text.
+        batch_positions: Positions of a batch; at least one window is taken.
+        precision: Precision of the matrix products.
+        exits: Also score the heads on the way.
+        greedy: Also say which tokens are the most probable ones.
+        options: More arguments of the model, for example ``{"exit_after": 2}``.
+        progress: Told how many windows each batch had.
+
+    Raises:
+        ConfigurationError: For tokens that the model does not know.
+        RunError: If the model gives what is not a number.
+    """
+    _check_tokens(model, texts, first_read)
+    starts = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)])
+    heads: dict[str, TokenScores] = {}
     was_training = model.training
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     accepted = inspect.signature(model.forward).parameters
-    fixed = {"use_cache": False} if "use_cache" in accepted else {}
+    fixed = {**({"use_cache": False} if "use_cache" in accepted else {}), **(options or {})}
     if exits and "output_exits" in accepted:
         fixed["output_exits"] = True
     model.eval()
@@ -80,26 +137,50 @@ def score_texts(
                 last = {"logits_to_keep": kept} if "logits_to_keep" in accepted else {}
                 output = model(input_ids=inputs.to(device), **mask, **last, **fixed)
                 for name, logits in _heads(output, exits).items():
-                    nats = _nats(logits[:, -kept:], targets[:, -kept:].to(device))
-                    values = heads.setdefault(name, np.zeros(int(starts[-1])))
-                    for row, window in enumerate(batch):
-                        first = window.scored - window.start - (inputs.shape[1] - kept)
-                        piece = nats[row, first : first + window.end - window.scored]
-                        values[starts[window.text] + window.scored : starts[window.text] + window.end] = piece
+                    said, wanted = logits[:, -kept:], targets[:, -kept:].to(device)
+                    scores = heads.setdefault(name, _no_scores(int(starts[-1]), greedy=greedy))
+                    _place(_nats(said, wanted), scores.nats, batch, starts, inputs.shape[1] - kept)
+                    if scores.greedy is not None:
+                        hits = (said.argmax(-1) == wanted).cpu().numpy()
+                        _place(hits, scores.greedy, batch, starts, inputs.shape[1] - kept)
+                    del said
                 # Otherwise these logits would live on while the next batch makes its own.
                 del output, logits
+                if progress is not None:
+                    progress(len(batch))
     finally:
         model.train(was_training)
-    for name, values in heads.items():
-        if np.isnan(values).any():
+    for name, scores in heads.items():
+        if np.isnan(scores.nats).any():
             raise RunError(f"the model's logits ({name}) are not numbers; check its weights, or use precision=fp32")
-    return heads or {FINAL: np.zeros(0)}
+    return heads or {FINAL: _no_scores(int(starts[-1]), greedy=greedy)}
 
 
-def _check(model: Any, texts: Sequence[npt.NDArray[np.integer[Any]]], first_read: int, context: int) -> None:
+def _no_scores(tokens: int, *, greedy: bool) -> TokenScores:
+    return TokenScores(np.zeros(tokens), np.zeros(tokens, dtype=np.bool_) if greedy else None)
+
+
+def _place(
+    found: npt.NDArray[Any],
+    values: npt.NDArray[Any],
+    batch: Sequence[Window],
+    starts: npt.NDArray[np.int64],
+    left_out: int,
+) -> None:
+    """Puts what was found at the positions ``(rows, positions but the first left_out)`` where the tokens stand."""
+    for row, window in enumerate(batch):
+        first = window.scored - window.start - left_out
+        piece = found[row, first : first + window.end - window.scored]
+        values[starts[window.text] + window.scored : starts[window.text] + window.end] = piece
+
+
+def _check_context(model: Any, context: int) -> None:
     limit = getattr(model.config, "max_position_embeddings", None)
     if limit and context > limit:
         raise ConfigurationError(f"context {context} is more than the model can read; allowed: 1 to {limit} tokens")
+
+
+def _check_tokens(model: Any, texts: Sequence[npt.NDArray[np.integer[Any]]], first_read: int) -> None:
     largest = max([first_read, *(int(text.max()) for text in texts if len(text))])
     if largest >= model.config.vocab_size:
         raise ConfigurationError(

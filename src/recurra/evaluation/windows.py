@@ -53,3 +53,17 @@ def cut_windows(lengths: Sequence[int], context: int, stride: int | None = None)
             end = min(start + context, length)
             yield Window(text, start, scored, end)
             start, scored = start + step, end
+
+
+def cut_full_windows(lengths: Sequence[int], context: int) -> Iterator[Window]:
+    """Yields blocks over texts whose last one reaches back to a whole context, as lm-evaluation-harness cuts them.
+
+    Args:
+        lengths: Tokens of each text.
+        context: Tokens of a window.
+
+    Raises:
+        ConfigurationError: For a context that cannot be.
+    """
+    for window in cut_windows(lengths, context):
+        yield Window(window.text, max(0, window.end - context), window.scored, window.end)

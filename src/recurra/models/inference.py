@@ -42,13 +42,22 @@ def check_precision(precision: str) -> str:
     """Returns ``precision`` if it is known and sensible here.
 
     Raises:
-        ConfigurationError: For an unknown name, or FP16 on a CPU (its matrix products are 50 times slower than FP32's).
+        ConfigurationError: For an unknown name, FP16 on a CPU (its matrix products are 50 times slower than FP32's), or
+            bf16 on an accelerator that has none and would only imitate it.
     """
     if precision not in PRECISIONS:
         raise ConfigurationError(unknown("precision", precision, PRECISIONS))
     if precision == "fp16" and not torch.cuda.is_available():
         raise ConfigurationError(
             "precision 'fp16' needs an accelerator: a CPU computes it far slower; use bf16 or fp32"
+        )
+    if (
+        precision == "bf16"
+        and torch.cuda.is_available()
+        and not torch.cuda.is_bf16_supported(including_emulation=False)
+    ):
+        raise ConfigurationError(
+            "precision 'bf16' is not to be had on this accelerator; use fp16, whose loss is scaled in training, or fp32"
         )
     return precision
 

@@ -49,9 +49,9 @@ class ClassifierSubject:
         self._engine = TransformerEngine.load(
             run / "model", precision="fp32", max_length=int(record.config["data"]["max_length"])
         )
-        self._model = self._engine.model
+        self.model = self._engine.model
         # A rule says best why there is nothing to choose.
-        ConfidenceRule().check(self._model.config, self._model.config.num_labels)
+        ConfidenceRule().check(self.model.config, self.model.config.num_labels)
         self._selection = own_split(record, self.chosen_on, data_root)
         self._reported = own_split(record, record.data.reported_splits[-1], data_root)
 
@@ -80,11 +80,11 @@ class ClassifierSubject:
 
         @torch.inference_mode()
         def full(batch: Inputs) -> None:
-            self._model(**batch)
+            self.model(**batch)
 
         @torch.inference_mode()
         def exits(batch: Inputs) -> None:
-            self._model(**batch, exit_rule=rule)
+            self.model(**batch, exit_rule=rule)
 
         return {FULL: full, EXITS: exits}
 
@@ -96,7 +96,7 @@ class ClassifierSubject:
     def _padded(self, texts: list[str], batch_size: int) -> list[tuple[npt.NDArray[np.int64], Inputs]]:
         input_ids, offsets = encode_texts(texts, self._engine.tokenizer, self._engine.max_length)
         rows = FlatRows(input_ids, offsets, self._engine.pad_token_id)
-        device = self._model.device
+        device = self.model.device
         return [
             (numbers, {name: part.to(device) for name, part in inputs.items()})
             for numbers, inputs in rows.padded(batch_size)
@@ -105,11 +105,11 @@ class ClassifierSubject:
     @torch.inference_mode()
     def _logits(self, split: TextSplit) -> dict[int, npt.NDArray[np.float32]]:
         """Logits ``(rows, labels)`` by recurrence."""
-        numbers = [*self._model.config.exits, self._model.config.num_recurrences]
-        shape = len(split.texts), self._model.config.num_labels
+        numbers = [*self.model.config.exits, self.model.config.num_recurrences]
+        shape = len(split.texts), self.model.config.num_labels
         found = {number: np.empty(shape, dtype=np.float32) for number in numbers}
         for rows, inputs in self._padded(list(split.texts), _BATCH):
-            output = self._model(**inputs)
+            output = self.model(**inputs)
             for number, logits in zip(numbers, [*output.exit_logits, output.logits], strict=True):
                 found[number][rows] = logits.cpu().numpy()
         return found

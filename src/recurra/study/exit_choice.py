@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ import torch
 
 from recurra.core.errors import ConfigurationError
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
-from recurra.models.exit_rules import CONFIDENCE, ExitRule
+from recurra.models.exit_rules import CONFIDENCE, ExitRule, FixedExit
 from recurra.models.exit_thresholds import CalibratedExits
 from recurra.models.inference import default_device, torch_threads
 from recurra.study.language_evaluate import is_language_run
@@ -60,6 +60,15 @@ class Timed:
 
 
 @dataclass(frozen=True)
+class Leaving:
+    """One way of leaving, judged and timed."""
+
+    label: str
+    judged: Judged
+    timed: list[Timed]
+
+
+@dataclass(frozen=True)
 class ExitChoice:
     """A threshold, what chose it, what it does elsewhere and what it saves.
 
@@ -70,6 +79,9 @@ class ExitChoice:
         chosen: The rule, and what it does there.
         judged: What it does on the reported split; none if there is no rule.
         timed: By batch size; empty if there is no rule.
+        fixed: Every exit by itself, if that was asked for.
+        threads: Of the numeric library.
+        num_recurrences: Of the model.
     """
 
     run_id: str
@@ -78,20 +90,32 @@ class ExitChoice:
     chosen: CalibratedExits
     judged: Judged | None
     timed: list[Timed]
+    fixed: list[Leaving] = field(default_factory=list)
+    threads: int = 1
+    num_recurrences: int = 1
 
     def plain(self) -> dict[str, Any]:
         """As JSON values."""
-        judged = self.judged
         return {
             "run_id": self.run_id,
             "asked": self.asked,
             "chosen_on": self.chosen_on,
             "chosen": self.chosen.plain(),
-            "judged": None
-            if judged is None
-            else {**vars(judged), "taken": {str(number): count for number, count in sorted(judged.taken.items())}},
-            "timed": [{**vars(each), "speed_up": each.speed_up} for each in self.timed],
+            "judged": None if self.judged is None else _plain_judged(self.judged),
+            "timed": _plain_timed(self.timed),
+            "fixed": [
+                {"label": each.label, "judged": _plain_judged(each.judged), "timed": _plain_timed(each.timed)}
+                for each in self.fixed
+            ],
         }
+
+
+def _plain_judged(judged: Judged) -> dict[str, Any]:
+    return {**vars(judged), "taken": {str(number): count for number, count in sorted(judged.taken.items())}}
+
+
+def _plain_timed(timed: Sequence[Timed]) -> list[dict[str, Any]]:
+    return [{**vars(each), "speed_up": each.speed_up} for each in timed]
 
 
 class Subject(Protocol):
@@ -99,6 +123,7 @@ class Subject(Protocol):
 
     run_id: str
     chosen_on: str
+    model: Any
 
     def choose(self, keep: float, kind: str) -> CalibratedExits:
         """Chooses on the validation rows."""
@@ -126,6 +151,7 @@ def choose_exits(
     batch_sizes: Sequence[int] = BATCH_SIZES,
     threads: int = 0,
     data_root: Path | None = None,
+    each: bool = False,
 ) -> ExitChoice:
     """Chooses the threshold of a rule for a finished run, judges it and times it.
 
@@ -137,6 +163,7 @@ def choose_exits(
         batch_sizes: Rows a batch to time.
         threads: Of the numeric library; 0 takes all cores.
         data_root: Local copies of public data.
+        each: Also judge and time every exit by itself.
 
     Raises:
         CheckpointError: If the run is not finished or damaged.
@@ -161,11 +188,24 @@ def choose_exits(
             subject = ClassifierSubject(run, data_root)
             asked = f"at least {100 * keep:g} % of labels as the full model has them"
         chosen = subject.choose(keep, kind)
-        if chosen.rule is None:
-            return ExitChoice(subject.run_id, asked, subject.chosen_on, chosen, None, [])
-        judged = subject.judge(chosen.rule)
-        timed = [_time(subject, chosen.rule, size) for size in batch_sizes]
-        return ExitChoice(subject.run_id, asked, subject.chosen_on, chosen, judged, timed)
+        judged = None if chosen.rule is None else subject.judge(chosen.rule)
+        timed = [] if chosen.rule is None else [_time(subject, chosen.rule, size) for size in batch_sizes]
+        fixed = []
+        for number in subject.model.config.exits if each else ():
+            rule = FixedExit(number)
+            times = [_time(subject, rule, size) for size in batch_sizes]
+            fixed.append(Leaving(f"after loop {number}", subject.judge(rule), times))
+        return ExitChoice(
+            run_id=subject.run_id,
+            asked=asked,
+            chosen_on=subject.chosen_on,
+            chosen=chosen,
+            judged=judged,
+            timed=timed,
+            fixed=fixed,
+            threads=torch.get_num_threads(),
+            num_recurrences=int(subject.model.config.num_recurrences),
+        )
 
 
 def _time(subject: Subject, rule: ExitRule, batch_size: int) -> Timed:

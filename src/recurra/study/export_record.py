@@ -7,15 +7,18 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from recurra.core.configuration import Settings
+from recurra.core.configuration import GrowingSettings, Settings
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import CodeRecord, EnvironmentRecord, MetricsRecord, RunRecord
 from recurra.core.sealed import Sealed
+from recurra.deployment.calibration import CalibrationRecord
 from recurra.deployment.computation import Computation
 from recurra.deployment.formats import check_format
 from recurra.deployment.manifest import CheckRecord
 
 EXPORTS_NAME = "exports"
+# Behind the name of an export: the same with texts leaving at its exits.
+WITH_EXITS = "+exits"
 _ERROR_SUFFIX = ".error.json"
 
 
@@ -62,7 +65,21 @@ class ExportedSplit(Settings):
     only_reference: int
 
 
-class ExportRecord(Sealed):
+class ExportedExits(Settings):
+    """The same export with texts leaving at the exits, by the rule that it was calibrated to.
+
+    Attributes:
+        calibration: How the rule was chosen, on validation rows.
+        splits: Against the run's model in full, computed in FP32.
+        taken: Rows of each split by the recurrences that they took.
+    """
+
+    calibration: CalibrationRecord
+    splits: dict[str, ExportedSplit]
+    taken: dict[str, dict[int, int]]
+
+
+class ExportRecord(Sealed, GrowingSettings):
     """What became of one export of one run.
 
     Attributes:
@@ -78,7 +95,10 @@ class ExportRecord(Sealed):
         folder_bytes: Size of all files of the export.
         splits: Each reported split.
         check: What the export's own check found.
+        exits: With early exit, for a model with exits of which a threshold keeps enough labels.
     """
+
+    _LATER = frozenset({"exits"})
 
     schema_version: Literal[1] = 1
     run_id: str
@@ -93,6 +113,7 @@ class ExportRecord(Sealed):
     folder_bytes: int
     splits: dict[str, ExportedSplit]
     check: CheckRecord
+    exits: ExportedExits | None = None
 
 
 def export_folder(output: Path, run_id: str, request: ExportRequest) -> Path:

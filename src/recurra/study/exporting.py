@@ -7,6 +7,7 @@ import itertools
 import json
 import signal
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,14 @@ from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.deployment.check import CheckRows, check_split, rows_of
 from recurra.deployment.classifier import Classifier
+from recurra.deployment.depth import DeepEngine
 from recurra.deployment.export import ExportOptions, export_run
 from recurra.deployment.manifest import ExportManifest
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.models.quiet import quieten_libraries
 from recurra.study.export_plan import note_failure_at
 from recurra.study.export_record import (
+    ExportedExits,
     ExportedSplit,
     ExportRecord,
     ExportRequest,
@@ -107,6 +110,18 @@ class Reference:
             for name, split in self.splits.items()
         }
 
+    def compare_exits(self, classifier: Classifier) -> ExportedExits | None:
+        """Evaluates it with texts leaving at its exits, if it has a rule for that."""
+        rule, engine = classifier.calibrated_rule, classifier.engine
+        if rule is None or classifier.calibration is None or not isinstance(engine, DeepEngine):
+            return None
+        splits, taken = {}, {}
+        for name, split in self.splits.items():
+            early = engine.leave_early(split.texts, classifier.batch_size, rule)
+            splits[name] = compare_split(early.logits, self.logits[name], split.labels)
+            taken[name] = dict(sorted(Counter(early.exited_after.tolist()).items()))
+        return ExportedExits(calibration=classifier.calibration, splits=splits, taken=taken)
+
 
 def logits_of(classifier: Classifier, split: TextSplit) -> Logits:
     """Logits of a split's texts, which are clean."""
@@ -153,6 +168,7 @@ def make_export(reference: Reference, request: ExportRequest, output: Path) -> E
         folder_bytes=manifest.size_bytes,
         splits=reference.compare(classifier),
         check=manifest.check,
+        exits=reference.compare_exits(classifier),
     )
     write_export_record(folder, record)
     error_path(folder).unlink(missing_ok=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recurra.core.errors import ConfigurationError, DataError, unknown
 from recurra.core.language_record import LanguageMetricsRecord, LanguageRunRecord
@@ -15,6 +16,10 @@ from recurra.data.language.dataset import RunningText
 from recurra.data.language.preparation import encode_for
 from recurra.data.language.text_files import read_text_file
 from recurra.data.language.tokenization import is_lossless, read_language_tokenizer
+from recurra.evaluation.positions import PositionLoss
+
+if TYPE_CHECKING:
+    from recurra.evaluation.cache_policies import PolicyCost
 
 MODEL_FOLDER = "model"
 
@@ -32,6 +37,8 @@ class LanguageEvaluation:
         recorded: What the run's record says of the same split, cut in the same way, if it has it.
         precision: Precision of the matrix products.
         lossless: Whether the tokenizer gives the text back.
+        positions: Loss by position in a window of every head, if it was asked for.
+        caches: What each cache policy costs in decoding, if it was asked for.
     """
 
     run_id: str
@@ -42,13 +49,18 @@ class LanguageEvaluation:
     recorded: LanguageMetricsRecord | None
     precision: str
     lossless: bool
+    positions: Mapping[str, PositionLoss] | None = None
+    caches: Sequence[PolicyCost] | None = None
 
     def plain(self) -> dict[str, Any]:
         """Returns plain JSON values."""
+        positions = self.positions
         return {
             **vars(self),
             "metrics": self.metrics.model_dump(mode="json"),
             "recorded": None if self.recorded is None else self.recorded.model_dump(mode="json"),
+            "positions": None if positions is None else {name: loss.plain() for name, loss in positions.items()},
+            "caches": None if self.caches is None else [cost.plain() for cost in self.caches],
         }
 
 
@@ -70,6 +82,8 @@ def evaluate_language_run(
     data_root: Path | None = None,
     cache_dir: Path | None = None,
     precision: str | None = None,
+    by_position: bool = False,
+    caches: bool = False,
 ) -> LanguageEvaluation:
     """Evaluates every head of a run's language model.
 
@@ -81,15 +95,18 @@ def evaluate_language_run(
         data_root: Local copies of public data.
         cache_dir: Cache of tokenised text.
         precision: Precision to compute in; none takes the run's.
+        by_position: Also give the loss by position in a window.
+        caches: Also give memory and loss of every cache policy, in blocks and FP32.
 
     Raises:
         CheckpointError: If the run is not finished or damaged.
         ConfigurationError: If there is no such split, split and file are both named, or the stride cannot be.
         DataError: If the text cannot be used, or is not that of the record any more.
     """
+    from recurra.evaluation.cache_policies import compare_cache_policies
     from recurra.models.foreign import load_language_model
     from recurra.models.inference import check_precision, default_device
-    from recurra.study.language_evaluation import measure_text
+    from recurra.study.language_evaluation import measure_heads, metrics_record
 
     record = read_language_record(run)
     config = LanguageDataConfig.parse(record.config["data"], source="record")
@@ -103,15 +120,25 @@ def evaluate_language_run(
     check_precision(computed)
     tokenizer = read_language_tokenizer(run / MODEL_FOLDER)
     lossless = is_lossless(tokenizer)
-    metrics = measure_text(
-        load_language_model(run / MODEL_FOLDER).to(default_device()),
-        encode_for(text, config, tokenizer, cache_dir),
+    model = load_language_model(run / MODEL_FOLDER).to(default_device())
+    if caches:
+        model.check_generates()
+    encoded = encode_for(text, config, tokenizer, cache_dir)
+    heads = measure_heads(
+        model,
+        encoded,
         context=config.context,
         stride=stride,
         packed=config.mode != LINES,
-        lossless=lossless,
         precision=computed,
+        by_position=by_position,
     )
+    metrics = metrics_record(heads, context=config.context, stride=stride, lossless=lossless)
+    positions = {name: head.positions for name, head in heads.items() if head.positions is not None}
+    costs = None
+    if caches:
+        texts = [encoded.joined] if config.mode != LINES else [encoded.text(index) for index in range(len(encoded))]
+        costs = compare_cache_policies(model, texts, first_read=encoded.end_of_text, context=config.context)
     recorded = record.metrics.get(text.name) if data is None else None
     return LanguageEvaluation(
         run_id=record.run_id,
@@ -122,6 +149,8 @@ def evaluate_language_run(
         recorded=recorded if recorded is not None and recorded.stride == metrics.stride else None,
         precision=computed,
         lossless=lossless,
+        positions=positions or None,
+        caches=costs,
     )
 
 

@@ -44,10 +44,43 @@ def measure_text(
         ConfigurationError: For a context or stride that cannot be.
         RunError: If the model gives what is not a number.
     """
+    heads = measure_heads(model, encoded, context=context, stride=stride, packed=packed, precision=precision)
+    return metrics_record(heads, context=context, stride=stride, lossless=lossless)
+
+
+def measure_heads(
+    model: Any,
+    encoded: EncodedText,
+    *,
+    context: int,
+    stride: int | None,
+    packed: bool,
+    precision: str,
+    by_position: bool = False,
+) -> dict[str, Perplexity]:
+    """Measures every head as `measure_text` does, by name; ``by_position`` also gives the loss by position.
+
+    Raises:
+        ConfigurationError: For a context or stride that cannot be.
+        RunError: If the model gives what is not a number.
+    """
     found = evaluate_perplexity(
-        model, encoded, context=context, stride=stride, packed=packed, precision=precision, exits=True
+        model,
+        encoded,
+        context=context,
+        stride=stride,
+        packed=packed,
+        precision=precision,
+        exits=True,
+        by_position=by_position,
     )
-    heads = _by_recurrence(found, model.config)
+    return _by_recurrence(found, model.config)
+
+
+def metrics_record(
+    heads: Mapping[str, Perplexity], *, context: int, stride: int | None, lossless: bool
+) -> LanguageMetricsRecord:
+    """Returns what a record says of measured heads, as `measure_text` does."""
     final = heads[FINAL_HEAD]
     return LanguageMetricsRecord(
         tokens=final.tokens,

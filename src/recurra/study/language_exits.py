@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,12 @@ class LanguageSubject:
 
     def judge(self, rule: ExitRule) -> Judged:
         """Judges on the reported split."""
-        texts = [self._texts[self._reported_name]]
-        full = score_token_exits(self.model, texts, None, **self._read)
-        exits = score_token_exits(self.model, texts, rule, **self._read)
-        return Judged(self._reported_name, full.loss, exits.loss, None, dict(+exits.taken))
+        exits = score_token_exits(self.model, [self._texts[self._reported_name]], rule, **self._read)
+        return Judged(self._reported_name, self._full_loss, exits.loss, None, dict(+exits.taken))
+
+    @cached_property
+    def _full_loss(self) -> float:
+        return float(score_token_exits(self.model, [self._texts[self._reported_name]], None, **self._read).loss)
 
     @property
     def _read(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from recurra.deployment.formats import check_packages
 from recurra.study.cluster import Cluster
 from recurra.study.executor import Executor, LocalExecutor
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
-from recurra.study.export_record import load_export_records
+from recurra.study.export_record import WITH_EXITS, load_export_records
 from recurra.study.machine import Machine
 from recurra.study.plan import RUNS_NAME, SPEC_NAME, plan_study, refuse_untrusted
 from recurra.study.preflight import preflight
@@ -153,9 +153,10 @@ def time_side_by_side(
     Runs train side by side, so what each of them could measure of itself would depend on its neighbours.
     """
     present = read_latency_file(output)
-    timed = (set(present.get("runs", {})), set(present.get("exports", {}))) if present is not None else None
-    if timed == ({run.name for run in runs}, set(exports)):
-        return
+    if present is not None:
+        timed = {name.removesuffix(WITH_EXITS) for name in present.get("exports", {})}
+        if (set(present.get("runs", {})), timed) == ({run.name for run in runs}, set(exports)):
+            return
     reporter.say(f"timing {len(runs)} runs{f' and {len(exports)} exports' if exports else ''} side by side")
     done = subprocess.run(
         [sys.executable, "-m", "recurra.study.timing", str(output), machine.to_json()],

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,18 @@ def test_another_precision_is_refused(exports: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="is an ONNX export and computes in int8, not in bf16"):
         Classifier.open(folder, precision="bf16")
     assert Classifier.open(folder, precision="int8", threads=1).predict(TEXTS[:1]).shape == (1,)
+
+
+def test_threads_do_not_disturb_each_other(exports: dict[str, Any]) -> None:
+    """Each cuts at its own length: the tokenizer is told for every call where to."""
+    classifier = Classifier.from_export(exports["int8"][0], threads=2)
+    assert classifier.concurrency == 2 and Classifier.from_export(exports["fp32"][0], threads=2).concurrency == 1
+    texts = [" ".join(["great film", "dull plot", "fine score"][number % 3] for _ in range(90)) for number in range(24)]
+    alone = [classifier.logits([text]) for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda text: classifier.logits([text]), texts * 4))
+    for one, other in zip(alone * 4, together, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_missing_package_names_what_installs_it(

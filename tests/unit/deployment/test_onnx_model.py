@@ -18,11 +18,11 @@ runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'
 
 from recurra import RecurraForSequenceClassification, preset  # noqa: E402
 from recurra.core.errors import AuditError  # noqa: E402
-from recurra.deployment.onnx_engine import open_session  # noqa: E402
 from recurra.deployment.onnx_export import check_size, write_onnx  # noqa: E402
 from recurra.deployment.onnx_graph import FullLinear, Graph, Linear  # noqa: E402
 from recurra.deployment.onnx_int8 import Int8Linear, quantise_rows  # noqa: E402
 from recurra.deployment.onnx_model import build_classifier  # noqa: E402
+from recurra.deployment.onnx_sessions import open_session  # noqa: E402
 from tiny import stir, tiny_model  # noqa: E402
 
 LONGEST = 20
@@ -238,4 +238,4 @@ def test_int8_lies_near_the_model_and_in_a_quarter_of_the_bytes() -> None:
     assert np.abs(found - wanted).mean() < 0.05 * np.abs(wanted).mean()
     kinds = {name: array.dtype for name, array in stored(graph).items() if array.ndim == 2}
     wide = {name for name, dtype in kinds.items() if dtype != np.int8}
-    assert wide == {"classifier.weight", "model.embeddings.token.weight_scale"}
+    assert wide == {"classifier.weight", "model.embeddings.token.weight_scale", "rotary.cosines", "rotary.sines"}

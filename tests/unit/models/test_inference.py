@@ -54,3 +54,15 @@ def test_an_unknown_precision_names_the_nearest() -> None:
 def test_fp16_is_refused_on_a_cpu() -> None:
     with pytest.raises(ConfigurationError, match="precision 'fp16' needs an accelerator"):
         check_precision("fp16")
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_where_bf16_is_missing_fp16_is_named(supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported or including_emulation)
+    assert [check_precision(name) for name in ("fp32", "fp16")] == ["fp32", "fp16"]
+    if supported:
+        assert check_precision("bf16") == "bf16"
+        return
+    with pytest.raises(ConfigurationError, match="bf16' is not to be had on this accelerator; use fp16, whose loss is"):
+        check_precision("bf16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,6 +150,24 @@ def test_the_controls_are_as_large_or_as_costly_as_crt_small() -> None:
     wanted = count_parameters(small, LANGUAGE).total
     assert count_parameters(parameters, LANGUAGE).total == pytest.approx(wanted, rel=1e-3)
     assert language_flops(flops, 256) == pytest.approx(language_flops(small, 256), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "saved", "percent"),
+    [
+        ("crt-deep", 5_639_424, 5.8),
+        ("crt-deep-tied", 5_508_352, 11.9),
+        ("crt-small", -202_496, -4.2),
+        ("crt-tiny", 210_048, 12.0),
+    ],
+)
+def test_a_refined_embedding_saves_what_the_documents_say(name: str, saved: int, percent: float) -> None:
+    plain = preset(name, embedding_size=None, embedding_cycles=0)
+    sizes = [count_parameters(config, LANGUAGE).total for config in (plain, preset(name))]
+    assert sizes == [built_size(built(config)) for config in (plain, preset(name))]
+    assert sizes[0] - sizes[1] == saved and round(100 * saved / sizes[0], 1) == percent
+    page = (Path(__file__).parents[3] / "docs/explanation/models.md").read_text(encoding="utf-8")
+    assert f"{abs(saved):,}" in page
 
 
 def test_flops_a_token_are_those_of_the_sequence_shared_out() -> None:

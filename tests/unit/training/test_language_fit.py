@@ -19,7 +19,9 @@ from recurra.data.language.encoding import EncodedText
 from recurra.data.language.samples import LanguageCollator, LineSamples, PackedBlocks
 from recurra.evaluation.perplexity import evaluate_perplexity
 from recurra.models.heads import weigh_losses
+from recurra.models.inference import default_device
 from recurra.models.recurrence import LayerStack
+from recurra.training.arguments import training_arguments
 from recurra.training.checkpoint import SCALER_NAME, load_optimizer
 from recurra.training.fit import CHECKPOINTS_NAME
 from recurra.training.language_fit import train_language_model
@@ -38,17 +40,19 @@ def counting(texts: int = 40, seed: int = 0) -> EncodedText:
     return EncodedText(np.concatenate(pieces).astype(np.int32), offsets, 0, words=1, num_bytes=1)
 
 
-def fit(folder: Path, *, kind: Any = LineSamples, texts: int = 40, **values: Any) -> tuple[Any, LanguageTrainingRecord]:
+def fit(
+    folder: Path, *, kind: Any = LineSamples, texts: int = 40, precision: str = "fp32", **values: Any
+) -> tuple[Any, LanguageTrainingRecord]:
     protocol = ProtocolConfig(
         **{
             "name": "test", "learning_rate": 1e-2, "batch_size": 8, "max_epochs": 2, "early_stopping_patience": 0,
             "evaluation_batch_size": 3, **values,
         }
     )  # fmt: skip
-    model = language_model(seed=0)
+    model = language_model(seed=0).to(default_device())
     record = train_language_model(
         model, kind(counting(texts), CONTEXT), kind(counting(24, seed=1), CONTEXT), protocol,
-        folder=folder, seed=0, precision="fp32", reporter=Reporter(quiet=True), pad_token_id=0,
+        folder=folder, seed=0, precision=precision, reporter=Reporter(quiet=True), pad_token_id=0,
     )  # fmt: skip
     return model, record
 
@@ -163,6 +167,28 @@ def test_the_state_of_a_loss_scaler_is_kept_without_pickle(tmp_path: Path) -> No
     trainer.accelerator.scaler = fresh
     RecurraTrainer._load_scaler(trainer, str(tmp_path))
     assert fresh.state_dict() == scaler.state_dict()
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("fp32", (0, 0)), ("bf16", (0, 1)), ("fp16", (1, 0))])
+def test_the_trainer_is_told_the_precision(precision: str, expected: tuple[int, int], tmp_path: Path) -> None:
+    arguments = training_arguments(LANGUAGE_PROTOCOLS["tuned"], tmp_path, seed=0, precision=precision)
+    assert (arguments.fp16, arguments.bf16) == tuple(map(bool, expected))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="FP16 is trained on an accelerator")
+def test_fp16_training_scales_the_loss_and_learns(tmp_path: Path) -> None:
+    scales: list[float] = []
+    with pytest.MonkeyPatch.context() as patch:
+        original = torch.amp.GradScaler.step
+
+        def step(scaler: Any, *arguments: Any, **keywords: Any) -> Any:
+            scales.append(scaler.get_scale())
+            return original(scaler, *arguments, **keywords)
+
+        patch.setattr(torch.amp.GradScaler, "step", step)
+        _, record = fit(tmp_path, precision="fp16", max_epochs=3)
+    assert min(scales) > 1 and record.history[-1].validation_loss < record.history[0].validation_loss
 
 
 def test_checkpoints_hold_the_betas(tmp_path: Path) -> None:

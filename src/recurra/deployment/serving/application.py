@@ -77,6 +77,7 @@ def _make_batcher(model: ServedModel, limits: Limits, metrics: Metrics, log: Eve
         lambda texts, asked: ask_model(model.classifier, texts, asked),
         limits,
         alone=alone,
+        workers=model.classifier.concurrency if alone else 1,
         observe=metrics.batches(model.name),
         failed=failed,
     )

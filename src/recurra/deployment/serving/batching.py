@@ -1,4 +1,4 @@
-"""Texts of many requests computed together: one thread a model, a queue with an end, a bound on waiting."""
+"""Texts of many requests computed together: threads of the model's own, a queue with an end, a bound on waiting."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Job:
 
 
 class Batcher:
-    """Asks a model about texts in a thread of its own.
+    """Asks a model about texts in threads of its own.
 
     A batch starts when it is full or when its first request has waited ``batch_wait_ms``; a request is never cut.
     Requests that ask something else of the model are another batch; none overtakes an earlier one. A
@@ -53,9 +53,10 @@ class Batcher:
 
     Args:
         name: Of the model.
-        ask: What the model says of raw texts, given what is asked; is called by one thread only.
+        ask: What the model says of raw texts, given what is asked; is called by ``workers`` threads.
         limits: Bounds of the queue and of batches.
         alone: Whether every request is a batch of its own.
+        workers: Batches that are computed at once.
         observe: Called with each successful batch's texts and seconds, for the metrics.
         failed: Called with what a request's computation raised.
     """
@@ -67,6 +68,7 @@ class Batcher:
         limits: Limits,
         *,
         alone: bool = False,
+        workers: int = 1,
         observe: Callable[[int, float], None] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
@@ -82,24 +84,29 @@ class Batcher:
         self._computing_texts = 0
         self._seconds_a_text = 0.0
         self._stopping = False
-        self._thread = threading.Thread(target=self._work, name=f"batches-{name}", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._work, name=f"batches-{name}-{number}", daemon=True)
+            for number in range(workers)
+        ]
 
     def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
+        """Starts the threads."""
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """Takes no more requests, finishes those that were accepted, and ends the thread."""
+        """Takes no more requests, finishes those that were accepted, and ends the threads."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
 
     @property
     def ready(self) -> bool:
         """Whether it takes requests."""
-        return self._thread.is_alive() and not self._stopping
+        return all(thread.is_alive() for thread in self._threads) and not self._stopping
 
     @property
     def waiting_texts(self) -> int:
@@ -121,7 +128,8 @@ class Batcher:
         with self._changed:
             if self._stopping:
                 raise stopping()
-            expected_s = (self._waiting_texts + self._computing_texts) * self._seconds_a_text
+            ahead = self._waiting_texts + self._computing_texts
+            expected_s = ahead * self._seconds_a_text / len(self._threads)
             full = self._waiting_texts + len(texts) > self._limits.max_waiting_texts
             # An empty queue takes any request: otherwise one slow batch could shut the door for good.
             if self._jobs and (full or expected_s > self._limits.max_wait_s):
@@ -135,7 +143,8 @@ class Batcher:
         while (jobs := self._next_batch()) is not None:
             if jobs:
                 self._compute(jobs)
-                self._computing_texts = 0
+                with self._changed:
+                    self._computing_texts -= sum(len(job.texts) for job in jobs)
 
     def _next_batch(self) -> list[_Job] | None:
         """Waits for requests and takes a batch of them; empty if all were given up, None at the end."""
@@ -166,7 +175,7 @@ class Batcher:
                 continue
             taken.append(job)
             texts += len(job.texts)
-        self._computing_texts = texts
+        self._computing_texts += texts
         return taken
 
     def _fits(self, job: _Job, first: _Job, texts: int) -> bool:

@@ -12,14 +12,16 @@ Five measures for each reported split, each against ``train``:
 
 Shares of all rows of the split are judged, for ``ngram`` those of at least 8 words. A few equal short texts are
 natural ("no . ."), so the thresholds are 1 % for ``exact`` and ``normalised`` and 5 % for ``contained`` and ``ngram``;
-a shared source is never natural where sources are known, so there the threshold is 0.
+a shared source is never natural where sources are known, so there the threshold is 0. Rows with labels of another task
+that are trained on first are searched in the same way, but for the source.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -55,11 +57,18 @@ def audit_leakage(dataset: TextDataset) -> list[AuditResult]:
 
     Returns:
         ``leakage.exact.<split>``, ``.normalised.``, ``.contained.``, ``.ngram.`` and ``.source.`` for each reported
-        split. ``value`` is the share of rows, ``details`` the number of rows, the rows judged, the criterion and up to
+        split, and ``leakage.auxiliary-exact.<split>`` and so on where there are auxiliary rows. ``value`` is the share
+        of rows, ``details`` the number of rows, the rows judged, the criterion and up to
         five examples with the training text where that is known. ``skipped`` where there is nothing to judge.
     """
     train = dataset.splits["train"]
-    return [result for name in dataset.reported_splits for result in _audit_split(train, dataset.splits[name], name)]
+    reported = {name: dataset.splits[name] for name in dataset.reported_splits}
+    results = [result for name, split in reported.items() for result in _audit_split(train, split, _Seen("", name))]
+    if dataset.auxiliary is not None:
+        for name, split in reported.items():
+            # They have no sources of their own.
+            results += _audit_split(dataset.auxiliary, split, _Seen("auxiliary-", name))[:-1]
+    return results
 
 
 def contained_mask(train_texts: Sequence[str], texts: Sequence[str]) -> Mask:
@@ -78,21 +87,31 @@ def contained_mask(train_texts: Sequence[str], texts: Sequence[str]) -> Mask:
 
 def overlap_of(train: TextSplit, split: TextSplit) -> Overlap:
     """What of a split stands in its training rows; searched once for as long as both are in memory."""
-    known = _OVERLAPS.get(split)
-    if known is None or known[0]() is not train:
-        overlap = find_overlap(train.texts, split.texts, ngram=NGRAM_WORDS, min_words=MIN_CONTAINED_WORDS)
-        known = _OVERLAPS[split] = (ref(train), overlap)
-    return known[1]
+    known = _OVERLAPS.setdefault(split, WeakKeyDictionary())
+    if train not in known:
+        known[train] = find_overlap(train.texts, split.texts, ngram=NGRAM_WORDS, min_words=MIN_CONTAINED_WORDS)
+    return known[train]
 
 
-_OVERLAPS: WeakKeyDictionary[TextSplit, tuple[ref[TextSplit], Overlap]] = WeakKeyDictionary()
+_OVERLAPS: WeakKeyDictionary[TextSplit, WeakKeyDictionary[TextSplit, Overlap]] = WeakKeyDictionary()
 
 
-def _audit_split(train: TextSplit, split: TextSplit, name: str) -> list[AuditResult]:
+@dataclass(frozen=True)
+class _Seen:
+    """Names of the audits of one split: what comes before the kind says against which rows, none meaning ``train``."""
+
+    prefix: str
+    split: str
+
+    def audit(self, kind: str) -> str:
+        return f"leakage.{self.prefix}{kind}.{self.split}"
+
+
+def _audit_split(train: TextSplit, split: TextSplit, name: _Seen) -> list[AuditResult]:
     if len(split) == 0 or len(train) == 0:
         kinds = ("exact", "normalised", "contained", "ngram", "source")
-        reason = f"skipped: {len(split)} rows in {name}, {len(train)} in train; both need at least one"
-        return [AuditResult(name=f"leakage.{kind}.{name}", status="skipped", summary=reason) for kind in kinds]
+        reason = f"skipped: {len(split)} rows in {name.split}, {len(train)} in {train.name}; both need at least one"
+        return [AuditResult(name=name.audit(kind), status="skipped", summary=reason) for kind in kinds]
     overlap = overlap_of(train, split)
     return [
         _result(
@@ -137,7 +156,7 @@ def _first_rows(train_texts: Iterable[str], texts: Iterable[str]) -> npt.NDArray
 
 def _result(
     kind: str,
-    name: str,
+    name: _Seen,
     split: TextSplit,
     train_rows: npt.NDArray[np.int64],
     train: TextSplit,
@@ -150,18 +169,16 @@ def _result(
         {"id": split.ids[row], "text": _cut(split.texts[row]), "train_text": _cut(train.texts[train_rows[row]])}
         for row in hits[:_EXAMPLES].tolist()
     ]
-    return _judge(
-        f"leakage.{kind}.{name}", examples, hits=len(hits), rows=len(split), threshold=threshold, criterion=criterion
-    )
+    return _judge(name.audit(kind), examples, hits=len(hits), rows=len(split), threshold=threshold, criterion=criterion)
 
 
 def _ngram_result(
-    name: str, split: TextSplit, total: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
+    name: _Seen, split: TextSplit, total: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
 ) -> AuditResult:
     long_enough = int((total > 0).sum())
     if long_enough < MIN_NGRAM_ROWS:
         return AuditResult(
-            name=f"leakage.ngram.{name}",
+            name=name.audit("ngram"),
             status="skipped",
             summary=f"skipped: {long_enough} rows of {NGRAM_WORDS} words or more; {MIN_NGRAM_ROWS} are needed",
         )
@@ -173,7 +190,7 @@ def _ngram_result(
     ]
     criterion = f"at least {NGRAM_SHARE:.0%} of the text's {NGRAM_WORDS}-grams stand in training texts"
     return _judge(
-        f"leakage.ngram.{name}",
+        name.audit("ngram"),
         examples,
         hits=len(hits),
         rows=long_enough,
@@ -182,10 +199,10 @@ def _ngram_result(
     )
 
 
-def _source_result(name: str, split: TextSplit, train: TextSplit) -> AuditResult:
+def _source_result(name: _Seen, split: TextSplit, train: TextSplit) -> AuditResult:
     if split.groups is None or train.groups is None:
         return AuditResult(
-            name=f"leakage.source.{name}",
+            name=name.audit("source"),
             status="skipped",
             summary="skipped: the sources (or groups) of the rows are not known",
         )
@@ -197,7 +214,7 @@ def _source_result(name: str, split: TextSplit, train: TextSplit) -> AuditResult
     ]
     criterion = "the row shares a source sentence or group with a training row"
     return _judge(
-        f"leakage.source.{name}",
+        name.audit("source"),
         examples,
         hits=len(hits),
         rows=len(split),

@@ -12,6 +12,13 @@ from recurra.study.report.summary import Advice, AuditLine, ModelSummary, PairTe
 NEEDED = "Is a Transformer needed?"
 
 
+def level_models(models: Sequence[ModelSummary], tests: Sequence[PairTest], split: str) -> list[str]:
+    """Labels of the best model and of those not shown to be less accurate."""
+    scored = [model for model in models if split in model.scores]
+    choice = _Choice(scored, tests, split)
+    return [model.label for model in scored if choice.level(model)]
+
+
 def advise(
     models: Sequence[ModelSummary], tests: Sequence[PairTest], audits: Sequence[AuditLine], split: str
 ) -> list[Advice]:

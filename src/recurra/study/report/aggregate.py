@@ -11,18 +11,20 @@ from typing import Any
 from recurra.core.record import EnvironmentRecord
 from recurra.study.export_record import ExportRecord
 from recurra.study.questions import Contrast, PublishedReference
-from recurra.study.report.advice import advise
+from recurra.study.report.advice import advise, level_models
 from recurra.study.report.audits import audit_lines
 from recurra.study.report.comparison import compare_models
 from recurra.study.report.conclusions import conclude
 from recurra.study.report.contrasts import Judgements, answer_contrasts
+from recurra.study.report.export_advice import advise_exports
+from recurra.study.report.export_line import ExportLine
 from recurra.study.report.exported import export_lines
 from recurra.study.report.grouping import TableRuns, group_tables
 from recurra.study.report.judging import KnownRows, judge
 from recurra.study.report.model_summaries import Latencies, latency_warnings, summarise_model
 from recurra.study.report.pareto import mark_fronts
 from recurra.study.report.published import published_lines
-from recurra.study.report.runs import FailedRun, LoadedRun, read_export_latency, read_latency, uncollected
+from recurra.study.report.runs import FailedRun, LoadedRun, read_latency, read_measured_exports, uncollected
 from recurra.study.report.summary import Machine, SplitLine, Summary, TableSummary
 
 
@@ -63,7 +65,7 @@ def summarise(
         exports: Records of exports of these runs.
     """
     measured, warnings = read_latency(latency, runs)
-    timed, more = read_export_latency(latency)
+    timed, more = read_measured_exports(latency)
     tables = group_tables(runs)
     known: KnownRows = {}
     judged: Judgements = {
@@ -72,9 +74,9 @@ def summarise(
     }
     return Summary(
         tables=[
-            replace(
+            _with_exports(
                 _table(table, judged, measured, base, questions),
-                exports=export_lines(table, exports, timed, questions.published),
+                export_lines(table, exports, timed, questions.published),
             )
             for table in tables
         ],
@@ -82,6 +84,11 @@ def summarise(
         failed_runs=[{"run_id": item.run_id, "reason": item.reason} for item in failed],
         warnings=[*warnings, *more],
     )
+
+
+def _with_exports(table: TableSummary, lines: list[ExportLine]) -> TableSummary:
+    level = level_models(table.models, table.tests, table.headline_split)
+    return replace(table, exports=lines, advice=[*table.advice, *advise_exports(lines, level)])
 
 
 def _table(

@@ -54,7 +54,19 @@ class LegendEntry:
 class Chart:
     """A drawing with its heading, legend and caption."""
 
-    kind: Literal["trade-off", "size", "isolation", "loss", "accuracy", "lengths", "confusion", "data-size", "by-loop"]
+    kind: Literal[
+        "trade-off",
+        "size",
+        "isolation",
+        "loss",
+        "accuracy",
+        "lengths",
+        "confusion",
+        "data-size",
+        "by-loop",
+        "exits",
+        "speed-up",
+    ]
     heading: str
     drawing: Markup
     legend: list[LegendEntry]

@@ -30,6 +30,7 @@ class ExportLine:
         format: For example ``safetensors``.
         precision: Precision of the stored weights.
         computed: Precision, engine and device of the computation.
+        exits: With texts leaving at the calibrated exits: where they leave; none if all recurrences are computed.
         seeds: Seeds of the runs that were exported.
         weights_mib: Size of the file with the weights, median over seeds.
         folder_mib: Size of the whole export.
@@ -45,6 +46,9 @@ class ExportLine:
         largest_logit_difference: Over the rows of the exports' own checks.
         median_ms: Median milliseconds a text by batch size; empty if it was not timed.
         p90_ms: 90th percentile likewise.
+        p99_ms: 99th percentile likewise.
+        texts_per_s: Texts a second by batch size.
+        memory_mib: Peak of a process that opens it and labels texts; none if it was not measured.
         published: Published figures of the same preset in this precision.
     """
 
@@ -52,6 +56,7 @@ class ExportLine:
     format: str
     precision: str
     computed: str
+    exits: str | None
     seeds: list[int]
     weights_mib: float
     folder_mib: float
@@ -67,4 +72,12 @@ class ExportLine:
     largest_logit_difference: float
     median_ms: dict[str, float]
     p90_ms: dict[str, float]
+    p99_ms: dict[str, float]
+    texts_per_s: dict[str, float]
+    memory_mib: float | None
     published: list[PublishedExport]
+
+    @property
+    def stored_as(self) -> str:
+        """Format and precision, in a table's words."""
+        return f"{self.format} {self.precision}{', exits' if self.exits else ''}"

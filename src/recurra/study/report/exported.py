@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from recurra.core.record import LatencyRecord, MetricsRecord
 from recurra.evaluation.significance import mean_interval
-from recurra.study.export_record import ExportRecord, fits
+from recurra.study.export_record import WITH_EXITS, ExportedExits, ExportRecord, fits
 from recurra.study.published import PUBLISHED
 from recurra.study.questions import PublishedReference
 from recurra.study.report.estimates import accuracy_estimate
 from recurra.study.report.export_line import ExportLine, PublishedExport
 from recurra.study.report.grouping import TableRuns
-from recurra.study.report.runs import LoadedRun
+from recurra.study.report.runs import LoadedRun, MeasuredExports
 
 MIB = 2**20
 # Narrower beside wider, in the order in which a reader asks for them.
@@ -24,7 +25,7 @@ _ORDER = ("fp32", "bf16", "fp16", "int8")
 def export_lines(
     table: TableRuns,
     exports: Sequence[ExportRecord],
-    measured: Mapping[str, Mapping[str, LatencyRecord]],
+    measured: MeasuredExports,
     references: Sequence[PublishedReference] | None,
 ) -> list[ExportLine]:
     """Summarises the exports of each model over its seeds, models in the table's order.
@@ -32,7 +33,7 @@ def export_lines(
     Args:
         table: The runs of the table.
         exports: Every export record of the study; those of other runs, or of runs since trained anew, are left out.
-        measured: Latencies by ``RUN/EXPORT`` and batch.
+        measured: Their latencies and memory.
         references: Published tables that the study names.
     """
     by_run: dict[str, list[ExportRecord]] = defaultdict(list)
@@ -46,7 +47,11 @@ def export_lines(
                 if table.headline in record.splits and fits(record, run.record):
                     kinds[record.format, record.precision].append((run, record))
         for kind in sorted(kinds, key=lambda item: (item[0] != "safetensors", item[0], _ORDER.index(item[1]))):
-            lines.append(_line(label, table, kinds[kind], measured, references))
+            members = kinds[kind]
+            lines.append(_line(label, table, members, measured, references))
+            early = [(run, record) for run, record in members if record.exits and table.headline in record.exits.splits]
+            if early:
+                lines.append(_line(label, table, early, measured, None, exits=True))
     return lines
 
 
@@ -54,12 +59,17 @@ def _line(
     label: str,
     table: TableRuns,
     members: Sequence[tuple[LoadedRun, ExportRecord]],
-    measured: Mapping[str, Mapping[str, LatencyRecord]],
+    measured: MeasuredExports,
     references: Sequence[PublishedReference] | None,
+    *,
+    exits: bool = False,
 ) -> ExportLine:
+    """One line; with ``exits`` that of the same exports when texts leave early."""
     records = [record for _, record in members]
     first = records[0]
-    splits = [record.splits[table.headline] for record in records]
+    early = [record.exits for record in records if record.exits] if exits else []
+    splits = [item.splits[table.headline] for item in early or records]
+    key = partial(_key, suffix=WITH_EXITS if exits else "")
     gaps = [split.metrics.accuracy - split.reference.accuracy for split in splits]
     rows = sum(split.metrics.rows for split in splits)
     return ExportLine(
@@ -67,6 +77,7 @@ def _line(
         format=first.format,
         precision=first.precision,
         computed="; ".join(dict.fromkeys(_computed(record) for record in records)),
+        exits=_leaving(early, table.headline),
         seeds=[run.record.seed for run, _ in members],
         weights_mib=statistics.median(record.weights_bytes for record in records) / MIB,
         folder_mib=statistics.median(record.folder_bytes for record in records) / MIB,
@@ -80,8 +91,11 @@ def _line(
         only_reference=sum(split.only_reference for split in splits),
         rows=rows,
         largest_logit_difference=max(record.check.largest_logit_difference for record in records),
-        median_ms=_times(members, measured, "median_ms"),
-        p90_ms=_times(members, measured, "p90_ms"),
+        median_ms=_times(map(key, records), measured, lambda timing: timing.median_ms),
+        p90_ms=_times(map(key, records), measured, lambda timing: timing.p90_ms),
+        p99_ms=_times(map(key, records), measured, lambda timing: timing.p99_ms),
+        texts_per_s=_times(map(key, records), measured, lambda timing: 1000 / timing.mean_ms),
+        memory_mib=max(filter(None, map(measured.memory_mib.get, map(_key, records))), default=None),
         published=_published(first, members[0][0], [split.metrics for split in splits], references),
     )
 
@@ -99,15 +113,33 @@ def _half(values: Sequence[float]) -> float | None:
     return 0.0 if low is None else float(mean - low)
 
 
+def _key(record: ExportRecord, suffix: str = "") -> str:
+    return f"{record.run_id}/{record.format}-{record.precision}{suffix}"
+
+
+def _leaving(early: Sequence[ExportedExits], split: str) -> str | None:
+    """Where rows leave, over all seeds."""
+    if not early:
+        return None
+    taken: Counter[int] = Counter()
+    for item in early:
+        taken.update(item.taken[split])
+    total = max(1, taken.total())
+    return ", ".join(f"{count / total:.0%} after {number}" for number, count in sorted(taken.items()))
+
+
 def _times(
-    members: Sequence[tuple[LoadedRun, ExportRecord]],
-    measured: Mapping[str, Mapping[str, LatencyRecord]],
-    field: str,
+    names: Iterable[str],
+    measured: MeasuredExports,
+    read: Callable[[LatencyRecord], float | None],
 ) -> dict[str, float]:
+    """Median over seeds of one figure, by batch size; batches without it are left out."""
     by_batch: dict[int, list[float]] = defaultdict(list)
-    for _, record in members:
-        for timing in measured.get(f"{record.run_id}/{record.format}-{record.precision}", {}).values():
-            by_batch[timing.batch_size].append(float(getattr(timing, field)))
+    for name in names:
+        for timing in measured.latency.get(name, {}).values():
+            value = read(timing)
+            if value is not None:
+                by_batch[timing.batch_size].append(value)
     return {str(batch): statistics.median(values) for batch, values in sorted(by_batch.items())}
 
 

@@ -9,9 +9,11 @@ from recurra.study.report import formatting as form
 
 EXPORTS_CAPTION = (
     "The same trained weights, stored in each precision, read back from disk and evaluated. MiB are file sizes. "
+    "Exits: rows leave by the threshold that was calibrated on validation rows, after so many recurrences. "
     "The gap is to the run's own model computed in FP32 on the same rows, mean ± half the 95 % interval over seeds; "
     "rows right by one alone say how many rows it rests on. "
-    "Milliseconds a text: median / 90th percentile, all models and exports timed in turns."
+    "Milliseconds a text: median / 90th / 99th percentile, all models and exports timed in turns; memory is the peak "
+    "of a process that only opens the export and labels the same texts."
 )
 
 
@@ -34,19 +36,21 @@ def export_rows(lines: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[lis
         "95 % interval",
     ]
     headings += ["Gap to FP32, points", "Labels changed", "Right alone: export : FP32"]
-    headings += [f"ms, batch {batch}" for batch in batches]
+    headings += [heading for batch in batches for heading in (f"ms, batch {batch}", f"Texts/s, batch {batch}")]
+    weighed = any(line["memory_mib"] is not None for line in lines)
+    headings += ["Memory, MiB"] if weighed else []
     headings += ["Published: accuracy, MiB, ms", "Ours − published"] if known else []
-    return headings, [_row(line, batches, known=known) for line in lines]
+    return headings, [_row(line, batches, known=known, weighed=weighed) for line in lines]
 
 
-def _row(line: Mapping[str, Any], batches: Sequence[int], *, known: bool) -> list[str]:
+def _row(line: Mapping[str, Any], batches: Sequence[int], *, known: bool, weighed: bool) -> list[str]:
     accuracy = line["accuracy"]
     half = f" ± {line['gap_half'] * 100:.2f}" if line["gap_half"] is not None else ""
     interval = form.interval(accuracy["low"], accuracy["high"])
     row = [
         line["model"],
-        f"{line['format']} {line['precision']}",
-        line["computed"],
+        f"{line['format']} {line['precision']}{', exits' if line['exits'] else ''}",
+        f"{line['computed']}{'; rows leave: ' + line['exits'] if line['exits'] else ''}",
         str(len(line["seeds"])),
         f"{line['weights_mib']:.2f}",
         f"{line['folder_mib']:.2f}",
@@ -57,10 +61,11 @@ def _row(line: Mapping[str, Any], batches: Sequence[int], *, known: bool) -> lis
         f"{line['only_export']:,} : {line['only_reference']:,}",
     ]
     for batch in map(str, batches):
-        median = line["median_ms"].get(batch)
-        row.append(
-            form.NONE if median is None else f"{form.significant(median)} / {form.significant(line['p90_ms'][batch])}"
-        )
+        parts = [line[name].get(batch) for name in ("median_ms", "p90_ms", "p99_ms")]
+        row.append(" / ".join(form.significant(part) for part in parts if part is not None) or form.NONE)
+        row.append(form.count(line["texts_per_s"].get(batch)))
+    if weighed:
+        row.append(form.count(line["memory_mib"]))
     if known:
         row += _published(line["published"])
     return row

@@ -60,9 +60,9 @@ def p_value(value: float | None) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def count(value: float) -> str:
+def count(value: float | None) -> str:
     """A whole number with thousands separated."""
-    return f"{value:,.0f}"
+    return NONE if value is None else f"{value:,.0f}"
 
 
 def amount(value: float) -> str:

@@ -1,4 +1,7 @@
-"""Drawings of a language study: loss by epoch, and loss and perplexity by loop ("CRT-Deep", figures 2 and 3)."""
+"""Drawings of a language study: loss by epoch, and loss and perplexity by loop ("CRT-Deep", figures 2 and 3).
+
+The other panels of figure 2, where tokens leave and what that saves, are `language_exit_charts`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from recurra.core.language_record import FINAL_HEAD
 from recurra.study.report import svg
 from recurra.study.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, LegendEntry
 from recurra.study.report.formatting import decimal, significant
+from recurra.study.report.language_exit_charts import exit_charts
 from recurra.study.report.language_summary import LanguageModelSummary, LanguageTable
 
 SERIES = 8
@@ -32,7 +36,7 @@ def language_charts(table: LanguageTable, key: str) -> list[Chart]:
         charts.append(
             by_loop(with_exits, table, f"Perplexity a token by loop on {split}", "token_perplexity", f"{key}-ppl")
         )
-    return charts
+    return [*charts, *exit_charts(table.models, key)]
 
 
 def _heads(model: LanguageModelSummary, table: LanguageTable) -> list[str]:

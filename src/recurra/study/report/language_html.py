@@ -9,7 +9,15 @@ from recurra.study.report.formatting import slug
 from recurra.study.report.html import REPORT_NAME, SUMMARY_NAME, environment
 from recurra.study.report.language_charts import language_charts
 from recurra.study.report.language_summary import LanguageSummary, LanguageTable
-from recurra.study.report.language_tables import RESULTS_CAPTION, audit_rows, exit_rows, language_rows, published_rows
+from recurra.study.report.language_tables import (
+    LEAVING_CAPTION,
+    RESULTS_CAPTION,
+    audit_rows,
+    exit_rows,
+    language_rows,
+    leaving_rows,
+    published_rows,
+)
 from recurra.study.report.standalone import standalone
 
 FIGURES = "figures"
@@ -31,6 +39,7 @@ def write_language_report(folder: Path, summary: LanguageSummary, *, title: str,
             "blocks": [
                 ("Results", language_rows(plain), (0, 12), RESULTS_CAPTION),
                 ("By head", exit_rows(plain), (0, 1), ""),
+                ("Leaving early", leaving_rows(plain), (0, 1), LEAVING_CAPTION),
                 ("Published beside ours", published_rows(plain), (0, 1, 2, 5, 6), ""),
                 ("Audits", audit_rows(plain), (0, 1, 2, 3), ""),
             ],

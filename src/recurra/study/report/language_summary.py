@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.configuration import content_hash
-from recurra.core.errors import RecurraError
+from recurra.core.errors import CheckpointError, RecurraError
+from recurra.core.exits_record import ExitsRecord, read_exits
 from recurra.core.language_record import FINAL_HEAD, HeadRecord, LanguageEpochRecord, LanguageRunRecord
 from recurra.core.record import AuditResult, read_language_record
 from recurra.study.report.formatting import words
@@ -25,10 +26,11 @@ _LARGEST = 700.0
 
 @dataclass(frozen=True)
 class LanguageRun:
-    """A finished run: the folder it lies in, and its record."""
+    """A finished run: the folder it lies in, its record, and what was kept of its exits."""
 
     folder: Path
     record: LanguageRunRecord
+    exits: ExitsRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class LanguageModelSummary:
             with it; one that reads ahead can read all that is counted, and not the token that is left out.
         scores: By split and head.
         history: Epochs of each seed.
+        exits: What leaving early gave, of the seeds of which it was kept.
     """
 
     label: str
@@ -80,6 +83,7 @@ class LanguageModelSummary:
     as_trained: HeadSummary
     scores: dict[str, dict[str, HeadSummary]]
     history: list[list[LanguageEpochRecord]]
+    exits: list[ExitsRecord] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,7 @@ class LanguageSummary:
         for table, shown in zip(self.tables, values["tables"], strict=True):
             for model, of_model in zip(table.models, shown["models"], strict=True):
                 of_model["history"] = [[epoch.model_dump(mode="json") for epoch in run] for run in model.history]
+                of_model["exits"] = [exits.model_dump(mode="json") for exits in model.exits]
         return values
 
 
@@ -126,10 +131,20 @@ def load_language_runs(
     failed = dict(failures or {})
     for folder in folders:
         try:
-            finished.append(LanguageRun(Path(folder), read_language_record(folder)))
+            finished.append(_load(Path(folder)))
         except RecurraError as error:
             failed.setdefault(Path(folder).name, str(error))
     return finished, [FailedRun(name, " ".join(reason.split())) for name, reason in failed.items()]
+
+
+def _load(folder: Path) -> LanguageRun:
+    record, exits = read_language_record(folder), read_exits(folder)
+    if exits is not None and exits.run_id != record.run_id:
+        raise CheckpointError(
+            f"the exits kept in '{folder}' are of run '{exits.run_id}', and its record is of '{record.run_id}'; "
+            "measure them again: recurra exits RUN --keep"
+        )
+    return LanguageRun(folder, record, exits)
 
 
 def summarise_language(runs: Sequence[LanguageRun], failed: Sequence[FailedRun] = ()) -> LanguageSummary:
@@ -214,6 +229,7 @@ def _model(runs: Sequence[LanguageRun]) -> LanguageModelSummary:
             for split, metrics in first.metrics.items()
         },
         history=[record.training.history for record in records],
+        exits=[run.exits for run in runs if run.exits is not None],
     )
 
 

@@ -25,6 +25,10 @@ RESULTS_CAPTION = (
     "predicted. As trained: perplexity on validation without the token behind each block, which no position in it can "
     "read; an honest model hardly differs, one that leaks can read all the others."
 )
+LEAVING_CAPTION = (
+    "Kept by `recurra exits RUN --keep`. Loss of decoding with everything that is filled in, on at most 16,384 tokens; "
+    "wall-clock of decoding in FP32, batch by batch in turns with the full model."
+)
 
 
 def language_rows(table: Plain) -> Rows:
@@ -89,6 +93,28 @@ def exit_rows(table: Plain) -> Rows:
         name = FINAL_HEAD if line is PUBLISHED_EXITS[-1] else f"exit-{line.loop}"
         cells = [f"{line.loss:.4f}", _perplexity(line.perplexity), form.NONE, form.NONE]
         rows.append([f"published, {PUBLISHED_MODEL}, {PUBLISHED_TEXT}", name, *cells, *blank, "leaks"])
+    return headings, rows
+
+
+def leaving_rows(table: Plain) -> Rows:
+    """A row for each way of leaving early that was kept of a run, and one for going all the way."""
+    kept = [(model, exits) for model in table["models"] for exits in model["exits"]]
+    sizes = sorted({timed["batch_size"] for _, exits in kept for one in exits["fixed"] for timed in one["timed"]})
+    columns = [f"Times as fast, batch {size}" for size in sizes]
+    headings = ["Model, seed", "Leaves", "Loss", "Loops a token", *columns]
+    seeds = {run["run_id"]: run["seed"] for model in table["models"] for run in model["runs"]}
+    rows = []
+    for model, exits in kept:
+        name = f"{model['label']}, {seeds[exits['run_id']]}"
+        rows.append(
+            [name, "nowhere", f"{exits['full_loss']:.4f}", f"{exits['num_recurrences']:.2f}", *("1.00" for _ in sizes)]
+        )
+        for one in [*exits["fixed"], *([exits["chosen"]] if exits["chosen"] else [])]:
+            total = sum(one["taken"].values())
+            loops = sum(int(number) * count for number, count in one["taken"].items()) / total
+            speeds = {timed["batch_size"]: timed["full_ms"] / timed["exits_ms"] for timed in one["timed"]}
+            cells = [f"{speeds[size]:.2f}" if size in speeds else form.NONE for size in sizes]
+            rows.append([name, one["label"], f"{one['loss']:.4f}", f"{loops:.2f}", *cells])
     return headings, rows
 
 
@@ -165,6 +191,12 @@ def _results(table: Plain, link: Link | None) -> str:
     return f"{grid(headings, rows)}\n\nOn {text(table['headline_split'])} ({counted}). {RESULTS_CAPTION}"
 
 
+def _leaving(table: Plain, _link: Link | None) -> str:
+    headings, rows = leaving_rows(table)
+    cells = [[text(cell) for cell in row] for row in rows]
+    return f"{grid(headings, cells, left=2)}\n\n{LEAVING_CAPTION}" if rows else ""
+
+
 def _of(make: Callable[[Plain], Rows], left: int) -> Callable[[Plain, Link | None], str]:
     def block(table: Plain, _link: Link | None) -> str:
         headings, rows = make(table)
@@ -177,6 +209,7 @@ _MAKERS: dict[str, Callable[[Plain, Link | None], str]] = {
     "conclusion": _conclusion,
     "results": _results,
     "exits": _of(exit_rows, 2),
+    "leaving": _leaving,
     "published": _of(published_rows, 3),
     "audits": _of(audit_rows, 4),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -162,12 +162,21 @@ def read_latency(
     return result, warnings
 
 
-def read_export_latency(latency: Mapping[str, Any] | None) -> tuple[dict[str, dict[str, LatencyRecord]], list[str]]:
-    """Reads the exports' part of a study's ``latency.json``.
+@dataclass(frozen=True)
+class MeasuredExports:
+    """What was measured of a study's exports, by ``RUN/EXPORT``.
 
-    Returns:
-        Measurements by ``RUN/EXPORT`` and batch, and one warning for each entry that cannot be read.
+    Attributes:
+        latency: By batch.
+        memory_mib: Peak of a process that opens the export and labels texts.
     """
+
+    latency: Mapping[str, Mapping[str, LatencyRecord]] = field(default_factory=dict)
+    memory_mib: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_measured_exports(latency: Mapping[str, Any] | None) -> tuple[MeasuredExports, list[str]]:
+    """Reads the exports' part of a study's ``latency.json``, and one warning for each entry that cannot be read."""
     entries = (latency or {}).get("exports", {})
     result: dict[str, dict[str, LatencyRecord]] = {}
     warnings: list[str] = []
@@ -176,4 +185,8 @@ def read_export_latency(latency: Mapping[str, Any] | None) -> tuple[dict[str, di
             result[name] = {key: LatencyRecord.model_validate(value) for key, value in dict(batches).items()}
         except (ValidationError, TypeError, ValueError):
             warnings.append(f"The study's latency of export {name} cannot be read and is left out.")
-    return result, warnings
+    memory = (latency or {}).get("memory_mib", {})
+    sizes = memory.items() if isinstance(memory, Mapping) else ()
+    return MeasuredExports(
+        result, {name: float(size) for name, size in sizes if isinstance(size, int | float)}
+    ), warnings

@@ -33,12 +33,12 @@ def expected(texts: list[str]) -> np.ndarray:
 class Bench:
     """A batcher on a slow model, and what it did."""
 
-    def __init__(self, *, alone: bool = False, **limits: object) -> None:
+    def __init__(self, *, alone: bool = False, workers: int = 1, **limits: object) -> None:
         model, self.engine = slow_model()
         self.failures: list[Exception] = []
         classifier = model.classifier
         ask = partial(answer, classifier)
-        self.batcher = Batcher("slow", ask, Limits(**limits), alone=alone, failed=self.failures.append)
+        self.batcher = Batcher("slow", ask, Limits(**limits), alone=alone, workers=workers, failed=self.failures.append)
         self.batcher.start()
 
     def hold(self) -> object:
@@ -134,6 +134,32 @@ def test_a_full_batch_starts_at_once_and_a_lonely_text_after_its_wait(make) -> N
     started = time.monotonic()
     computed = quick.batcher.submit(["a"]).result(20)
     assert computed.waited_ms >= 49 and time.monotonic() - started < 10
+
+
+def test_as_many_batches_at_once_as_there_are_workers(make) -> None:
+    bench = make(alone=True, workers=3, max_wait_s=60.0)
+    futures = [bench.batcher.submit([f"text {number}"]) for number in range(7)]
+    for _ in range(3):
+        assert bench.engine.begun.acquire(timeout=20)
+    assert not bench.engine.begun.acquire(timeout=0.1) and bench.batcher.waiting_texts == 4
+    bench.engine.open.set()
+    for number, future in enumerate(futures):
+        np.testing.assert_array_equal(future.result(20).answers.probabilities, expected([f"text {number}"]))
+    # What is being computed is counted down again, by each of them.
+    bench.end()
+    assert (bench.batcher.waiting_texts, bench.batcher._computing_texts) == (0, 0)
+    assert not any(thread.is_alive() for thread in bench.batcher._threads)
+
+
+def test_workers_share_the_wait(make) -> None:
+    bench = make(alone=True, workers=2, max_wait_s=3.0)
+    bench.batcher._learn(1.5)
+    for text in ("a", "b", "c", "d"):
+        bench.batcher.submit([text])
+    with pytest.raises(Refusal) as caught:
+        for _ in range(3):
+            bench.batcher.submit(["e"])
+    assert caught.value.headers == {"Retry-After": "4"}
 
 
 def test_the_queue_has_an_end(make) -> None:

@@ -64,6 +64,22 @@ def test_copies_fail_and_are_shown() -> None:
     assert "7 of 100" in got["exact"].summary
 
 
+def test_rows_of_another_task_are_searched_too() -> None:
+    splits = {"train": _split("train", TRAIN), "test": _split("test", FRESH)}
+    auxiliary = _split("auxiliary", [*_sentences(50, 12, 2), *(f"so {text}" for text in FRESH[:9])])
+    dataset = TextDataset("toy", "split", ["no", "yes"], splits, "test", ["test"], auxiliary=auxiliary)
+    got = {result.name: result for result in audit_leakage(dataset)}
+    assert {name: result.status for name, result in got.items() if "auxiliary" in name} == {
+        "leakage.auxiliary-exact.test": "passed",
+        "leakage.auxiliary-normalised.test": "passed",
+        "leakage.auxiliary-contained.test": "failed",
+        "leakage.auxiliary-ngram.test": "failed",
+    }
+    assert got["leakage.auxiliary-contained.test"].value == pytest.approx(0.09)
+    # What stands in the rows of the task itself is told apart.
+    assert got["leakage.contained.test"].value == 0 == got["leakage.ngram.test"].value
+
+
 def test_copies_with_other_spelling_are_only_normalised() -> None:
     changed = [text.upper().replace(" W", " , W") + " !" for text in TRAIN[:7]]
     got = _audit(TRAIN, FRESH[:93] + changed)

@@ -55,7 +55,11 @@ def records(folders: list[Path]) -> list:
 def latency(folders: list[Path]) -> dict:
     timed = {key: value.model_dump(mode="json") for key, value in latency_of("recurrent", "fp32", factor=0.5).items()}
     run = next(path.name for path in folders if path.name.startswith("recurrent"))
-    return {"runs": {}, "exports": {f"{run}/safetensors-fp16": timed}}
+    return {
+        "runs": {},
+        "exports": {f"{run}/safetensors-fp16": timed},
+        "memory_mib": {f"{run}/safetensors-fp16": 310.4, "another/safetensors-fp16": 99.0},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +94,11 @@ def test_sizes_are_those_of_the_files_and_times_those_of_the_exports(table: dict
     assert whole["weights_mib"] == pytest.approx(2 * half["weights_mib"]) == pytest.approx(10_972_162 * 4 / 2**20)
     timed = latency_of("recurrent", factor=0.5)
     assert half["median_ms"] == {key.removeprefix("batch_"): value.median_ms for key, value in timed.items()}
-    assert whole["median_ms"] == {}
+    for name, read in (("p90_ms", 1.35), ("p99_ms", 2.5)):
+        assert half[name] == {batch: pytest.approx(value * read) for batch, value in half["median_ms"].items()}
+    assert half["texts_per_s"]["32"] == pytest.approx(1000 / timed["batch_32"].mean_ms)
+    assert (whole["median_ms"], whole["p99_ms"], whole["texts_per_s"]) == ({}, {}, {})
+    assert half["memory_mib"] == 310.4 and whole["memory_mib"] is None
     assert half["computed"] == "fp32, torch on cpu" and half["precision"] == "fp16"
 
 

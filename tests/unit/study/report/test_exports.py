@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -147,6 +148,19 @@ def test_latex_tables_are_whole_and_ruled(study: Path) -> None:
         assert text.isascii() or not re.search(r"[−±–×]", "\n".join(body))
     contrasts = next(path for path in files if path.name.endswith("contrasts.tex")).read_text(encoding="utf-8")
     assert r"sharing \& width\_5" in contrasts
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex with booktabs")
+def test_latex_takes_the_tables(study: Path, tmp_path: Path) -> None:
+    cells = [["a\\b{}&%$#_~^", "−1 ± 2 × 3 – 4", "< · > ’ “ ”"]]
+    tables = [path.read_text(encoding="utf-8") for path in sorted((study / "tables").glob("*.tex"))]
+    parts = [*tables, tabular(["one", "two", "three"], cells, comment="x\n\\input{y}")]
+    paper = [r"\documentclass{article}\usepackage{booktabs}\begin{document}", *parts, r"\end{document}"]
+    (tmp_path / "paper.tex").write_text("\n\n".join(paper), encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "paper.pdf").stat().st_size > 1000
 
 
 @given(some.text(max_size=40))

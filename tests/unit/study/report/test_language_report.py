@@ -9,18 +9,22 @@ from xml.etree import ElementTree
 
 import pytest
 
-from language_records import BYTES, TOKENS, WORDS, language_record
+from language_records import BYTES, TOKENS, WORDS, exits_record, language_record
 from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.core.exits_record import EXITS_NAME
 from recurra.core.record import LanguageRunRecord, write_record
 from recurra.study.report.documents import render_results_markdown
 from recurra.study.report.language_charts import language_charts
 from recurra.study.report.language_documents import is_language_study, language_figure_block, read_language_study
-from recurra.study.report.language_summary import LanguageRun, LanguageSummary, summarise_language
+from recurra.study.report.language_exit_charts import leaving_points, shares_taken
+from recurra.study.report.language_html import write_language_report
+from recurra.study.report.language_summary import LanguageRun, LanguageSummary, load_language_runs, summarise_language
 from recurra.study.report.language_tables import (
     LANGUAGE_PARTS,
     exit_rows,
     language_markdown,
     language_rows,
+    leaving_rows,
     published_rows,
 )
 
@@ -101,7 +105,7 @@ def test_published_figures_stand_beside_ours() -> None:
 def test_every_part_is_markdown_with_even_rows(part: str) -> None:
     made = language_markdown(study().plain(), part=part, link=lambda run: f"../{run['run_id']}/record.json")
     tables = re.findall(r"(?:^\|.*\|\n?)+", made, re.MULTILINE)
-    assert tables or part == "conclusion"
+    assert tables or part in ("conclusion", "leaving")
     for table in tables:
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
     if part == "results":
@@ -169,3 +173,63 @@ def test_figures_of_two_tables_have_names_of_their_own(tmp_path: Path) -> None:
         write_record(tmp_path / "runs" / one.run_id, one)
     block, files = language_figure_block(tmp_path, "s")
     assert len(files) == 6 and all(f"figures/s/{name}" in block for name in files)
+
+
+def with_exits(*records: LanguageRunRecord, chosen: bool = True) -> LanguageSummary:
+    made = [LanguageRun(Path("runs") / one.run_id, one, exits_record(one, chosen=chosen)) for one in records]
+    return summarise_language([*made, *runs(language_record(preset="stacked", loss=3.9))])
+
+
+def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> None:
+    summary = with_exits(*(language_record(seed=seed, loss=4.0 + seed / 10) for seed in (0, 1)))
+    table = summary.tables[0]
+    kept = next(model for model in table.models if model.exits)
+    assert shares_taken(kept.exits) == {1: 0.6, 3: 0.4}
+    # Tests' losses are 4.0 and 4.1; ten milliseconds stand for leaving.
+    assert leaving_points(kept.exits, 32) == [
+        pytest.approx(point) for point in ((4.25, 2.0), (4.15, 1.5), (4.05, 1.0))
+    ]  # fmt: skip
+    *_, taken, speed = language_charts(table, "t")
+    assert (taken.heading, speed.heading) == ("Loops taken on test", "Speed-up against loss on test")
+    drawings = {chart.kind: ElementTree.fromstring(str(chart.drawing)) for chart in (taken, speed)}
+    bars = [element for element in drawings["exits"].iter() if element.get("class", "").startswith("area")]
+    heights = [float(bar.get("height", "0")) for bar in bars]
+    assert len(bars) == 2 and heights[0] / heights[1] == pytest.approx(1.5, rel=1e-3)
+    assert "crt-tiny at batch 1: 2.00 times at 4.250, 1.50 times at 4.150, 1.00 times at 4.050" in str(speed.drawing)
+    assert [entry.style for entry in speed.legend] == ["solid", "dashed", "open"]
+    headings, rows = leaving_rows(summary.plain()["tables"][0])
+    assert headings[-2:] == ["Times as fast, batch 1", "Times as fast, batch 32"]
+    assert rows[:4] == [
+        ["crt-tiny, 0", "nowhere", "4.0000", "3.00", "1.00", "1.00"],
+        ["crt-tiny, 0", "after loop 1", "4.2000", "1.00", "2.00", "2.00"],
+        ["crt-tiny, 0", "after loop 2", "4.1000", "2.00", "1.50", "1.50"],
+        ["crt-tiny, 0", "confidence 0.8", "4.1500", "1.80", "1.75", "1.75"],
+    ]
+    assert len(rows) == 8 and "recurra exits RUN --keep" in language_markdown(summary.plain(), part="leaving")
+
+
+def test_without_a_rule_the_exits_are_drawn_alone() -> None:
+    summary = with_exits(language_record(), chosen=False)
+    headings = [chart.heading for chart in language_charts(summary.tables[0], "t")]
+    assert "Loops taken on test" not in headings and headings[-1] == "Speed-up against loss on test"
+    assert [row[1] for row in leaving_rows(summary.plain()["tables"][0])[1]] == [
+        "nowhere",
+        "after loop 1",
+        "after loop 2",
+    ]
+
+
+def test_kept_exits_travel_with_their_run_and_are_refused_if_changed_or_anothers(tmp_path: Path) -> None:
+    record, other = language_record(), language_record(seed=1)
+    folder = tmp_path / "runs" / record.run_id
+    write_record(folder, record)
+    exits_record(record).write(folder / EXITS_NAME)
+    (run,), failed = load_language_runs([folder])
+    assert run.exits == exits_record(record).write(folder / EXITS_NAME) and not failed
+    page = write_language_report(tmp_path, summarise_language([run]), title="x").read_text(encoding="utf-8")
+    assert "Leaving early" in page and "Speed-up against loss on test" in page
+    path = folder / EXITS_NAME
+    path.write_text(path.read_text(encoding="utf-8").replace("4.2", "4.1"), encoding="utf-8")
+    assert "was changed after it was written" in load_language_runs([folder])[1][0].reason
+    exits_record(other).write(path)
+    assert f"are of run '{other.run_id}'" in load_language_runs([folder])[1][0].reason

@@ -1,0 +1,86 @@
+"""What leaving early gave for a language model's run: kept beside its record, shown by the report of its study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from recurra.core.configuration import Settings
+from recurra.core.record_parts import EnvironmentRecord
+from recurra.core.sealed import Sealed
+
+EXITS_NAME = "exits.json"
+
+
+class TimedLeaving(Settings):
+    """Wall-clock of decoding at one batch size, in full and leaving early, batch by batch in turns.
+
+    Attributes:
+        batch_size: Rows a batch.
+        full_ms: Milliseconds a row through all recurrences.
+        exits_ms: The same where tokens leave.
+    """
+
+    batch_size: int
+    full_ms: float
+    exits_ms: float
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as fast."""
+        return self.full_ms / self.exits_ms
+
+
+class LeavingRecord(Settings):
+    """One way of leaving, on the reported split.
+
+    Attributes:
+        label: In words: ``after loop 2``, or the rule with its threshold.
+        loss: Nats a token as decoding has it, with everything that is filled in.
+        taken: Tokens by the recurrences that they took.
+        timed: Decoding at each batch size.
+    """
+
+    label: str
+    loss: float
+    taken: dict[int, int]
+    timed: list[TimedLeaving]
+
+
+class ExitsRecord(Sealed):
+    """Early exits of one run.
+
+    Attributes:
+        run_id: The run.
+        num_recurrences: Loops of its model.
+        split: What it was judged on.
+        chosen_on: What chose the rule's threshold.
+        asked: What the rule was to keep, in words.
+        full_loss: Nats a token through all recurrences.
+        fixed: Every exit by itself.
+        chosen: The rule; none if no threshold keeps what was asked.
+        environment: Where it was measured.
+    """
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    num_recurrences: int
+    split: str
+    chosen_on: str
+    asked: str
+    full_loss: float
+    fixed: list[LeavingRecord]
+    chosen: LeavingRecord | None
+    environment: EnvironmentRecord
+
+
+def read_exits(folder: Path) -> ExitsRecord | None:
+    """Returns what was kept in a run's folder; none if nothing was.
+
+    Raises:
+        CheckpointError: If it cannot be trusted.
+    """
+    path = folder / EXITS_NAME
+    if not path.exists():
+        return None
+    return ExitsRecord.read(path, what="exits of a run", cure="measure them again: recurra exits RUN --keep")

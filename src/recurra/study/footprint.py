@@ -1,0 +1,60 @@
+"""What a deployed model takes of memory: ``python -m recurra.study.footprint FOLDER THREADS``, texts on standard input.
+
+In a process of its own, that does nothing else and has only imported what the model needs: an ONNX export pays for no
+torch.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from recurra.core.errors import RunError
+from recurra.core.memory import peak_memory_mib
+from recurra.deployment.classifier import Classifier
+
+_BATCH = 32
+
+
+def measure_footprint(folder: Path, texts: Sequence[str], threads: int) -> float:
+    """Peak resident size, in MiB, of a process that opens a run or an export and labels texts.
+
+    Args:
+        folder: The run or the export.
+        texts: Clean ones.
+        threads: Threads of the computation.
+
+    Raises:
+        RunError: If the process fails.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "recurra.study.footprint", str(folder), str(threads)],
+        input=json.dumps(list(texts)),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RunError(f"the memory of '{folder}' could not be measured: {said[:200]}")
+    return float(json.loads(done.stdout)["peak_memory_mib"])
+
+
+def main(arguments: list[str], texts: list[str]) -> int:
+    """Opens, labels, and says how large the process became."""
+    folder, threads = Path(arguments[0]), int(arguments[1])
+    classifier = Classifier.open(folder, batch_size=_BATCH, threads=threads)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
+    classifier.logits(texts, clean=False)
+    sys.stdout.write(json.dumps({"peak_memory_mib": peak_memory_mib()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], json.loads(sys.stdin.read())))

@@ -1,0 +1,123 @@
+"""README and docs quote no perplexity of a model that leaks without that word beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+# No honest model of these sizes is below; the alarm of `recurra.evaluation.audits.too_good` rings there.
+IMPOSSIBLE = 15.0
+# "CRT-Deep", its tables and its text.
+PUBLISHED = ("1.08", "1.081", "1.084", "1.093", "1.10", "1.105", "1.12")
+NUMBER = r"(?<![\w.,-])(\d+(?:,\d{3})*(?:\.\d+)?)(?![\w-])"
+AFTER = re.compile(rf"perplexit(?:y|ies)[^|;]{{0,60}}?{NUMBER}", re.IGNORECASE)
+BEFORE = re.compile(rf"{NUMBER} (?:a|by|per) (?:token|word)\b")
+WORD = re.compile(r"\bleak", re.IGNORECASE)
+COLUMN = re.compile(r"perplexity|^a word$|as trained", re.IGNORECASE)
+
+
+def leaking_figures() -> set[str]:
+    """What the records say of models that failed the causality audit, as documents round it; and what was published."""
+    found = set(PUBLISHED)
+    for path in (ROOT / "results").glob("lm-*/runs/*/record.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if any(audit["name"].startswith("causality.") and audit["status"] == "failed" for audit in record["audits"]):
+            for split in record["metrics"].values():
+                for head in split["heads"].values():
+                    for value in (head["token_perplexity"], head["word_perplexity"]):
+                        found |= {f"{value:.2f}", f"{value:.3f}", f"{value:.4f}"}
+    return found
+
+
+KNOWN = leaking_figures()
+
+
+def passages(text: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Paragraphs, list items and headings as ``(text, [], [])``; rows of tables with their headings and cells."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    block: list[str] = []
+    headings: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        row = line.startswith("|")
+        if block and (row or not line.strip() or re.match(r"\s*([*-] |#)", line) or block[0].startswith("#")):
+            yield " ".join(block), [], []
+            block = []
+        if not row:
+            headings = []
+            block += [line.strip()] if line.strip() else []
+            continue
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not headings:
+            headings = cells
+        elif not set(line) <= set("|-: "):
+            yield line, headings, cells
+
+
+def quoted(text: str, headings: list[str], cells: list[str]) -> set[str]:
+    """Perplexities in a passage that no honest model has."""
+    numbers = {match.group(1) for match in AFTER.finditer(text)}
+    about = re.search("perplexit|CRT-Deep", text, re.IGNORECASE) or any(map(COLUMN.search, headings))
+    if about:
+        numbers |= {match.group(1) for match in BEFORE.finditer(text)}
+        numbers |= KNOWN & set(re.findall(NUMBER, text))
+    for heading, cell in zip(headings, cells, strict=False):
+        if COLUMN.search(heading):
+            numbers |= set(re.findall(NUMBER, cell))
+    return {number for number in numbers if float(number.replace(",", "")) < IMPOSSIBLE}
+
+
+def unmarked(text: str) -> list[tuple[set[str], str]]:
+    found = [(quoted(*passage), passage[0]) for passage in passages(text)]
+    return [(numbers, passage) for numbers, passage in found if numbers and not WORD.search(passage)]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_document_quotes_a_leaking_perplexity_without_the_word(path: Path) -> None:
+    assert unmarked(path.read_text(encoding="utf-8")) == []
+
+
+def test_the_documents_do_quote_some() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in DOCUMENTS]
+    marked = [passage for text in texts for passage in passages(text) if quoted(*passage)]
+    assert len(marked) >= 10
+    # Taking the word out of the documents is found out.
+    assert sum(len(unmarked(re.sub("(?i)leak", "l-k", text))) for text in texts) == len(marked)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It reports a perplexity of 1.08 on WikiText-103.",
+        "A validation perplexity, by word, of 1.1.",
+        "The model leaks.\n\nIts perplexity is 1.08.",
+        "The figure of CRT-Deep is 1.105.",
+        "Perplexity: 196.6 a token, 1.39 a word.",
+        "# Why a perplexity of 1.08 is possible\nIt leaks.",
+        "* it leaks\n* perplexity 1.04",
+        "| Model | Perplexity a token | a word |\n| --- | ---: | ---: |\n| leaks | 1.1 | 1.2 |\n| ours | 30 | 1.386 |",
+        "| Model | As trained, a token / a word |\n| --- | --- |\n| x | 1.033 / 1.044 |",
+    ],
+)
+def test_a_quotation_without_the_word_is_found(text: str) -> None:
+    assert len(unmarked(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It reports a perplexity of 1.08 (leaks).",
+        "Honest models stand at 23 to 37 in perplexity, ours at a perplexity of 196.6.",
+        "A word perplexity below 15 raises an alarm.",
+        "The step is 1.08 x as fast.",
+        "| Model | Perplexity | Ratio |\n| --- | --- | --- |\n| ours | 1,124 | 1.07 |",
+        "```\nperplexity 1.08\n```",
+    ],
+)
+def test_what_is_honest_is_let_through(text: str) -> None:
+    assert unmarked(text) == []

@@ -1,0 +1,277 @@
+"""Our language models under lm-evaluation-harness: against plain forward passes, its own models, and our evaluation."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("lm_eval", reason="pip install 'recurra[harness]'")
+
+from lm_eval import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from transformers import AutoTokenizer, GPT2LMHeadModel
+
+from language_folders import write_gpt2, write_language_model
+from recurra.core.errors import RecurraError
+from recurra.evaluation.scoring import score_texts
+from recurra.study.harness import RecurraLM
+
+PAIRS = [
+    ("The room was quiet", " and the breakfast was good"),
+    ("", "We would come back"),
+    ("a", "b"),
+    ("The staff were friendly and the room was clean and the bed was soft and the view was wide " * 2, " indeed"),
+    ("The room was quiet", " and loud"),
+    ("It ended with spaces  ", "here"),
+]
+TEXTS = ["The room was quiet and the breakfast was good. " * 9, "Short.", "", "Twice the bed was made. " * 4]
+CONTEXT = 48
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ours")
+    write_language_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gpt2")
+    write_gpt2(folder)
+    return folder
+
+
+def requests(*arguments: tuple[Any, ...]) -> list[Any]:
+    return [SimpleNamespace(args=each, task_name="t") for each in arguments]
+
+
+@torch.no_grad()
+def plain(lm: RecurraLM, context: str, continuation: str) -> tuple[float, bool]:
+    """One forward pass without batch, padding or windows."""
+    before, after = (
+        lm._encode_pair(context, continuation) if context else ([lm.eot_token_id], lm.tok_encode(continuation))
+    )
+    tokens = torch.tensor([[*before, *after][-(CONTEXT + 1) :]])
+    asked = {} if lm.exit is None else {"exit_after": lm.exit}
+    said = lm.language.model(tokens[:, :-1], **asked).logits[0, -len(after) :].double().log_softmax(-1)
+    wanted = tokens[0, -len(after) :]
+    return float(said.gather(1, wanted[:, None]).sum()), bool((said.argmax(-1) == wanted).all())
+
+
+@pytest.mark.parametrize("exit", [None, 1, 3])
+@pytest.mark.parametrize("batch_size", [1, "auto"])
+def test_a_likelihood_is_that_of_one_forward_pass(ours: Path, exit: int | None, batch_size: int | str) -> None:
+    lm = RecurraLM(ours, exit=exit, batch_size=batch_size)
+    found = lm.loglikelihood(requests(*PAIRS), disable_tqdm=True)
+    expected = [plain(lm, *pair) for pair in PAIRS]
+    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], rel=1e-5)
+    assert [said for _, said in found] == [said for _, said in expected]
+
+
+def test_the_most_probable_continuation_is_called_so(ours: Path) -> None:
+    lm = RecurraLM(ours)
+    (said,) = lm.generate_until(requests((PAIRS[0][0], {"until": [], "max_gen_toks": 3})), disable_tqdm=True)
+    (value, greedy), (_, other) = lm.loglikelihood(requests((PAIRS[0][0], said), PAIRS[0]), disable_tqdm=True)
+    assert said and greedy and not other and (value, greedy) == pytest.approx(plain(lm, PAIRS[0][0], said))
+
+
+def test_exits_say_different_things(ours: Path) -> None:
+    found = {
+        exit: RecurraLM(ours, exit=exit).loglikelihood(requests(PAIRS[0]), disable_tqdm=True)[0][0]
+        for exit in (1, 2, 3)
+    }
+    assert len(set(found.values())) == 3
+    assert found[3] == RecurraLM(ours).loglikelihood(requests(PAIRS[0]), disable_tqdm=True)[0][0]
+
+
+def test_a_model_of_transformers_gets_what_the_harness_own_model_gets(gpt2: Path) -> None:
+    theirs = HFLM(
+        pretrained=GPT2LMHeadModel.from_pretrained(gpt2), tokenizer=AutoTokenizer.from_pretrained(gpt2), batch_size=2
+    )
+    lm = RecurraLM(gpt2, batch_size=2)
+    assert theirs.max_length == lm.max_length == CONTEXT
+    for asked in (requests(*PAIRS), requests(*PAIRS[::-1])):
+        mine, others = lm.loglikelihood(asked, disable_tqdm=True), theirs.loglikelihood(asked, disable_tqdm=True)
+        assert [value for value, _ in mine] == pytest.approx([value for value, _ in others], rel=1e-5)
+        assert [said for _, said in mine] == [said for _, said in others]
+    asked = requests(*((text,) for text in TEXTS))
+    others = theirs.loglikelihood_rolling(asked, disable_tqdm=True)
+    assert lm.loglikelihood_rolling(asked, disable_tqdm=True) == pytest.approx(others, rel=1e-5)
+    settings = {"until": ["e"], "max_gen_toks": 12, "do_sample": False}
+    asked = requests(*((text[:40], settings) for text in TEXTS if text))
+    assert lm.generate_until(asked, disable_tqdm=True) == theirs.generate_until(asked, disable_tqdm=True)
+
+
+@pytest.mark.parametrize("stride", [1, 7, CONTEXT])
+def test_with_a_stride_a_rolling_likelihood_is_our_own_evaluation(ours: Path, stride: int) -> None:
+    lm = RecurraLM(ours, stride=stride, exit=2)
+    texts = [np.array(lm.tok_encode(text), dtype=np.int64) for text in TEXTS]
+    nats = score_texts(
+        lm.language.model, texts, first_read=lm.eot_token_id, context=CONTEXT, stride=stride, exits=True
+    )["exit-2"]
+    expected = [-part.sum() for part in np.split(nats, np.cumsum([len(text) for text in texts])[:-1])]
+    assert lm.loglikelihood_rolling(requests(*((text,) for text in TEXTS)), disable_tqdm=True) == pytest.approx(
+        expected, rel=1e-5
+    )
+
+
+def test_what_is_generated_ends_before_its_stop_and_reads_the_end_of_its_prompt(ours: Path) -> None:
+    lm = RecurraLM(ours, batch_size=2, exit=2)
+    prompts = [PAIRS[3][0], "The room", "", "A bed"]
+    found = lm.generate_until(requests(*((prompt, {"max_gen_toks": 10}) for prompt in prompts)), disable_tqdm=True)
+    for prompt, text in zip(prompts, found, strict=True):
+        tokens = (lm.tok_encode(prompt) or [lm.eot_token_id])[-(CONTEXT - 10) :]
+        for _ in range(10):
+            said = lm.language.model(torch.tensor([tokens]), exit_after=2).logits[0, -1]
+            tokens.append(int(said.argmax()))
+        assert text == lm.tokenizer.decode(tokens[-10:]).split("<|endoftext|>")[0]
+    stop = found[1][3:5]
+    settings = {"until": [stop], "max_gen_toks": 10}
+    assert lm.generate_until(requests(("The room", settings)), disable_tqdm=True) == [found[1].split(stop)[0]]
+
+
+def test_draws_follow_the_seed_that_the_harness_has_set(ours: Path) -> None:
+    lm = RecurraLM(ours)
+    asked = requests(("The room", {"do_sample": True, "temperature": 1.0, "max_gen_toks": 20}))
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        drawn.append(lm.generate_until(asked, disable_tqdm=True)[0])
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_leaking_model_is_refused_or_called_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_language_model(tmp_path, causal_convolution=False)
+    with pytest.raises(RecurraError, match=r"leaks: .*allow_leaks=True"):
+        RecurraLM(tmp_path)
+    lm = RecurraLM(tmp_path, allow_leaks=True)
+    assert lm.get_model_info()["leaks"] is True and "leaks: " in caplog.text
+    assert lm.loglikelihood(requests(PAIRS[0]), disable_tqdm=True)[0][0] < 0
+    with pytest.raises(RecurraError, match="cannot generate: it leaks"):
+        lm.generate_until(requests(("The room", {"max_gen_toks": 4})), disable_tqdm=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"exit": 5}, "5"),
+        ({"exit": 0}, "exit is 0; allowed: whole numbers from 1"),
+        ({"context": 49}, "context is 49; allowed for this model: 1 to 48"),
+        ({"stride": 49}, "stride 49 is impossible; allowed: 1 to the context, 48"),
+        ({"batch_size": "many"}, "batch_size is 'many'; allowed: whole numbers from 1"),
+        ({"device": "abacus"}, "device is 'abacus'"),
+        ({"precision": "fp8"}, "unknown precision 'fp8'"),
+        ({"trust_remote_code": True}, "trust_remote_code is not there: code .* is never run"),
+        ({"pretraind": "x"}, r"unknown model argument 'pretraind' \(did you mean 'pretrained'\?\)"),
+    ],
+)
+def test_what_cannot_be_is_one_line(ours: Path, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecurraError, match=message) as caught:
+        RecurraLM(ours, **values)
+    assert "\n" not in str(caught.value) and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_gen_toks": 48}, "max_gen_toks is 48, and 48 tokens are read at once; allowed: 1 to 47"),
+        ({}, "max_gen_toks is 256"),
+        ({"max_gen_toks": 4, "topp": 0.5}, r"unknown key of generation_kwargs 'topp' \(did you mean 'top_p'\?\)"),
+        ({"max_gen_toks": 4, "do_sample": True, "temperature": -1.0}, "temperature is -1; allowed"),
+    ],
+)
+def test_settings_that_cannot_be_are_one_line(ours: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecurraError, match=message):
+        RecurraLM(ours).generate_until(requests(("The room", settings)), disable_tqdm=True)
+
+
+def test_other_mistakes(ours: Path, gpt2: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecurraError, match=r"exit is 1, and .* is a GPT2LMHeadModel, which has no exits"):
+        RecurraLM(gpt2, exit=1)
+    with pytest.raises(RecurraError, match="is not a folder"):
+        RecurraLM(tmp_path / "nothing")
+    with pytest.raises(RecurraError, match=r"a continuation has .* tokens; allowed: 1 to the context, 48"):
+        RecurraLM(ours).loglikelihood(requests(("", TEXTS[0])), disable_tqdm=True)
+
+
+TASKS = {
+    "lines": {
+        "output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}",
+        "metric_list": [{"metric": "word_perplexity"}, {"metric": "bits_per_byte"}],
+    },
+    "choices": {
+        "output_type": "multiple_choice", "doc_to_text": "{{text}}", "doc_to_choice": [" good", " bad"],
+        "doc_to_target": "{{label}}", "metric_list": [{"metric": "acc"}],
+    },
+    "goes_on": {
+        "output_type": "generate_until", "doc_to_text": "{{text}}", "doc_to_target": "{{label}}",
+        "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4}, "metric_list": [{"metric": "exact_match"}],
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Task files over a local file of lines."""
+    folder = tmp_path_factory.mktemp("tasks")
+    rows = [{"text": text, "label": number % 2} for number, text in enumerate(text for text in TEXTS if text)]
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    for name, task in TASKS.items():
+        source = {
+            "task": name, "dataset_path": "json", "test_split": "train",
+            "dataset_kwargs": {"data_files": str(folder / "rows.jsonl"), "cache_dir": str(folder / "cache")},
+        }  # fmt: skip
+        (folder / f"{name}.yaml").write_text(json.dumps({**source, **task}), encoding="utf-8")
+    return folder
+
+
+def test_the_harness_runs_tasks_of_its_own_kind_on_it(ours: Path, tasks: Path) -> None:
+    lm = RecurraLM(ours, exit=1)
+    manager = TaskManager(include_path=str(tasks), include_defaults=False)
+    found = simple_evaluate(model=lm, tasks=list(TASKS), task_manager=manager, bootstrap_iters=0)
+    assert (found["config"]["exit"], found["config"]["leaks"]) == (1, False)
+    texts = [text for text in TEXTS if text]
+    nats = -sum(lm.loglikelihood_rolling(requests(*((text,) for text in texts)), disable_tqdm=True))
+    # As the harness counts them.
+    words = sum(len(re.split(r"\s+", text)) for text in texts)
+    assert found["results"]["lines"]["word_perplexity,none"] == pytest.approx(np.exp(nats / words))
+    size = sum(len(text.encode()) for text in texts)
+    assert found["results"]["lines"]["bits_per_byte,none"] == pytest.approx(nats / np.log(2) / size)
+    right = 0
+    for number, text in enumerate(texts):
+        good, bad = (plain(lm, text, choice)[0] for choice in (" good", " bad"))
+        right += (good < bad) == bool(number % 2)
+    assert found["results"]["choices"]["acc,none"] == pytest.approx(right / len(texts))
+    assert [len(found["samples"][name]) for name in TASKS] == [len(texts)] * 3
+
+
+def command(folder: Path, tasks: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    source = str(Path(__file__).parents[2] / "src")
+    path = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])
+    words = ["--model", "recurra", "--model_args", f"pretrained={folder}", *arguments, "--tasks", "lines"]
+    return subprocess.run(
+        [sys.executable, "-m", "recurra.study.harness", "run", *words, "--include_path", str(tasks)],
+        capture_output=True, text=True, check=False, timeout=200, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_its_own_command_line_knows_the_model(ours: Path, tasks: Path) -> None:
+    done = command(ours, tasks, "exit=1")
+    assert done.returncode == 0, done.stderr
+    assert "recurra (" in done.stdout and "word_perplexity" in done.stdout
+    wrong = command(ours, tasks, "exit=7")
+    assert wrong.returncode == 2 and "Traceback" not in wrong.stderr
+    assert wrong.stderr.strip().splitlines()[-1].startswith("error: ")

@@ -1,0 +1,100 @@
+"""A study whose exports are also measured with texts leaving at the exits: recorded, timed, and shown."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+import pytest
+
+from recurra.core.progress import Reporter
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.deployment.classifier import Classifier
+from recurra.study.export_record import WITH_EXITS, read_export_record
+from recurra.study.machine import Machine
+from recurra.study.spec import StudySpec, load_study
+from recurra.study.study import StudyResult, read_latency_file, run_study
+from reviews import write_reviews, write_tiny_model
+
+pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
+REQUESTS = ("safetensors-fp32", "onnx-int8")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    """One model with exits, one without, each exported twice."""
+    root = tmp_path_factory.mktemp("study")
+    data, plain, leaving = write_reviews(root / "reviews.csv", rows=240), root / "plain.yaml", root / "leaving.yaml"
+    write_tiny_model(plain)
+    leaving.write_text(f"{plain.read_text(encoding='utf-8')}exits: [1]\n", encoding="utf-8")
+    spec = StudySpec.parse(
+        {
+            "name": "deployed",
+            "data": [
+                {"name": str(data), "tokenizer": "trained", "trained_vocab_size": 200, "max_length": 24}
+            ],
+            "models": [str(plain), str(leaving)],
+            "protocol_overrides": ["max_epochs=4", "learning_rate=1e-2", "batch_size=8"],
+            "seeds": [0],
+            "exports": [{"precision": "fp32"}, {"format": "onnx", "precision": "int8"}],
+        }
+    )  # fmt: skip
+    return run_study(spec, root / "out", Machine(threads=1), reporter=Reporter(quiet=True), command="recurra study run")
+
+
+def test_rows_leave_as_the_export_says(study: StudyResult) -> None:
+    (leaving,) = [outcome for outcome in study.outcomes if "leaving" in outcome.config.run_id]
+    dataset = load_dataset(DataConfig.parse(leaving.config.data.plain()))
+    for name in REQUESTS:
+        folder = study.output / "exports" / leaving.config.run_id / name
+        record = read_export_record(folder.with_name(f"{name}.json"))
+        assert record.exits is not None and set(record.exits.splits) == set(dataset.reported_splits)
+        classifier = Classifier.from_export(folder, threads=1)
+        assert record.exits.calibration == classifier.calibration
+        classifier.stop_early()
+        for split_name, found in record.exits.splits.items():
+            split = dataset.splits[split_name]
+            labels = classifier.logits(split.texts, clean=False).argmax(axis=1)
+            assert found.metrics.accuracy == pytest.approx(float((labels == np.asarray(split.labels)).mean()))
+            # Held against the run's own model in full, as the export in full is.
+            assert found.reference == record.splits[split_name].reference
+            taken = record.exits.taken[split_name]
+            assert sum(taken.values()) == len(split.texts) and set(taken) <= {1, 2} and 1 in taken
+
+
+def test_a_model_without_exits_has_none(study: StudyResult) -> None:
+    (plain,) = [outcome for outcome in study.outcomes if "plain" in outcome.config.run_id]
+    for name in REQUESTS:
+        path = study.output / "exports" / plain.config.run_id / f"{name}.json"
+        record = read_export_record(path)
+        # Not even the key: records of versions without exits are the same bytes.
+        assert record.exits is None and '"exits"' not in path.read_text(encoding="utf-8")
+
+
+def test_both_are_timed_and_shown(study: StudyResult) -> None:
+    latency = read_latency_file(study.output)
+    assert latency is not None
+    named = {key.partition("/")[2] for key in latency["exports"] if "leaving" in key}
+    assert named == {f"{name}{suffix}" for name in REQUESTS for suffix in ("", WITH_EXITS)}
+    assert {key.partition("/")[2] for key in latency["exports"] if "plain" in key} == set(REQUESTS)
+    rows = list(csv.DictReader(io.StringIO((study.output / "tables" / "exports.csv").read_text(encoding="utf-8"))))
+    by_name = {(row["model"], row["format"], bool(row["exits"])): row for row in rows}
+    both = (False, True)
+    assert set(by_name) == {("leaving", name, exits) for name in ("safetensors", "onnx") for exits in both} | {
+        ("plain", name, False) for name in ("safetensors", "onnx")
+    }
+    assert len(rows) == 6 and all(float(row["median_ms_batch_1"]) > 0 for row in rows)
+    full, early = (by_name["leaving", "onnx", exits] for exits in both)
+    assert full["peak_memory_mib"] == early["peak_memory_mib"] and "after 1" in early["exits"]
+    page = (study.output / "report.html").read_text(encoding="utf-8")
+    assert "onnx int8, exits" in page and "Latency, exported" in page
+
+
+def test_nothing_is_timed_twice(study: StudyResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("timed again"))
+    spec, quiet = load_study(study.output / "study.yaml"), Reporter(quiet=True)
+    again = run_study(spec, study.output, Machine(threads=1), reporter=quiet, command="")
+    assert [export.state for export in again.exports] == ["done"] * 4
