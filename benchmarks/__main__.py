@@ -52,7 +52,8 @@ def main() -> int:
         if not WITHOUT_ROWS.issuperset(options.only):
             _say("preparing the rows")
             source = corpus.prepare(options.data_root, Path(folder)).source
-        setting = Setting(folder, tuple(options.presets), options.threads, options.quick, options.run)
+        runs = options.run, options.classifier
+        setting = Setting(folder, tuple(options.presets), options.threads, options.quick, *runs)
         for part in options.only:
             _say(f"{part} ...")
             found: list[Measure] = importlib.import_module(PARTS[part]).measure(setting)
@@ -74,6 +75,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="threads of the numeric library (default 1)")
     parser.add_argument("--quick", action="store_true", help="only try that everything runs; figures mean nothing")
     parser.add_argument("--run", default="", help="run of a language model with exits, for the part exits")
+    parser.add_argument("--classifier", default="", help="run of a classifier with exits, for the part deployment")
     parser.add_argument("--json", type=Path, help="file for all figures")
     parser.add_argument("--data-root", type=Path, default=os.environ.get("RECURRA_DATA_ROOT"), help="local corpora")
     options = parser.parse_args()

@@ -1,8 +1,8 @@
 """An int8 export against BERT of equal width and depth: text to label, by its pipeline and by ONNX Runtime in int8.
 
-Weights are fresh: what is timed does not depend on them. BERT's graph is exported by torch, fused and quantised with
-ONNX Runtime's own tools (dynamic, a scale for each output), and given our tokenizer, batches and session options; with
-and without the fusion of its Transformer tool, of which the faster counts.
+Weights are fresh: what is timed does not depend on them, but for exits (`benchmarks.exiting_export`). BERT's graph is
+exported by torch, fused and quantised with ONNX Runtime's own tools (dynamic, a scale for each output), and given our
+tokenizer, batches and session options; with and without the fusion of its Transformer tool, of which the faster counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import numpy as np
 from transformers import pipeline
 
 from benchmarks import corpus as corpora
-from benchmarks import models
+from benchmarks import exiting_export, models
+from benchmarks.exiting_export import EXITS
 from benchmarks.lockstep import Competitor, Job
 from benchmarks.measures import Measure, Setting
 from benchmarks.onnx_peers import SQUARE, int8_rate, write_bert
@@ -47,13 +48,22 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
     tokenizer.model_max_length = corpora.MAX_LENGTH
     chunks = _chunks(corpus.texts, job.steps)
     folder = Path(tempfile.mkdtemp(prefix="recurra-bench-onnx-", dir=job.corpus))
-    about: dict[str, float] = {}
+    about: dict[str, Any] = {}
     if job.variant == PIPELINE:
         model = models.bert(job.preset, dict(enumerate(LABELS))).eval()
         classify = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")
 
         def predict(texts: Sequence[str]) -> int:
             return len(classify(list(texts), batch_size=BATCH_SIZE, truncation=True))
+
+    elif job.variant == EXITS:
+        classifier = exiting_export.calibrated(
+            job.preset, folder / "export", threads=job.threads, batch_size=BATCH_SIZE
+        )
+        about = exiting_export.describe(classifier, corpus.texts)
+
+        def predict(texts: Sequence[str]) -> int:
+            return len(classifier.predict(texts))
 
     else:
         write_tokenizer(tokenizer, corpora.MAX_LENGTH, folder)
@@ -106,9 +116,13 @@ def measure(setting: Setting) -> list[Measure]:
     """Measures the recurrent preset, which is the one to deploy."""
     name, count = "recurrent", setting.sized(CHUNKS, 1)
     jobs = {variant: setting.job("deployment", variant, name, count) for variant in (OURS, PIPELINE, PLAIN, FUSED)}
+    if setting.classifier:
+        exiting_export.check_shape(setting.classifier, name)
+        jobs[EXITS] = setting.job("deployment", EXITS, setting.classifier, count)
     single: dict[str, list[float]] = {variant: [] for variant in jobs}
     batch: dict[str, list[float]] = {variant: [] for variant in jobs}
     size_mib = 0.0
+    exits: dict[str, Any] = {}
     with setting.competitors(jobs) as competitors:
         for index in range(-1, count):
             # The first chunk comes twice; the first time warms up.
@@ -117,6 +131,7 @@ def measure(setting: Setting) -> list[Measure]:
                     single[variant] += found["single_ms"]
                     batch[variant].append(found["batch_s"])
                 size_mib = found.get("size_mib", size_mib) if variant == OURS else size_mib
+                exits = found if variant == EXITS else exits
     latency = {variant: float(np.median(values)) for variant, values in single.items()}
     rate = {variant: SENTENCES / CHUNKS / float(np.median(values)) for variant, values in batch.items()}
     quickest = min((PLAIN, FUSED), key=lambda variant: latency[variant])
@@ -171,6 +186,7 @@ def measure(setting: Setting) -> list[Measure]:
             target=100.0,
             at_most=True,
         ),
+        *(exiting_export.lines(exits, name, latency, rate, (PLAIN, FUSED)) if exits else ()),
     ]
 
 

@@ -66,6 +66,7 @@ class Setting:
         threads: Threads of the numeric library.
         quick: Whether only to try that everything runs: few repeats, figures without meaning.
         run: Folder of a trained language model with exits, if one was given.
+        classifier: Folder of a trained classifier with exits, if one was given.
     """
 
     corpus: str
@@ -73,6 +74,7 @@ class Setting:
     threads: int
     quick: bool
     run: str = ""
+    classifier: str = ""
 
     def sized(self, full: int, quick: int) -> int:
         """A count: the full one, or the quick one."""

@@ -12,9 +12,9 @@ What the graph has besides `recurra.deployment.onnx_model.build_classifier`'s:
   asked, or the row had left. Without rows likewise.
 
 There are two loops over the core, of which one runs: one as in a model without exits, so that a batch for which none is
-asked costs what it costs there, and one that listens. Neither stands inside a choice, as would be plainer: ONNX Runtime
-packs the weights of a matrix product for the processor in the main graph and in the bodies right below it, no deeper,
-and takes twice as long without (`docs/decisions/0016-exits-in-onnx.md`).
+asked costs hardly more than there, and one that listens. Neither stands inside a choice, as would be plainer: ONNX
+Runtime packs the weights of a matrix product for the processor in the main graph and in the bodies right below it, no
+deeper, and takes twice as long without (`docs/decisions/0016-exits-in-onnx.md`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,99 @@
+"""The int8 export of a trained classifier with exits, ``--classifier DIR``, calibrated as ``recurra export`` does it.
+
+What exits save depends on the weights: only a trained model has a rule that keeps its labels. So this competitor is a
+run, which must have the shape of the preset that the others have; there is none without one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measures import Measure
+from recurra.core.errors import ConfigurationError
+from recurra.core.files import read_json
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.export import ExportOptions, export_run
+from recurra.models.presets import preset
+
+EXITS = "recurra int8 with calibrated exits"
+TARGET = 1.2
+_SHAPE = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_prelude_layers", "num_core_layers",
+    "num_recurrences", "num_coda_layers",
+)  # fmt: skip
+
+
+def check_shape(run: str, name: str) -> None:
+    """Refuses a run that is not of the preset's shape: it would be held against another BERT than is said.
+
+    Raises:
+        ConfigurationError: What differs.
+    """
+    path = Path(run) / "model" / "config.json"
+    if not path.is_file():
+        raise ConfigurationError(f"--classifier '{run}' is not a run folder; give one that was trained with exits")
+    own, wanted = read_json(path), preset(name)
+    for key in _SHAPE:
+        if own.get(key) != getattr(wanted, key):
+            raise ConfigurationError(
+                f"--classifier '{run}' has {key} {own.get(key)}, the preset '{name}' has {getattr(wanted, key)}; "
+                "give a run of that shape"
+            )
+
+
+def calibrated(run: str, folder: Path, *, threads: int, batch_size: int) -> Classifier:
+    """Exports a run in int8 into a folder and reads it; texts stop early by the rule that it carries, if it does."""
+    root = os.environ.get("RECURRA_DATA_ROOT")
+    export_run(Path(run), folder, ExportOptions("onnx", "int8", data_root=Path(root) if root else None))
+    classifier = Classifier.from_export(folder, threads=threads, batch_size=batch_size)
+    if classifier.calibrated_rule is not None:
+        classifier.stop_early()
+    return classifier
+
+
+def describe(classifier: Classifier, texts: Sequence[str]) -> dict[str, Any]:
+    """Says what its rule keeps on the rows that chose it, and how many recurrences the timed texts take by it."""
+    record = classifier.calibration
+    if record is None or record.exit_rule is None:
+        return {"agreement": None}
+    taken = classifier.classify(texts, rule=record.exit_rule).exited_after
+    assert taken is not None
+    return {"agreement": record.agreement, "rows": record.rows, "recurrences": float(np.mean(taken))}
+
+
+def lines(
+    about: Mapping[str, Any], name: str, latency: Mapping[str, float], rate: Mapping[str, float], peers: Sequence[str]
+) -> list[Measure]:
+    """The rows of the table; none if no threshold kept the labels.
+
+    Args:
+        about: What `describe` says.
+        name: The preset.
+        latency: Milliseconds of a text alone, by competitor.
+        rate: Texts a second in batches, by competitor.
+        peers: Those to be held against; of each measure the best counts.
+    """
+    if about["agreement"] is None:
+        return []
+    kept = (
+        f"int8 export with exits that keep {about['agreement']:.1%} of labels on {about['rows']:,} rows, "
+        f"{about['recurrences']:.2f} recurrences a text"
+    )
+    quickest, fastest = min(peers, key=latency.__getitem__), max(peers, key=rate.__getitem__)
+    common: dict[str, Any] = {"part": "deployment", "preset": name, "ours_name": EXITS, "result_unit": "x"}
+    return [
+        Measure(
+            title=f"{kept}: batch 1, against ONNX Runtime int8 of that BERT", ours=latency[EXITS],
+            other_name=quickest, other=latency[quickest], unit="ms a text",
+            result=latency[quickest] / latency[EXITS], target=TARGET, **common,
+        ),
+        Measure(
+            title="the same, batch 32", ours=rate[EXITS], other_name=fastest, other=rate[fastest],
+            unit="texts a second", result=rate[EXITS] / rate[fastest], **common,
+        ),
+    ]  # fmt: skip
