@@ -210,7 +210,7 @@ def test_the_schema_says_what_is_true(server: Running) -> None:
 def test_the_examples_of_the_how_to_run(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
     document = (Path(__file__).parents[2] / "docs/how-to/serving.md").read_text(encoding="utf-8")
     bodies = re.findall(r"-d '(.*)'", document)
-    assert len(bodies) == 2
+    assert len(bodies) == 3
     for body in bodies:
         renamed = body.replace('"small"', '"tiny"').replace('"large"', '"other"').encode()
         assert server.post(renamed).status == 200
