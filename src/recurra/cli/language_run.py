@@ -54,7 +54,9 @@ def present_evaluation(found: LanguageEvaluation, *, as_json: bool) -> None:
     if found.recorded is not None:
         lines.append(f"loss of the final head in the record: {found.recorded.final.loss:.4f}")
     if found.positions is not None:
-        print_table("loss by position", POSITION_HEADINGS, position_rows(found.positions), left=("Head",))
+        print_table(
+            f"{found.label}: loss by position", POSITION_HEADINGS, position_rows(found.positions), left=("Head",)
+        )
         lines.append("every position: --json")
     if found.caches is not None:
         print_table(
