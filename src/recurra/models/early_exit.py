@@ -67,5 +67,7 @@ def unroll_while_rows_stay(
             layout.skip(core.num_recurrences - done)
             break
         states, first = layout.take(states, staying), layout.take(first, staying)
+        if not states.numel():
+            break  # Only rows without tokens stay, which fill a packed batch up and whom nobody hears.
         layout, there = layout.select(staying), there[staying]
     return depths

@@ -133,6 +133,26 @@ def test_a_row_of_a_batch_gets_what_it_gets_alone(variant: str, packing: str) ->
     assert any(len(depths) > 1 for depths in seen) and {depth for depths in seen for depth in depths} == {1, 3, 4}
 
 
+def test_rows_without_tokens_keep_nobody_waiting() -> None:
+    """They fill a packed batch up to a size that is known; what they read is another row's and means nothing."""
+    stayed = 0
+    for seed in range(12):
+        model = tiny_model(**EXITS).eval()
+        stir(model, seed)
+        rows = some_rows(40)
+        batch = packed(rows)
+        filled = {**batch, "row_lengths": torch.cat([batch["row_lengths"], torch.zeros(2, dtype=torch.long)])}
+        with torch.inference_mode():
+            sure = model(**filled).exit_logits[0].softmax(-1).amax(-1)
+            rule = ConfidenceRule.constant(float(sure[: len(rows)].min()) - 1e-5)
+            output = model(**filled, exit_rule=rule)
+            wanted = model(**batch, exit_rule=rule)
+        stayed += bool((sure[len(rows) :] < rule.threshold(1)).any())
+        assert output.exited_after[: len(rows)].tolist() == [1] * len(rows) == wanted.exited_after.tolist()
+        torch.testing.assert_close(output.logits[: len(rows)], wanted.logits, **TOLERANCE)
+    assert stayed
+
+
 def test_packed_rows_that_have_left_cost_no_tokens() -> None:
     model = tiny_model(num_recurrences=3, exits=[1, 2]).eval()
     stir(model, spread=0.5)
