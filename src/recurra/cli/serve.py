@@ -25,7 +25,7 @@ def serve(
         str | None, typer.Option("--api-key-env", metavar="NAME", help="Environment variable with a key to ask for.")
     ] = None,
     threads: options.Threads = 0,
-    batch_texts: Annotated[int, typer.Option("--batch-texts", min=1, help="Texts computed together.")] = 16,
+    batch_texts: Annotated[int, typer.Option("--batch-texts", min=1, help="Texts computed together.")] = 32,
     batch_wait_ms: Annotated[
         float, typer.Option("--batch-wait-ms", min=0, help="Longest that a text waits for others to join it.")
     ] = 2.0,

@@ -33,7 +33,7 @@ class Limits(Settings):
     max_characters: int = Field(default=100_000, ge=1)
     body_timeout_s: float = Field(default=10.0, gt=0)
     timeout_s: float = Field(default=10.0, gt=0)
-    batch_texts: int = Field(default=16, ge=1)
+    batch_texts: int = Field(default=32, ge=1)
     batch_wait_ms: float = Field(default=2.0, ge=0)
     alone: bool | None = None
     max_waiting_texts: int = Field(default=2048, ge=1)
