@@ -294,6 +294,11 @@ def _exports(table: Plain, _link: Link | None) -> str:
     return f"{grid(headings, [[text(cell) for cell in row] for row in rows], left=3)}\n\n{EXPORTS_CAPTION}"
 
 
+def _advice(table: Plain, _link: Link | None) -> str:
+    rows = [[text(item[key]) for key in ("priority", "choice", "why")] for item in table["advice"]]
+    return grid(["What matters", "Choice", "Why"], rows, left=3) if rows else ""
+
+
 _MAKERS: dict[str, Callable[[Plain, Link | None], str]] = {
     "conclusion": _conclusion,
     "results": _results,
@@ -303,6 +308,7 @@ _MAKERS: dict[str, Callable[[Plain, Link | None], str]] = {
     "tests": _tests,
     "published": _published,
     "exports": _exports,
+    "advice": _advice,
     "audits": _audits,
 }
 PARTS = ("all", *_MAKERS)

@@ -137,6 +137,14 @@ def test_every_place_shows_the_same_rows(folders: list[Path], table: dict, tmp_p
     assert r"recurrent & safetensors fp16 & fp32, torch on cpu & 3 & 20.93" in latex.read_text(encoding="utf-8")
 
 
+def test_documents_say_what_to_choose(table: dict) -> None:
+    shown = markdown_table({"tables": [table], "failed_runs": []}, part="advice")
+    assert "| What matters | Choice | Why |" in shown
+    for item in table["advice"]:
+        assert f"| {item['priority']} | {item['choice']} |" in shown
+    assert {"Accuracy", "Balance", "Memory"} <= {item["priority"] for item in table["advice"]}
+
+
 def test_without_exports_nothing_is_shown(folders: list[Path], tmp_path: Path) -> None:
     summary = summarise_runs(folders)
     assert summary["tables"][0]["exports"] == []

@@ -66,7 +66,7 @@ def test_rows_fit_the_headings_and_name_failures(project: Path) -> None:
 def test_markdown_tables_are_rectangular(project: Path) -> None:
     written = markdown_table(summarise_study(project))
     blocks = re.findall(r"(?:^\|.*\|$\n?)+", written, re.MULTILINE)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     for block in blocks:
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.strip().splitlines()}
         assert len(widths) == 1
