@@ -35,9 +35,9 @@ check: $(DEV) ## lint, format, types, import contract, generated tables
 bench: $(DEV) ## measure speed and memory side by side with what a user would pick instead; JSON=FILE keeps the figures
 	@$(BIN)/python -m benchmarks $(if $(JSON),--json "$(JSON)") $(if $(CLASSIFIER),--classifier "$(CLASSIFIER)")
 
-load: $(DEV) ## serve EXPORT=DIR (a run or an export) and ask it with 64 clients; then overload it; SECONDS_EACH=5
+load: $(DEV) ## serve EXPORT=DIR (a run or an export) and ask it with 64 clients; then overload it; SECONDS_EACH=5 DATA=FILE SERVE="--together"
 	@test -n "$(EXPORT)" || { echo "error: nothing to serve; give EXPORT=DIR, a run or an export" >&2; exit 2; }
-	@$(BIN)/python -m benchmarks.load "$(EXPORT)" --seconds $(or $(SECONDS_EACH),5)
+	@$(BIN)/python -m benchmarks.load "$(EXPORT)" --seconds $(or $(SECONDS_EACH),5) $(if $(DATA),--data "$(DATA)") $(if $(SERVE),--serve $(SERVE))
 
 results: $(INSTALLED) ## write the tables in README and docs anew from the records under results/
 	@$(BIN)/python -m recurra.study.report
