@@ -29,10 +29,10 @@ SMALL_BATCH = 8 * TOKENS_A_ROW
 class Sessions:
     """A loaded model, its threads put to work as suits what is asked.
 
-    In FP32 all threads share each computation. In int8 a computation is so short that sharing it takes longer up to a
-    hundred tokens, and two small batches side by side take three quarters of the time that two threads need for both
-    together (`docs/log.md`, "The int8 export in batches"). So in int8 each thread has batches of its own, small enough
-    for its cache, but for one long text that comes alone: for it the model is loaded again, for all threads.
+    In FP32 all threads share each computation. In int8 a computation is so short that sharing a text takes longer up to
+    a hundred tokens, and small batches side by side take 5 to 28 % less time than batches that all threads share
+    (`docs/log.md`, "The int8 export in batches"). So in int8 each thread has batches of its own, small enough for its
+    cache, but for one long text that comes alone: for it the model is loaded again, for all threads.
 
     Args:
         path: The model.
