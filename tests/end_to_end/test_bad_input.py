@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from recurra.cli.main import main
-from reviews import TINY_DATA, review_rows, snapshot, train_linear, train_tiny, write_csv, write_reviews
+from reviews import TINY_DATA, review_rows, train_linear, train_tiny, write_csv, write_reviews
 
 REVIEWS = review_rows(30)
 
@@ -21,24 +21,6 @@ REVIEWS = review_rows(30)
 @pytest.fixture(autouse=True)
 def _no_data_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
-
-
-@pytest.fixture
-def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that must be refused and returns its one line; nothing below ``tmp_path`` may change."""
-
-    def run(*arguments: object) -> str:
-        capsys.readouterr()
-        before = snapshot(tmp_path)
-        code = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert (code, out) == (2, ""), err
-        assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n")
-        assert "Traceback" not in err
-        assert snapshot(tmp_path) == before
-        return err
-
-    return run
 
 
 def csv_with(path: Path, extra: bytes) -> Path:

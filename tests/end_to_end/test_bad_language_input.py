@@ -14,7 +14,6 @@ from interrupted import execute, in_a_process
 from language_folders import write_tokenizer
 from language_runs import TEXT_KEYS, TINY_KEYS, language_run, write_text
 from recurra.cli.main import main
-from reviews import snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -35,23 +34,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(good: Path, tmp_path: Path) -> Path:
     shutil.copytree(good, tmp_path / "run")
     return tmp_path / "run"
-
-
-@pytest.fixture
-def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that must be refused and returns its one line; nothing below ``tmp_path`` may change."""
-
-    def run(*arguments: object) -> str:
-        capsys.readouterr()
-        before = snapshot(tmp_path)
-        code = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert (code, out) == (2, ""), err
-        assert err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err
-        assert snapshot(tmp_path) == before
-        return err
-
-    return run
 
 
 def change(run: Path, **values: Any) -> None:

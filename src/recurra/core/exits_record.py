@@ -13,11 +13,11 @@ EXITS_NAME = "exits.json"
 
 
 class TimedLeaving(Settings):
-    """Wall-clock of decoding at one batch size, in full and leaving early, batch by batch in turns.
+    """Wall-clock at one batch size, in full and leaving early, batch by batch in turns.
 
     Attributes:
         batch_size: Rows a batch.
-        full_ms: Milliseconds a row through all recurrences.
+        full_ms: Milliseconds a row through all recurrences; of a language model for a stated number of tokens of it.
         exits_ms: The same where tokens leave.
     """
 

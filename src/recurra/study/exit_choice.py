@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from recurra.core.errors import ConfigurationError
+from recurra.core.exits_record import TimedLeaving
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
 from recurra.models.exit_rules import CONFIDENCE, ExitRule, FixedExit
 from recurra.models.exit_thresholds import CalibratedExits
@@ -40,32 +41,12 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Timed:
-    """Wall-clock at one batch size, both in one run, batch by batch in turns.
-
-    Attributes:
-        batch_size: Rows a batch.
-        full_ms: Milliseconds a row without the rule; of a language model for `DECODED_TOKENS` tokens of it.
-        exits_ms: The same with it.
-    """
-
-    batch_size: int
-    full_ms: float
-    exits_ms: float
-
-    @property
-    def speed_up(self) -> float:
-        """How many times as fast."""
-        return self.full_ms / self.exits_ms
-
-
-@dataclass(frozen=True)
 class Leaving:
     """One way of leaving, judged and timed."""
 
     label: str
     judged: Judged
-    timed: list[Timed]
+    timed: list[TimedLeaving]
 
 
 @dataclass(frozen=True)
@@ -89,7 +70,7 @@ class ExitChoice:
     chosen_on: str
     chosen: CalibratedExits
     judged: Judged | None
-    timed: list[Timed]
+    timed: list[TimedLeaving]
     fixed: list[Leaving] = field(default_factory=list)
     threads: int = 1
     num_recurrences: int = 1
@@ -114,8 +95,8 @@ def _plain_judged(judged: Judged) -> dict[str, Any]:
     return {**vars(judged), "taken": {str(number): count for number, count in sorted(judged.taken.items())}}
 
 
-def _plain_timed(timed: Sequence[Timed]) -> list[dict[str, Any]]:
-    return [{**vars(each), "speed_up": each.speed_up} for each in timed]
+def _plain_timed(timed: Sequence[TimedLeaving]) -> list[dict[str, Any]]:
+    return [{**each.plain(), "speed_up": each.speed_up} for each in timed]
 
 
 class Subject(Protocol):
@@ -208,7 +189,7 @@ def choose_exits(
         )
 
 
-def _time(subject: Subject, rule: ExitRule, batch_size: int) -> Timed:
+def _time(subject: Subject, rule: ExitRule, batch_size: int) -> TimedLeaving:
     records = measure_side_by_side(
         subject.calls(rule),
         subject.batches(batch_size),
@@ -216,4 +197,4 @@ def _time(subject: Subject, rule: ExitRule, batch_size: int) -> Timed:
         synchronise=synchroniser(str(default_device())),
         threads=torch.get_num_threads(),
     )
-    return Timed(batch_size, records[FULL].mean_ms, records[EXITS].mean_ms)
+    return TimedLeaving(batch_size=batch_size, full_ms=records[FULL].mean_ms, exits_ms=records[EXITS].mean_ms)

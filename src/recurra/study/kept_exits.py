@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from recurra.core.environment import environment_record
-from recurra.core.exits_record import EXITS_NAME, ExitsRecord, LeavingRecord, TimedLeaving
+from recurra.core.exits_record import EXITS_NAME, ExitsRecord, LeavingRecord
 from recurra.study.exit_choice import ExitChoice, Leaving
 from recurra.study.run_folder import accelerator_name
 
@@ -53,5 +53,5 @@ def _record(leaving: Leaving) -> LeavingRecord:
         label=leaving.label,
         loss=judged.exits,
         taken=dict(sorted(judged.taken.items())),
-        timed=[TimedLeaving(batch_size=t.batch_size, full_ms=t.full_ms, exits_ms=t.exits_ms) for t in leaving.timed],
+        timed=leaving.timed,
     )

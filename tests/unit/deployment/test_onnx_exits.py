@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 onnx = pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
+from onnx_graphs import rows  # noqa: E402
+from onnx_graphs import session_of as run_of  # noqa: E402
 from recurra import RecurraForSequenceClassification, preset  # noqa: E402
 from recurra.deployment.onnx_export import write_onnx  # noqa: E402
 from recurra.deployment.onnx_graph import FullLinear, Linear  # noqa: E402
@@ -38,20 +40,7 @@ def session_of(model: RecurraForSequenceClassification, linear: Linear | None = 
     weights = {name: values.numpy() for name, values in model.state_dict().items()}
     graph = build_classifier(model.config, weights, linear or FullLinear(), max_length=LONGEST, metadata={})
     onnx.checker.check_model(graph, full_check=True)
-    options = runtime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    return runtime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def rows(batch: int, tokens: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Padded rows; one of them has no padding."""
-    dice = np.random.default_rng(seed)
-    lengths = dice.integers(1, tokens + 1, batch)
-    lengths[0] = tokens
-    keep = np.arange(tokens) < lengths[:, None]
-    ids = np.where(keep, dice.integers(1, 40, (batch, tokens)), 0)
-    return {"input_ids": ids, "attention_mask": keep.astype(np.int64)}
+    return run_of(graph)
 
 
 def torch_says(

@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as arrays
 onnx = pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
+from onnx_graphs import rows, session_of  # noqa: E402
 from recurra import RecurraForSequenceClassification, preset  # noqa: E402
 from recurra.core.errors import AuditError  # noqa: E402
 from recurra.deployment.onnx_export import check_size, write_onnx  # noqa: E402
@@ -38,23 +39,6 @@ def build(model: RecurraForSequenceClassification, linear: Linear | None = None)
     )
     onnx.checker.check_model(graph, full_check=True)
     return graph
-
-
-def session_of(graph: Any) -> Any:
-    options = runtime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    return runtime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def rows(batch: int, tokens: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Padded rows; one of them has no padding."""
-    dice = np.random.default_rng(seed)
-    lengths = dice.integers(1, tokens + 1, batch)
-    lengths[0] = tokens
-    keep = np.arange(tokens) < lengths[:, None]
-    ids = np.where(keep, dice.integers(1, 40, (batch, tokens)), 0)
-    return {"input_ids": ids, "attention_mask": keep.astype(np.int64)}
 
 
 def expected(model: RecurraForSequenceClassification, inputs: dict[str, np.ndarray]) -> np.ndarray:

@@ -1,0 +1,26 @@
+"""Graphs of ONNX in tests: a session on one thread, and rows to run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime as runtime
+
+
+def session_of(graph: Any) -> Any:
+    """A session that is quiet and computes on one thread."""
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    return runtime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def rows(batch: int, tokens: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Padded rows; one of them has no padding."""
+    dice = np.random.default_rng(seed)
+    lengths = dice.integers(1, tokens + 1, batch)
+    lengths[0] = tokens
+    keep = np.arange(tokens) < lengths[:, None]
+    ids = np.where(keep, dice.integers(1, 40, (batch, tokens)), 0)
+    return {"input_ids": ids, "attention_mask": keep.astype(np.int64)}
