@@ -20,7 +20,7 @@ from recurra.data.cleaning import clean_text
 from recurra.deployment.classifier import Classifier
 from recurra.models.exit_rules import ConfidenceRule
 from recurra.models.loading import load_classifier_model
-from recurra.study.report.language_summary import load_language_runs
+from recurra.study.report.language_aggregate import load_language_runs
 from reviews import review_rows, train_linear, train_tiny
 
 

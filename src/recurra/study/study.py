@@ -200,8 +200,8 @@ def study_report(
 def _language_report(
     spec: StudySpec, output: Path, *, command: str, outcomes: Sequence[Outcome], failures: Mapping[str, str]
 ) -> tuple[Path | None, dict[str, Any]]:
+    from recurra.study.report.language_aggregate import load_language_runs, summarise_language
     from recurra.study.report.language_html import write_language_report
-    from recurra.study.report.language_summary import load_language_runs, summarise_language
 
     runs, failed = load_language_runs([outcome.folder for outcome in outcomes], failures)
     summary = summarise_language(runs, failed)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from recurra.core.errors import CheckpointError
 from recurra.core.record import RECORD_NAME, LanguageRunRecord, read_any_record
+from recurra.study.report.language_aggregate import load_language_runs, summarise_language
 from recurra.study.report.language_charts import language_charts
 from recurra.study.report.language_html import language_figures
-from recurra.study.report.language_summary import LanguageSummary, load_language_runs, summarise_language
+from recurra.study.report.language_summary import LanguageSummary
 from recurra.study.report.language_tables import LANGUAGE_PARTS, language_markdown
 from recurra.study.report.tables import Link, text
 

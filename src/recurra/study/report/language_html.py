@@ -10,9 +10,11 @@ from recurra.study.report.html import REPORT_NAME, SUMMARY_NAME, environment
 from recurra.study.report.language_charts import language_charts
 from recurra.study.report.language_summary import LanguageSummary, LanguageTable
 from recurra.study.report.language_tables import (
+    DIFFERENCES_CAPTION,
     LEAVING_CAPTION,
     RESULTS_CAPTION,
     audit_rows,
+    difference_rows,
     exit_rows,
     language_rows,
     leaving_rows,
@@ -38,6 +40,7 @@ def write_language_report(folder: Path, summary: LanguageSummary, *, title: str,
             "leaks": [model.label for model in table.models if model.leaks],
             "blocks": [
                 ("Results", language_rows(plain), (0, 12), RESULTS_CAPTION),
+                ("Differences", difference_rows(plain), (0, 5), DIFFERENCES_CAPTION),
                 ("By head", exit_rows(plain), (0, 1), ""),
                 ("Leaving early", leaving_rows(plain), (0, 1), LEAVING_CAPTION),
                 ("Published beside ours", published_rows(plain), (0, 1, 2, 5, 6), ""),

@@ -15,6 +15,7 @@ from recurra.study.language_published import (
     PUBLISHED_TEXT,
 )
 from recurra.study.report import formatting as form
+from recurra.study.report.comparison import SIGNIFICANCE_LEVEL
 from recurra.study.report.tables import Link, Plain, grid, text
 
 Rows = tuple[list[str], list[list[str]]]
@@ -24,6 +25,10 @@ RESULTS_CAPTION = (
     "published WikiText figures, by token only with the same tokenizer. Blocks do not overlap, and every token is "
     "predicted. As trained: perplexity on validation without the token behind each block, which no position in it can "
     "read; an honest model hardly differs, one that leaks can read all the others."
+)
+DIFFERENCES_CAPTION = (
+    "Loss of the second model less that of the first, nats a token of the final head, seed by seed; Student's t over "
+    "seeds, p of the paired test corrected over the pairs by Holm. Another text could turn out differently."
 )
 LEAVING_CAPTION = (
     "Kept by `recurra exits RUN --keep`. Loss of decoding with everything that is filled in, on at most 16,384 tokens; "
@@ -72,6 +77,29 @@ def _perplexity(value: float | None) -> str:
     if value < 10:
         return f"{value:.3f}"
     return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"
+
+
+def difference_rows(table: Plain) -> Rows:
+    """A row for each two models that do not leak."""
+    headings = ["Models", "Seeds", "Difference", "95 % interval", "p, corrected", "What the seeds support"]
+    rows = []
+    for pair in table["differences"]:
+        known = pair["low"] is not None
+        verdict = "nothing: one seed"
+        if known:
+            supported = pair["p_holm"] is not None and pair["p_holm"] < SIGNIFICANCE_LEVEL
+            verdict = f"{pair['first']} is better" if supported else "no difference"
+        rows.append(
+            [
+                f"{pair['first']}, {pair['second']}",
+                str(len(pair["seeds"])),
+                f"{pair['mean']:+.4f}",
+                f"{pair['low']:+.4f} to {pair['high']:+.4f}" if known else form.NONE,
+                form.p_value(pair["p_holm"]),
+                verdict,
+            ]
+        )
+    return headings, rows
 
 
 def exit_rows(table: Plain) -> Rows:
@@ -197,6 +225,11 @@ def _leaving(table: Plain, _link: Link | None) -> str:
     return f"{grid(headings, cells, left=2)}\n\n{LEAVING_CAPTION}" if rows else ""
 
 
+def _differences(table: Plain, _link: Link | None) -> str:
+    headings, rows = difference_rows(table)
+    return f"{grid(headings, [[text(cell) for cell in row] for row in rows])}\n\n{DIFFERENCES_CAPTION}" if rows else ""
+
+
 def _of(make: Callable[[Plain], Rows], left: int) -> Callable[[Plain, Link | None], str]:
     def block(table: Plain, _link: Link | None) -> str:
         headings, rows = make(table)
@@ -208,6 +241,7 @@ def _of(make: Callable[[Plain], Rows], left: int) -> Callable[[Plain, Link | Non
 _MAKERS: dict[str, Callable[[Plain, Link | None], str]] = {
     "conclusion": _conclusion,
     "results": _results,
+    "differences": _differences,
     "exits": _of(exit_rows, 2),
     "leaving": _leaving,
     "published": _of(published_rows, 3),

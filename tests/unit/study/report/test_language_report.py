@@ -14,11 +14,12 @@ from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.exits_record import EXITS_NAME
 from recurra.core.record import LanguageRunRecord, write_record
 from recurra.study.report.documents import render_results_markdown
+from recurra.study.report.language_aggregate import load_language_runs, summarise_language
 from recurra.study.report.language_charts import language_charts
 from recurra.study.report.language_documents import is_language_study, language_figure_block, read_language_study
 from recurra.study.report.language_exit_charts import leaving_points, shares_taken
 from recurra.study.report.language_html import write_language_report
-from recurra.study.report.language_summary import LanguageRun, LanguageSummary, load_language_runs, summarise_language
+from recurra.study.report.language_summary import LanguageRun, LanguageSummary
 from recurra.study.report.language_tables import (
     LANGUAGE_PARTS,
     exit_rows,
