@@ -82,7 +82,7 @@ def _steps(setting: Setting, name: str, variants: list[str], width: int) -> dict
     """Milliseconds a step on rows of ``width`` tokens."""
     jobs = {each: setting.job("language", each, name, width, keep_memory=True) for each in variants}
     with setting.competitors(jobs) as competitors:
-        return in_turns(competitors, 1, setting.sized(5, 1), warmup=setting.sized(2, 1))
+        return in_turns(competitors, 1, setting.sized(5, 1), warmup=setting.sized(4, 1))
 
 
 def _peak(setting: Setting, name: str, variant: str, width: int) -> float:
