@@ -14,6 +14,7 @@ from recurra.core.errors import CheckpointError, RecurraError
 from recurra.core.exits_record import read_exits
 from recurra.core.language_record import FINAL_HEAD, HeadRecord, LanguageRunRecord
 from recurra.core.record import AuditResult, read_language_record
+from recurra.models.names import LANGUAGE_PRESETS
 from recurra.study.report.formatting import words
 from recurra.study.report.language_conclusions import conclude_language
 from recurra.study.report.language_differences import loss_differences
@@ -122,7 +123,6 @@ def _model(runs: Sequence[LanguageRun]) -> LanguageModelSummary:
         if audit.name.startswith("causality.") and audit.value is not None
     ]
     reach = max(reaches, default=None)
-    overrides = first.config.get("model_overrides", {})
     return LanguageModelSummary(
         label=first.label,
         leaks=bool(leaking),
@@ -138,7 +138,7 @@ def _model(runs: Sequence[LanguageRun]) -> LanguageModelSummary:
         training_wall_s=statistics.fmean(record.training.wall_s for record in records),
         tokens_per_s=statistics.fmean(record.training.tokens_per_s for record in records),
         steps=first.training.steps,
-        feed_forward=overrides.get("feed_forward"),
+        feed_forward=_cycle(first.config),
         as_trained=_head([_as_trained(record) for record in records]),
         scores={
             split: {name: _head([record.metrics[split].heads[name] for record in records]) for name in metrics.heads}
@@ -147,6 +147,13 @@ def _model(runs: Sequence[LanguageRun]) -> LanguageModelSummary:
         history=[record.training.history for record in records],
         exits=[run.exits for run in runs if run.exits is not None],
     )
+
+
+def _cycle(config: Mapping[str, Any]) -> str | None:
+    """What a cycle is made of: by a change that the run names, else by its preset."""
+    changes = config.get("model_overrides", {})
+    _, shape = LANGUAGE_PRESETS.get(changes.get("preset", config.get("model")), ("", {}))
+    return {**shape, **changes}.get("feed_forward")
 
 
 def _as_trained(record: LanguageRunRecord) -> HeadRecord:

@@ -48,7 +48,7 @@ class LanguageModelSummary:
         leaks: Whether the causality audit failed for any seed.
         reach_tokens: How far ahead a prediction reads, at most.
         verdict: What the audits say, in a few words.
-        feed_forward: What a cycle is made of, where the run says so.
+        feed_forward: What a cycle is made of; none of a model without cycles.
         as_trained: The final head on the selection split in the kept epoch, cut in blocks as in training: there the
             last position of a block predicts nothing, because its token lies outside. An honest model scores the same
             with it; one that reads ahead can read all that is counted, and not the token that is left out.
