@@ -16,6 +16,8 @@ IMPOSSIBLE = 15.0
 # "CRT-Deep", its tables and its text.
 PUBLISHED = ("1.08", "1.081", "1.084", "1.093", "1.10", "1.105", "1.12")
 NUMBER = r"(?<![\w.,-])(\d+(?:,\d{3})*(?:\.\d+)?)(?![\w-])"
+# A perplexity has no unit: "3.22 M" are operations.
+BARE = rf"{NUMBER}(?! (?:[kMGT]|x|MiB|ms|s|min)\b)"
 AFTER = re.compile(rf"perplexit(?:y|ies)[^|;]{{0,60}}?{NUMBER}", re.IGNORECASE)
 BEFORE = re.compile(rf"{NUMBER} (?:a|by|per) (?:token|word)\b")
 WORD = re.compile(r"\bleak", re.IGNORECASE)
@@ -65,7 +67,7 @@ def quoted(text: str, headings: list[str], cells: list[str]) -> set[str]:
     about = re.search("perplexit|CRT-Deep", text, re.IGNORECASE) or any(map(COLUMN.search, headings))
     if about:
         numbers |= {match.group(1) for match in BEFORE.finditer(text)}
-        numbers |= KNOWN & set(re.findall(NUMBER, text))
+        numbers |= KNOWN & set(re.findall(BARE, text))
     for heading, cell in zip(headings, cells, strict=False):
         if COLUMN.search(heading):
             numbers |= set(re.findall(NUMBER, cell))
@@ -116,6 +118,7 @@ def test_a_quotation_without_the_word_is_found(text: str) -> None:
         "A word perplexity below 15 raises an alarm.",
         "The step is 1.08 x as fast.",
         "| Model | Perplexity | Ratio |\n| --- | --- | --- |\n| ours | 1,124 | 1.07 |",
+        "| Model | Perplexity | FLOPs/token |\n| --- | --- | --- |\n| ours | 1,124 | 1.08 M |",
         "```\nperplexity 1.08\n```",
     ],
 )
