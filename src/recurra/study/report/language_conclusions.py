@@ -50,7 +50,9 @@ def _held_against(best: str, pairs: Sequence[LossDifference]) -> list[str]:
     if behind:
         sentences.append(f"Behind it by more than the seeds explain: {words(behind)}.")
     if level:
-        sentences.append(f"Not distinguishable from {best} by their seeds: {words(level)}.")
+        tested = sum(pair.p is not None for pair in pairs)
+        corrected = f", corrected for {tested} pairs" if tested > 1 else ""
+        sentences.append(f"Not distinguishable from {best} by their seeds{corrected}: {words(level)}.")
     if unknown:
         sentences.append(f"Behind it with one seed: {words(unknown)}.")
     # The best by the mean of all its seeds may have seeds that another lacks.

@@ -70,7 +70,7 @@ def test_the_conclusion_says_what_the_seeds_support() -> None:
     found = table(near=[4.01, 4.13, 4.02], best=[4.0, 4.1, 4.05], far=[5.0, 5.11, 5.04], leaky=[0.05])
     assert found.conclusion.startswith("Best on test: best, perplexity ")
     assert "Behind it by more than the seeds explain: far (+1.000 nats a token, 95 % +0." in found.conclusion
-    assert "Not distinguishable from best by their seeds: near (+0.0" in found.conclusion
+    assert "Not distinguishable from best by their seeds, corrected for 3 pairs: near (+0.0" in found.conclusion
     assert "One seed" not in found.conclusion and "leaks" in found.conclusion
     assert all("leaky" not in (pair.first, pair.second) for pair in found.differences)
 
