@@ -40,7 +40,12 @@ class LossDifference:
     @property
     def supported(self) -> bool:
         """Whether the seeds support that the two differ."""
-        return self.p_holm is not None and self.p_holm < SIGNIFICANCE_LEVEL
+        return is_supported(self.p_holm)
+
+
+def is_supported(p_holm: float | None) -> bool:
+    """Whether a corrected p-value, if there is one, supports a difference."""
+    return p_holm is not None and p_holm < SIGNIFICANCE_LEVEL
 
 
 def loss_differences(losses: Mapping[str, Mapping[int, float]]) -> list[LossDifference]:

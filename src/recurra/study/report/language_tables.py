@@ -15,7 +15,7 @@ from recurra.study.language_published import (
     PUBLISHED_TEXT,
 )
 from recurra.study.report import formatting as form
-from recurra.study.report.comparison import SIGNIFICANCE_LEVEL
+from recurra.study.report.language_differences import is_supported
 from recurra.study.report.tables import Link, Plain, grid, text
 
 Rows = tuple[list[str], list[list[str]]]
@@ -87,8 +87,7 @@ def difference_rows(table: Plain) -> Rows:
         known = pair["low"] is not None
         verdict = "nothing: one seed"
         if known:
-            supported = pair["p_holm"] is not None and pair["p_holm"] < SIGNIFICANCE_LEVEL
-            verdict = f"{pair['first']} is better" if supported else "no difference"
+            verdict = f"{pair['first']} is better" if is_supported(pair["p_holm"]) else "no difference"
         rows.append(
             [
                 f"{pair['first']}, {pair['second']}",
@@ -220,21 +219,11 @@ def _results(table: Plain, link: Link | None) -> str:
     return f"{grid(headings, rows)}\n\nOn {text(table['headline_split'])} ({counted}). {RESULTS_CAPTION}"
 
 
-def _leaving(table: Plain, _link: Link | None) -> str:
-    headings, rows = leaving_rows(table)
-    cells = [[text(cell) for cell in row] for row in rows]
-    return f"{grid(headings, cells, left=2)}\n\n{LEAVING_CAPTION}" if rows else ""
-
-
-def _differences(table: Plain, _link: Link | None) -> str:
-    headings, rows = difference_rows(table)
-    return f"{grid(headings, [[text(cell) for cell in row] for row in rows])}\n\n{DIFFERENCES_CAPTION}" if rows else ""
-
-
-def _of(make: Callable[[Plain], Rows], left: int) -> Callable[[Plain, Link | None], str]:
+def _of(make: Callable[[Plain], Rows], left: int, caption: str = "") -> Callable[[Plain, Link | None], str]:
     def block(table: Plain, _link: Link | None) -> str:
         headings, rows = make(table)
-        return grid(headings, [[text(cell) for cell in row] for row in rows], left=left) if rows else ""
+        drawn = grid(headings, [[text(cell) for cell in row] for row in rows], left=left) if rows else ""
+        return f"{drawn}\n\n{caption}" if drawn and caption else drawn
 
     return block
 
@@ -242,9 +231,9 @@ def _of(make: Callable[[Plain], Rows], left: int) -> Callable[[Plain, Link | Non
 _MAKERS: dict[str, Callable[[Plain, Link | None], str]] = {
     "conclusion": _conclusion,
     "results": _results,
-    "differences": _differences,
+    "differences": _of(difference_rows, 1, DIFFERENCES_CAPTION),
     "exits": _of(exit_rows, 2),
-    "leaving": _leaving,
+    "leaving": _of(leaving_rows, 2, LEAVING_CAPTION),
     "published": _of(published_rows, 3),
     "audits": _of(audit_rows, 4),
 }
