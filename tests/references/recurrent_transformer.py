@@ -176,6 +176,14 @@ def head_name(number: int, config: Any, exits: str, final: str) -> str:
     return f"{exits}.{config.exits.index(number) if config.heads == 'separate' else 0}"
 
 
+def read_of(states: Sequence[Tensor], pooling: str) -> Tensor:
+    """What a classifier reads of a row's states, channel by channel where it is the largest."""
+    if pooling == "max":
+        channels = zip(*(state.unbind() for state in states), strict=True)
+        return torch.stack([max(values, key=Tensor.item) for values in channels])
+    return states[0 if pooling == "first" else -1]
+
+
 def classify_exits(
     tokens: Sequence[int], types: Sequence[int] | None, weights: Weights, config: Any
 ) -> dict[int, Tensor]:
@@ -184,7 +192,7 @@ def classify_exits(
     logits = {}
     for number, states in hidden_states(tokens, types, base, config).items():
         name = head_name(number, config, "exit_classifiers", "classifier")
-        pooled = states[0] if config.pooling == "first" else states[len(tokens) - 1]
+        pooled = read_of(list(states), config.pooling)
         logits[number] = affine(pooled, weights[f"{name}.weight"], weights[f"{name}.bias"])
     return logits
 

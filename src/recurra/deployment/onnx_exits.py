@@ -120,8 +120,7 @@ class ExitWriter:
         asked = graph.op("Less", graph.op("ReduceMin", CONFIDENCES, keepdims=0), graph.number(np.inf))
         last = graph.op("Sub", self._trips, graph.constant(1, np.int64))
         first = layers.rows.first if self.config.input_injection != "none" else ""
-        where = layers.last_places(MASK) if self.config.pooling == "last" else ""
-        layers.rows = Rows(first=first, seen=layers.rows.seen, where=where)
+        layers.rows = Rows(first=first, seen=layers.rows.seen, where=layers.read_places(MASK))
 
         body = Graph(graph)
         iteration, inner = graph.name("iteration"), graph.name("states")
@@ -206,7 +205,7 @@ class ExitWriter:
         asks = body.op("Less", bound, body.number(np.inf))
 
         graph = Graph(body)
-        said = self._exit_head(graph, self.layers.final_norm(graph, self.layers.pool(graph, now.states)), number)
+        said = self._exit_head(graph, self.layers.read(graph, now.states), number)
         leaves = self._leaves(graph, said, bound, number)
         staying = graph.op("Squeeze", graph.op("NonZero", graph.op("Not", leaves)), graph.numbers(0))
         kept = [graph.op("Gather", name, staying, axis=0) for name, _ in now.values]
@@ -236,7 +235,7 @@ class ExitWriter:
         going, gone = Graph(graph), Graph(graph)
         with layers.among(left.rows):
             states = layers.recurrence(going, left.states, last, narrow=self.config.pooling == "first")
-            pooled = layers.pool(going, layers.final_norm(going, states))
+            pooled = layers.read(going, states)
         said = going.op("Add", *layers.head(going, pooled))
         early, straight = Graph(going), Graph(going)
         index = early.op("Unsqueeze", left.numbers, early.numbers(1))

@@ -23,7 +23,8 @@ class Rows:
     Attributes:
         first: What the core was given, ``(batch, tokens, hidden)``.
         seen: Which keys a query may see, ``(batch, 1, tokens, tokens)``.
-        where: Index of the position that is read, ``(batch, 1)``; empty where it is the first.
+        where: What pooling reads: the index of a position, ``(batch, 1)``, or the mask of real tokens, ``(batch,
+            tokens)``; empty where it is the first position.
     """
 
     first: str = ""
@@ -188,24 +189,37 @@ class LayerWriter:
             scale = graph.number(config.residual_scale)
         return str(graph.op("Add", updated, graph.op("Mul", carried, scale)))
 
-    def last_places(self, mask: str) -> str:
-        """Index of each row's last real token, ``(batch, 1)``."""
+    def read_places(self, mask: str) -> str:
+        """What `Rows.where` holds for the model's pooling."""
+        if self.config.pooling == "first":
+            return ""
+        if self.config.pooling == "max":
+            return mask
         graph = self.graph
         real = graph.op("Cast", graph.op("Cast", mask, to=TensorProto.BOOL), to=TensorProto.INT64)
         return str(graph.op("ArgMax", graph.op("Mul", real, self.places), axis=1, keepdims=1))
 
-    def pool(self, graph: Graph, states: str) -> str:
-        """States ``(batch, hidden)`` at the position that is read."""
+    def read(self, graph: Graph, states: str) -> str:
+        """What a head reads of each row, ``(batch, hidden)``: normed, if the model norms it, and pooled."""
+        if self.config.pooling == "max":
+            return self._pool(graph, self._final_norm(graph, states))
+        # One position: the norm of the others would be thrown away.
+        return self._final_norm(graph, self._pool(graph, states))
+
+    def _pool(self, graph: Graph, states: str) -> str:
         if self.config.pooling == "first":
             return str(graph.op("Squeeze", graph.slice(states, 0, 1, 1), graph.numbers(1)))
         where = graph.op("Unsqueeze", self.rows.where, graph.numbers(2))
+        if self.config.pooling == "max":
+            real = graph.op("Where", graph.op("Cast", where, to=TensorProto.BOOL), states, graph.number(-np.inf))
+            return str(graph.op("ReduceMax", real, graph.numbers(1), keepdims=0))
         size = graph.op(
             "Concat", graph.op("Shape", where, start=0, end=2), graph.numbers(self.config.hidden_size), axis=0
         )
         found = graph.op("GatherElements", states, graph.op("Expand", where, size), axis=1)
         return str(graph.op("Squeeze", found, graph.numbers(1)))
 
-    def final_norm(self, graph: Graph, states: str) -> str:
+    def _final_norm(self, graph: Graph, states: str) -> str:
         """The norm before a head, if there is one."""
         return self.norm(graph, states, "model.final_norm") if self.config.final_norm else states
 

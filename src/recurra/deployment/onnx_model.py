@@ -63,10 +63,8 @@ def _read(layers: LayerWriter, states: str) -> None:
     leading, coda = config.pooling == "first", bool(config.num_coda_layers)
     states = _core(layers, states, narrow=leading and not coda)
     states = layers.stack(graph, states, "model.coda", config.num_coda_layers, narrow=leading)
-    states = layers.final_norm(graph, states)
-    if not leading:
-        layers.rows = Rows(layers.rows.first, layers.rows.seen, layers.last_places(MASK))
-    graph.nodes.append(helper.make_node("Add", list(layers.head(graph, layers.pool(graph, states))), [LOGITS]))
+    layers.rows = Rows(layers.rows.first, layers.rows.seen, layers.read_places(MASK))
+    graph.nodes.append(helper.make_node("Add", list(layers.head(graph, layers.read(graph, states))), [LOGITS]))
 
 
 def _core(layers: LayerWriter, states: str, *, narrow: bool) -> str:

@@ -188,7 +188,7 @@ def forward_flops(config: RecurraConfig, tokens: int, *, head_positions: int | N
         config: The model.
         tokens: Length of the sequence.
         head_positions: Positions that the last layer application computes; none means what the classifier does: 1 with
-            ``pooling="first"``, all with ``"last"``.
+            ``pooling="first"``, all with any other.
     """
     if head_positions is None:
         head_positions = 1 if config.pooling == "first" else tokens

@@ -13,7 +13,7 @@ from recurra.core.errors import ConfigurationError
 from recurra.models.validation import ValueChecks
 
 INPUT_INJECTIONS = ("none", "add", "concat")
-POOLINGS = ("first", "last")
+POOLINGS = ("first", "last", "max")
 SWIGLU = "swiglu"
 CYCLES = ("conv+linear", "conv", "linear", "depthwise")
 FEED_FORWARDS = (SWIGLU, *CYCLES)
@@ -81,12 +81,14 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
             is the token table, behind one linear map down to its width; language models only).
         exit_loss_weight: Weight of the exits' mean loss; the final loss has the rest (CRT-Deep, equation 5).
         causal: Whether a position sees only itself and earlier ones.
-        pooling: The position that a classifier reads: ``first`` (position 0, so rows are padded on the right, as our
-            tokenizers do) or ``last`` (of the real tokens, with padding on either side).
+        pooling: What a classifier reads: ``first`` (position 0, so rows are padded on the right, as our tokenizers do),
+            ``last`` (of the real tokens, with padding on either side), or ``max`` (each channel's largest value over
+            the real tokens; Collobert and Weston 2008, "A Unified Architecture for Natural Language Processing").
         type_vocab_size: Token types; 0 leaves the table out.
         max_position_embeddings: Longest input in tokens.
         rope_theta: Base of the rotary frequencies.
-        rms_norm_eps: Epsilon of all norms; 1e-6 does not underflow in bf16, and half precision computes it in FP32.
+        rms_norm_eps: Epsilon of all norms; 1e-6 does not underflow in bf16, and half precision computes it in FP32. A
+            large one, such as 0.1, leaves small states small: a rarely trained word stays quiet.
         hidden_dropout: Dropout after attention and feed-forward network, or in its cycles.
         attention_dropout: Dropout of attention weights; above 0 leaves the fused attention kernels on a CPU.
         initializer_range: Standard deviation of initial weights.

@@ -26,6 +26,7 @@ from recurra.models.exits import leaves
 from recurra.models.heads import weigh_losses
 from recurra.models.layout import Layout, Packed, Padded
 from recurra.models.normalisation import make_norm
+from recurra.models.pooling import pool
 from recurra.models.recurrence import LayerStack, RecurrentCore
 
 
@@ -275,7 +276,7 @@ class RecurraModel(RecurraPreTrainedModel):
 
 
 class RecurraForSequenceClassification(RecurraPreTrainedModel):
-    """The model with a linear classifier on one position ([CLS] by default), one after each exit too."""
+    """The model with a linear classifier on what is read of a row ([CLS] by default), one after each exit too."""
 
     # The loss is a mean over the batch: the Trainer must scale it itself when it accumulates gradients.
     accepts_loss_kwargs = False
@@ -400,9 +401,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         return self.exit_classifiers[min(number, len(self.exit_classifiers) - 1)]
 
     def _pool(self, states: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None) -> Tensor:
-        if self.config.pooling == "first":
-            return states[:, 0] if row_lengths is None else states[0]
-        return last_position(states, attention_mask) if row_lengths is None else last_of_packed(states, row_lengths)
+        return pool(states, self.config.pooling, attention_mask, row_lengths)
 
 
 def refuse_labels(labels: Tensor | None) -> None:
@@ -413,17 +412,3 @@ def refuse_labels(labels: Tensor | None) -> None:
     """
     if labels is not None:
         raise ConfigurationError("an exit rule came with labels; a rule is for inference: train without one")
-
-
-def last_of_packed(states: Tensor, row_lengths: Tensor) -> Tensor:
-    """Returns the states ``(rows, hidden)`` at the last token of each row of packed states ``(1, tokens, hidden)``."""
-    return states[0, (row_lengths.cumsum(0) - 1).clamp(min=0)]
-
-
-def last_position(states: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Returns the states ``(batch, hidden)`` at the last real token of each row, for padding on either side."""
-    if attention_mask is None:
-        return states[:, -1]
-    positions = torch.arange(states.shape[1], device=states.device)
-    last = (attention_mask.bool() * positions).argmax(dim=1)
-    return states[torch.arange(states.shape[0], device=states.device), last]

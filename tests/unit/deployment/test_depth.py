@@ -34,6 +34,7 @@ LABELS = ["no", "yes"]
 SHAPES: dict[str, dict[str, Any]] = {
     "exits": {"num_recurrences": 4, "exits": [1, 3], "heads": "separate"},
     "last": {"num_recurrences": 3, "exits": [1, 2], "pooling": "last", "causal": True, "final_norm": True},
+    "max": {"num_recurrences": 3, "exits": [1, 2], "pooling": "max"},
     "plain": {"num_recurrences": 3},
     "coda": {"num_recurrences": 3, "num_coda_layers": 1, "pooling": "last", "final_norm": True},
     "stacked": {"num_recurrences": 1, "residual_scale": 0.0},

@@ -81,7 +81,7 @@ SHAPES = st.fixed_dictionaries(
         "input_injection": st.sampled_from(["none", "add", "concat"]),
         "final_norm": st.booleans(),
         "causal": st.booleans(),
-        "pooling": st.sampled_from(["first", "last"]),
+        "pooling": st.sampled_from(["first", "last", "max"]),
         "heads": st.sampled_from(["shared", "separate"]),
         "num_labels": st.sampled_from([2, 3]),
     }
@@ -123,7 +123,7 @@ def test_who_leaves_and_with_what_is_the_models(
     np.testing.assert_allclose(said[heard], exits.transpose(1, 0, 2)[heard], rtol=1e-3, atol=allowed)
 
 
-@pytest.mark.parametrize("pooling", ["first", "last"])
+@pytest.mark.parametrize("pooling", ["first", "last", "max"])
 @pytest.mark.parametrize(
     "rule",
     [ConfidenceRule.constant(0.75), ConfidenceRule(0.9, 0.85, 0.3), EntropyRule(0.6), FixedExit(1), FixedExit(3)],
@@ -206,7 +206,7 @@ def test_the_file_is_hardly_larger_than_the_weights(tmp_path: Path, precision: s
     assert size <= 1.03 * weights
 
 
-@pytest.mark.parametrize("pooling", ["first", "last"])
+@pytest.mark.parametrize("pooling", ["first", "last", "max"])
 def test_int8_leaves_where_its_own_heads_are_sure(pooling: str) -> None:
     model, inputs = stirred(num_recurrences=3, exits=[1, 2], pooling=pooling), rows(48, 10)
     session = session_of(model, Int8Linear())

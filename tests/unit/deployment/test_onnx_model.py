@@ -64,7 +64,7 @@ SHAPES = st.fixed_dictionaries(
         "input_injection": st.sampled_from(["none", "add", "concat"]),
         "final_norm": st.booleans(),
         "causal": st.booleans(),
-        "pooling": st.sampled_from(["first", "last"]),
+        "pooling": st.sampled_from(["first", "last", "max"]),
         "type_vocab_size": st.sampled_from([0, 2]),
         "embedding_size": st.sampled_from([None, 8]),
         "hidden_size": st.sampled_from([16, 24]),

@@ -40,7 +40,7 @@ CONFIGS = st.fixed_dictionaries(
         "recurrence_embedding": st.booleans(),
         "input_injection": st.sampled_from(["none", "add", "concat"]),
         "final_norm": st.booleans(),
-        "pooling": st.sampled_from(["first", "last"]),
+        "pooling": st.sampled_from(["first", "last", "max"]),
         "type_vocab_size": st.integers(0, 3),
         "num_labels": st.integers(2, 4),
     }
@@ -127,7 +127,7 @@ def test_flops_equal_the_executed_products(values: dict[str, Any], tokens: int) 
     assert forward_flops(config, tokens) == counted_flops(model, tokens)
 
 
-@pytest.mark.parametrize("pooling", ["first", "last"])
+@pytest.mark.parametrize("pooling", ["first", "last", "max"])
 def test_causal_scores_are_counted_where_they_are_needed(pooling: str) -> None:
     """Torch's counter ignores that half of the pairs is hidden: we count the visible ones, as fused kernels compute."""
     tokens, config = 8, tiny_config(causal=True, pooling=pooling)

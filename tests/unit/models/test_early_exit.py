@@ -20,6 +20,7 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
     "first": EXITS,
     "separate heads": {**EXITS, "heads": "separate"},
     "last": {**EXITS, "pooling": "last", "final_norm": True},
+    "max": {**EXITS, "pooling": "max"},
     "causal, injection, prelude": {
         **EXITS, "pooling": "last", "causal": True, "input_injection": "concat", "num_prelude_layers": 1,
     },

@@ -20,6 +20,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "stacked": {"num_core_layers": 2, "num_recurrences": 1, "residual_scale": 0.0},
     "causal, last": {"causal": True, "pooling": "last"},
     "last": {"pooling": "last"},
+    "max": {"pooling": "max"},
     "prelude": {"num_prelude_layers": 1, "num_core_layers": 1},
     "coda, injection, final norm": {
         "num_coda_layers": 1,

@@ -29,6 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "causal": {"causal": True},
     "causal, last": {"causal": True, "pooling": "last"},
     "last": {"pooling": "last"},
+    "max": {"pooling": "max"},
     "factorised embedding": {"embedding_size": 6},
     "recurrence embedding": {"recurrence_embedding": True},
     "injection by addition": {"input_injection": "add"},
@@ -141,7 +142,7 @@ CONFIGS = st.fixed_dictionaries(
         "input_injection": st.sampled_from(["none", "add", "concat"]),
         "final_norm": st.booleans(),
         "causal": st.booleans(),
-        "pooling": st.sampled_from(["first", "last"]),
+        "pooling": st.sampled_from(["first", "last", "max"]),
         "num_labels": st.integers(2, 3),
     }
 )

@@ -25,6 +25,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "causal convolution": {"causal_convolution": True},
     "causal, last": {"causal": True, "causal_convolution": True, "pooling": "last"},
     "last": {"pooling": "last"},
+    "max": {"pooling": "max"},
     "pre-norm, rotary, token types": {
         "norm": "rms", "norm_placement": "pre", "position": "rotary", "type_vocab_size": 2, "embedding_norm": True,
         "final_norm": True,
@@ -39,7 +40,7 @@ CASES = [
     (variant, layout)
     for variant, values in VARIANTS.items()
     for layout in ("right", "left", "packed")
-    if layout != "left" or values.get("pooling") == "last"
+    if layout != "left" or values.get("pooling", "first") != "first"
 ]
 
 
