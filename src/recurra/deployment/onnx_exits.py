@@ -20,7 +20,7 @@ deeper, and takes twice as long without (`docs/decisions/0016-exits-in-onnx.md`)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -64,13 +64,15 @@ class _Left:
         """All of them, with the types of their elements."""
         found = [(self.states, FLOAT), (self.numbers, INT64), (self.rows.seen, BOOL)]
         found += [(self.rows.first, FLOAT)] * bool(self.rows.first)
-        return found + [(self.rows.where, INT64)] * bool(self.rows.where)
+        return found + [(name, INT64) for name in (self.rows.where, self.rows.real) if name]
 
     def renamed(self, names: Sequence[str]) -> _Left:
         """The same values under other names, in the order of `values`."""
         states, numbers, seen, *more = names
-        first = more.pop(0) if self.rows.first else ""
-        return _Left(states, numbers, Rows(first=first, seen=seen, where=more[0] if more else ""))
+        first, where, real = (
+            more.pop(0) if name else "" for name in (self.rows.first, self.rows.where, self.rows.real)
+        )
+        return _Left(states, numbers, Rows(first=first, seen=seen, where=where, real=real))
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,8 @@ class ExitWriter:
             graph.weight(name, np.full(self.exits, never, dtype=np.float32))
         asked = graph.op("Less", graph.op("ReduceMin", CONFIDENCES, keepdims=0), graph.number(np.inf))
         last = graph.op("Sub", self._trips, graph.constant(1, np.int64))
-        first = layers.rows.first if self.config.input_injection != "none" else ""
-        layers.rows = Rows(first=first, seen=layers.rows.seen, where=layers.read_places(MASK))
+        if self.config.input_injection == "none":
+            layers.rows = replace(layers.rows, first="")
 
         body = Graph(graph)
         iteration, inner = graph.name("iteration"), graph.name("states")

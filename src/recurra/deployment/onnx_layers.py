@@ -13,7 +13,8 @@ import numpy as np
 from onnx import TensorProto
 
 from recurra.deployment.onnx_graph import Array, Graph, Linear
-from recurra.models.configuration import RecurraConfig
+from recurra.deployment.onnx_refinement import write_cycles
+from recurra.models.configuration import SWIGLU, RecurraConfig
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,14 @@ class Rows:
     Attributes:
         first: What the core was given, ``(batch, tokens, hidden)``.
         seen: Which keys a query may see, ``(batch, 1, tokens, tokens)``.
-        where: What pooling reads: the index of a position, ``(batch, 1)``, or the mask of real tokens, ``(batch,
-            tokens)``; empty where it is the first position.
+        where: Index of the position that is read, ``(batch, 1)``; empty where another's is, or more than one.
+        real: Mask of real tokens, ``(batch, tokens)``; empty where nobody asks for it.
     """
 
     first: str = ""
     seen: str = ""
     where: str = ""
+    real: str = ""
 
 
 class LayerWriter:
@@ -70,7 +72,10 @@ class LayerWriter:
         self.sines = graph.weight("rotary.sines", np.sin(angles).astype(np.float32))
 
     def mask(self, mask: str) -> None:
-        """Which keys a query may see: ``(batch, 1, tokens, tokens)``, for runtimes do not widen it to all queries."""
+        """Makes what `Rows` says of the mask.
+
+        Which keys a query may see is ``(batch, 1, tokens, tokens)``, for runtimes do not widen it to all queries.
+        """
         graph = self.graph
         seen = graph.op("Unsqueeze", graph.op("Cast", mask, to=TensorProto.BOOL), graph.numbers(1, 2))
         if self.config.causal:
@@ -81,20 +86,23 @@ class LayerWriter:
         else:
             tokens = graph.op("Shape", mask, start=1, end=2)
             seen = graph.op("Expand", seen, graph.op("Concat", graph.numbers(1, 1), tokens, graph.numbers(1), axis=0))
-        self.rows = Rows(seen=seen)
+        where = self._last_places(mask) if self.config.pooling == "last" else ""
+        asked = self.config.has_convolution or self.config.pooling == "max"
+        self.rows = Rows(seen=seen, where=where, real=mask if asked else "")
 
     def embed(self, ids: str) -> str:
         """Embedding of tokens, ``(batch, tokens, hidden)``."""
         graph, prefix = self.graph, "model.embeddings"
         states = self.linear.embed(graph, ids, f"{prefix}.token", self.weights[f"{prefix}.token.weight"])
         if self.config.token_embedding_size != self.config.hidden_size:
-            states = self._linear(graph, states, f"{prefix}.projection")
+            states = self.linear_map(graph, states, f"{prefix}.projection")
         if self.config.type_vocab_size:
             kind = graph.weight(f"{prefix}.token_type.0", self.weights[f"{prefix}.token_type.weight"][0])
             states = graph.op("Add", states, kind)
         return self.norm(graph, states, f"{prefix}.norm")
 
-    def _linear(self, graph: Graph, states: str, name: str) -> str:
+    def linear_map(self, graph: Graph, states: str, name: str) -> str:
+        """A linear map by its name among the model's weights."""
         return self.linear.apply(graph, states, name, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
 
     def norm(self, graph: Graph, states: str, name: str) -> str:
@@ -114,13 +122,21 @@ class LayerWriter:
 
     def _layer(self, graph: Graph, states: str, name: str, positions: str, *, narrow: bool) -> str:
         """One layer; ``narrow`` gives its first position only."""
+        if narrow and self.config.has_convolution:
+            # A convolution after attention reads positions that are not asked for.
+            return graph.slice(self._layer(graph, states, name, positions, narrow=False), 0, 1, 1)
         normed = self.norm(graph, states, f"{name}.attention_norm")
         attended = self._attention(graph, normed, f"{name}.attention", positions, narrow=narrow)
         states = graph.op("Add", graph.slice(states, 0, 1, 1) if narrow else states, attended)
         inner = self.norm(graph, states, f"{name}.feed_forward_norm")
-        gate, up = self._gate_and_up(graph, inner, f"{name}.feed_forward")
+        return str(graph.op("Add", states, self._feed_forward(graph, inner, f"{name}.feed_forward")))
+
+    def _feed_forward(self, graph: Graph, states: str, name: str) -> str:
+        if self.config.feed_forward != SWIGLU:
+            return write_cycles(self, graph, states, name)
+        gate, up = self._gate_and_up(graph, states, name)
         gated = graph.op("Mul", graph.op("Mul", gate, graph.op("Sigmoid", gate)), up)
-        return str(graph.op("Add", states, self._linear(graph, gated, f"{name}.feed_forward.down_proj")))
+        return self.linear_map(graph, gated, f"{name}.down_proj")
 
     def _gate_and_up(self, graph: Graph, states: str, name: str) -> tuple[str, str]:
         """Two products: to cut the result of one in halves copies it, a sixth of the time of a batch."""
@@ -145,7 +161,7 @@ class LayerWriter:
         )
         query, key = self._turn(graph, query, own), self._turn(graph, key, positions)
         attended = graph.op("Attention", query, key, value, seen, q_num_heads=heads, kv_num_heads=heads)
-        return self._linear(graph, attended, f"{name}.out_proj")
+        return self.linear_map(graph, attended, f"{name}.out_proj")
 
     def _query_key_value(self, name: str) -> tuple[list[Array], list[Array]]:
         """Weights and biases, those of queries and keys so turned that a rotary pair is ``(i, i + head_dim / 2)``.
@@ -171,7 +187,7 @@ class LayerWriter:
         config, prefix = self.config, "model.core"
         inputs = states
         if config.input_injection == "concat":
-            inputs = self._linear(graph, graph.op("Concat", states, self.rows.first, axis=-1), f"{prefix}.adapter")
+            inputs = self.linear_map(graph, graph.op("Concat", states, self.rows.first, axis=-1), f"{prefix}.adapter")
         elif config.input_injection == "add":
             later = graph.op("Cast", graph.op("Greater", index, graph.constant(0, np.int64)), to=TensorProto.FLOAT)
             inputs = graph.op("Add", states, graph.op("Mul", self.rows.first, later))
@@ -189,12 +205,8 @@ class LayerWriter:
             scale = graph.number(config.residual_scale)
         return str(graph.op("Add", updated, graph.op("Mul", carried, scale)))
 
-    def read_places(self, mask: str) -> str:
-        """What `Rows.where` holds for the model's pooling."""
-        if self.config.pooling == "first":
-            return ""
-        if self.config.pooling == "max":
-            return mask
+    def _last_places(self, mask: str) -> str:
+        """Index of each row's last real token, ``(batch, 1)``."""
         graph = self.graph
         real = graph.op("Cast", graph.op("Cast", mask, to=TensorProto.BOOL), to=TensorProto.INT64)
         return str(graph.op("ArgMax", graph.op("Mul", real, self.places), axis=1, keepdims=1))
@@ -209,10 +221,11 @@ class LayerWriter:
     def _pool(self, graph: Graph, states: str) -> str:
         if self.config.pooling == "first":
             return str(graph.op("Squeeze", graph.slice(states, 0, 1, 1), graph.numbers(1)))
-        where = graph.op("Unsqueeze", self.rows.where, graph.numbers(2))
         if self.config.pooling == "max":
-            real = graph.op("Where", graph.op("Cast", where, to=TensorProto.BOOL), states, graph.number(-np.inf))
-            return str(graph.op("ReduceMax", real, graph.numbers(1), keepdims=0))
+            real = graph.op("Cast", graph.op("Unsqueeze", self.rows.real, graph.numbers(2)), to=TensorProto.BOOL)
+            found = graph.op("Where", real, states, graph.number(-np.inf))
+            return str(graph.op("ReduceMax", found, graph.numbers(1), keepdims=0))
+        where = graph.op("Unsqueeze", self.rows.where, graph.numbers(2))
         size = graph.op(
             "Concat", graph.op("Shape", where, start=0, end=2), graph.numbers(self.config.hidden_size), axis=0
         )

@@ -9,16 +9,39 @@ the configuration, and every export is compared on real rows. See `docs/decision
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from recurra.core.errors import ConfigurationError
 from recurra.deployment.onnx_exits import ExitWriter
 from recurra.deployment.onnx_graph import Array, Carried, Graph, Linear
-from recurra.deployment.onnx_layers import LayerWriter, Rows
+from recurra.deployment.onnx_layers import LayerWriter
 from recurra.deployment.onnx_names import INPUT_IDS, LOGITS, MASK, RECURRENCES
 from recurra.models.configuration import RecurraConfig
+
+
+# What the graph is written for; a classifier of another kind is exported as safetensors.
+_WRITTEN: dict[str, object] = {
+    "norm": "rms", "norm_placement": "pre", "position": "rotary", "attention_bias": True, "embedding_norm": True,
+    "embedding_cycles": 0,
+}  # fmt: skip
+
+
+def check_writable(config: RecurraConfig) -> None:
+    """Refuses a model that the graph is not written for.
+
+    Raises:
+        ConfigurationError: Naming the key, its value, and what is allowed.
+    """
+    for key, written in _WRITTEN.items():
+        if (value := getattr(config, key)) != written:
+            raise ConfigurationError(
+                f"'{key}' of the model is {value!r}; the ONNX graph is written for {written!r} alone; "
+                "take --format safetensors"
+            )
 
 
 def build_classifier(
@@ -37,7 +60,11 @@ def build_classifier(
         linear: How linear maps and the token table are stored.
         max_length: Most tokens of a row.
         metadata: Kept in the file.
+
+    Raises:
+        ConfigurationError: As `check_writable` does.
     """
+    check_writable(config)
     graph = Graph()
     layers = LayerWriter(graph, config, weights, linear, max_length)
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"]) for name in (INPUT_IDS, MASK)]
@@ -46,7 +73,7 @@ def build_classifier(
     layers.mask(MASK)
     states = layers.embed(INPUT_IDS)
     states = layers.stack(graph, states, "model.prelude", config.num_prelude_layers, narrow=False)
-    layers.rows = Rows(first=states, seen=layers.rows.seen)
+    layers.rows = replace(layers.rows, first=states)
     if config.num_recurrences > 1:
         inputs.append(helper.make_tensor_value_info(RECURRENCES, TensorProto.INT64, []))
     if config.exits:
@@ -63,7 +90,6 @@ def _read(layers: LayerWriter, states: str) -> None:
     leading, coda = config.pooling == "first", bool(config.num_coda_layers)
     states = _core(layers, states, narrow=leading and not coda)
     states = layers.stack(graph, states, "model.coda", config.num_coda_layers, narrow=leading)
-    layers.rows = Rows(layers.rows.first, layers.rows.seen, layers.read_places(MASK))
     graph.nodes.append(helper.make_node("Add", list(layers.head(graph, layers.read(graph, states))), [LOGITS]))
 
 

@@ -18,7 +18,7 @@ runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'
 
 from onnx_graphs import rows, session_of  # noqa: E402
 from recurra import RecurraForSequenceClassification, preset  # noqa: E402
-from recurra.core.errors import AuditError  # noqa: E402
+from recurra.core.errors import AuditError, ConfigurationError  # noqa: E402
 from recurra.deployment.onnx_export import check_size, write_onnx  # noqa: E402
 from recurra.deployment.onnx_graph import FullLinear, Graph, Linear  # noqa: E402
 from recurra.deployment.onnx_int8 import Int8Linear, quantise_rows  # noqa: E402
@@ -52,6 +52,18 @@ def stirred(**shape: Any) -> RecurraForSequenceClassification:
     return model
 
 
+FEED_FORWARDS = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries(
+        {
+            "feed_forward": st.sampled_from(["conv+linear", "conv", "linear", "depthwise"]),
+            "num_cycles": st.integers(1, 3),
+            "kernel_size": st.sampled_from([1, 3, 5]),
+            "dilations": st.sampled_from([[1], [1, 2], [2, 3]]),
+            "causal_convolution": st.booleans(),
+        }
+    ),
+)
 SHAPES = st.fixed_dictionaries(
     {
         "num_prelude_layers": st.integers(0, 1),
@@ -73,15 +85,30 @@ SHAPES = st.fixed_dictionaries(
 
 
 @settings(max_examples=30)
-@given(shape=SHAPES, batch=st.integers(1, 5), tokens=st.integers(1, LONGEST))
-def test_the_graph_is_the_model(shape: dict[str, Any], batch: int, tokens: int) -> None:
-    model = stirred(**shape)
+@given(shape=SHAPES, feed_forward=FEED_FORWARDS, batch=st.integers(1, 5), tokens=st.integers(1, LONGEST))
+def test_the_graph_is_the_model(shape: dict[str, Any], feed_forward: dict[str, Any], batch: int, tokens: int) -> None:
+    model = stirred(**shape, **feed_forward)
     inputs = rows(batch, tokens)
     wanted = expected(model, inputs)
     (found,) = session_of(build(model)).run(None, inputs)
     assert found.shape == (batch, 2) and found.dtype == np.float32
     # Random weights this large grow with every recurrence, and with them the rounding of sums in another order.
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-5 * max(1.0, float(np.abs(wanted).max())))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("norm", "layer"),
+        ("norm", "none"),
+        ("norm_placement", "post"),
+        ("position", "learned"),
+        ("attention_bias", False),
+    ],
+)
+def test_a_model_that_the_graph_is_not_written_for_is_refused(key: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=rf"'{key}' of the model is {value!r}.*take --format safetensors"):
+        build(tiny_model(**{key: value}))
 
 
 def test_one_file_takes_any_batch_and_length() -> None:
