@@ -35,7 +35,6 @@ from recurra.deployment.onnx_names import (
     EXITED_AFTER,
     INPUT_IDS,
     LOGITS,
-    MASK,
     RECURRENCES,
 )
 

@@ -22,7 +22,6 @@ from recurra.deployment.onnx_layers import LayerWriter
 from recurra.deployment.onnx_names import INPUT_IDS, LOGITS, MASK, RECURRENCES
 from recurra.models.configuration import RecurraConfig
 
-
 # What the graph is written for; a classifier of another kind is exported as safetensors.
 _WRITTEN: dict[str, object] = {
     "norm": "rms", "norm_placement": "pre", "position": "rotary", "attention_bias": True, "embedding_norm": True,
