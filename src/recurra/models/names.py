@@ -23,6 +23,12 @@ _SMALL = {
     "hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 384, "final_norm": True, "hidden_dropout": 0.2
 }  # fmt: skip
 
+# Convolutions, the largest values instead of [CLS], and norms that leave the quiet quiet: each was ahead there.
+_CONVOLUTIONAL = {
+    "feed_forward": "conv+linear", "num_cycles": 2, "dilations": [1, 2], "causal_convolution": False, "pooling": "max",
+    "rms_norm_eps": 0.1,
+}  # fmt: skip
+
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "baseline": ("the papers' stacked Transformer: 6 layers, width 384", {**_WIDE, **_stacked(6)}),
     "recurrent": ("the papers' recurrent one: 3 layers applied twice, width 256", {**_NARROW, **_recurrent(3, 2)}),
@@ -30,6 +36,10 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "stacked-narrow": ("control: recurrent's width and compute, nothing shared", {**_NARROW, **_stacked(6)}),
     "stacked-shallow": ("control: recurrent's parameters, half its compute", {**_NARROW, **_stacked(3)}),
     "recurrent-small": ("2 layers applied twice, width 128: for corpora like SST-2", {**_SMALL, **_recurrent(2, 2)}),
+    "recurrent-conv-small": (
+        "recurrent-small with convolutional cycles, read by its largest values",
+        {**_SMALL, **_CONVOLUTIONAL, **_recurrent(2, 2)},
+    ),
     "baseline-tiny": ("stacked, 4 layers, width 128: for the demo and small files", {**_TINY_WIDE, **_stacked(4)}),
     "recurrent-tiny": ("2 layers applied twice, width 96: for the demo", {**_TINY_NARROW, **_recurrent(2, 2)}),
 }
