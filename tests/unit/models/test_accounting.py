@@ -24,6 +24,7 @@ SPECIFIED = {
     ("recurrent", 3): 10_972_419,
     ("recurrent-wide", 2): 18_817_538,
     ("recurrent-small", 2): 4_336_898,
+    ("recurrent-conv-small", 2): 4_503_554,
 }
 SIZES_MIB = {"baseline": 98.85, "recurrent": 41.86, "recurrent-wide": 71.78}
 
