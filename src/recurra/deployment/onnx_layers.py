@@ -110,6 +110,11 @@ class LayerWriter:
         weight = graph.weight(f"{name}.weight", self.weights[f"{name}.weight"])
         return str(graph.op("RMSNormalization", states, weight, axis=-1, epsilon=self.config.rms_norm_eps))
 
+    def without_padding(self, graph: Graph, states: str, value: float) -> str:
+        """States ``(batch, tokens, hidden)`` with a value in place of those of padding."""
+        real = graph.op("Cast", graph.op("Unsqueeze", self.rows.real, graph.numbers(2)), to=TensorProto.BOOL)
+        return str(graph.op("Where", real, states, graph.number(value)))
+
     def stack(self, graph: Graph, states: str, prefix: str, layers: int, *, narrow: bool) -> str:
         """Layers one after the other; ``narrow`` gives the first position of the last one only."""
         if not layers:
@@ -222,9 +227,8 @@ class LayerWriter:
         if self.config.pooling == "first":
             return str(graph.op("Squeeze", graph.slice(states, 0, 1, 1), graph.numbers(1)))
         if self.config.pooling == "max":
-            real = graph.op("Cast", graph.op("Unsqueeze", self.rows.real, graph.numbers(2)), to=TensorProto.BOOL)
-            found = graph.op("Where", real, states, graph.number(-np.inf))
-            return str(graph.op("ReduceMax", found, graph.numbers(1), keepdims=0))
+            real = self.without_padding(graph, states, -np.inf)
+            return str(graph.op("ReduceMax", real, graph.numbers(1), keepdims=0))
         where = graph.op("Unsqueeze", self.rows.where, graph.numbers(2))
         size = graph.op(
             "Concat", graph.op("Shape", where, start=0, end=2), graph.numbers(self.config.hidden_size), axis=0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import TensorProto
 
 from recurra.deployment.onnx_graph import Graph
 
@@ -45,15 +44,13 @@ def write_cycles(layers: LayerWriter, graph: Graph, states: str, name: str) -> s
 def _convolve(layers: LayerWriter, graph: Graph, states: str, name: str, dilation: int) -> str:
     """A depthwise convolution within each row; zeros are read in place of padding and beyond the row."""
     config = layers.config
-    real = graph.op("Cast", graph.op("Unsqueeze", layers.rows.real, graph.numbers(2)), to=TensorProto.BOOL)
-    read = graph.op("Where", real, states, graph.number(0.0))
     taps = layers.weights[f"{name}.weight"]
     weight = graph.weight(f"{name}.weight", np.ascontiguousarray(taps.T[:, None]))
     reach = (config.kernel_size - 1) * dilation
     ahead = 0 if config.causal_convolution else reach // 2
     convolved = graph.op(
         "Conv",
-        graph.op("Transpose", read, perm=[0, 2, 1]),
+        graph.op("Transpose", layers.without_padding(graph, states, 0.0), perm=[0, 2, 1]),
         weight,
         group=config.hidden_size,
         dilations=[dilation],
