@@ -1,4 +1,4 @@
-"""Graphs of ONNX in tests: a session on one thread, and rows to run."""
+"""Graphs of ONNX in tests: a session on one thread, rows to run, and what a feed-forward network can be."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as runtime
+from hypothesis import strategies as st
+
+FEED_FORWARDS = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries(
+        {
+            "feed_forward": st.sampled_from(["conv+linear", "conv", "linear", "depthwise"]),
+            "num_cycles": st.integers(1, 3),
+            "kernel_size": st.sampled_from([1, 3, 5]),
+            "dilations": st.sampled_from([[1], [1, 2], [2, 3]]),
+            "causal_convolution": st.booleans(),
+        }
+    ),
+)
 
 
 def session_of(graph: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 onnx = pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
-from onnx_graphs import rows  # noqa: E402
+from onnx_graphs import FEED_FORWARDS, rows  # noqa: E402
 from onnx_graphs import session_of as run_of  # noqa: E402
 from recurra import RecurraForSequenceClassification, preset  # noqa: E402
 from recurra.deployment.onnx_export import write_onnx  # noqa: E402
@@ -92,7 +93,13 @@ DEPTHS = st.integers(2, 5).flatmap(
 
 
 @settings(max_examples=40)
-@given(shape=SHAPES, depth=DEPTHS, batch=st.integers(1, 7), tokens=st.integers(1, LONGEST), data=st.data())
+@given(
+    shape=st.builds(operator.or_, SHAPES, FEED_FORWARDS),
+    depth=DEPTHS,
+    batch=st.integers(1, 7),
+    tokens=st.integers(1, LONGEST),
+    data=st.data(),
+)
 def test_who_leaves_and_with_what_is_the_models(
     shape: dict[str, Any], depth: tuple[int, list[int]], batch: int, tokens: int, data: st.DataObject
 ) -> None:
