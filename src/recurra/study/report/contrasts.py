@@ -54,9 +54,12 @@ def _ask(contrast: Contrast, key: TableKey, judged: Judgements) -> _Asked | None
     a, b = _side(contrast.a, key, judged), _side(contrast.b, key, judged)
     if a is None or b is None or not a.accuracies or not b.accuracies or a.split != b.split:
         return None
-    gaps = [a.accuracies[i] - b.accuracies[j] for i, j in paired_seeds(a, b)]
-    if not gaps:
+    pairs = paired_seeds(a, b)
+    if not pairs:
         return None
+    gaps = [a.accuracies[i] - b.accuracies[j] for i, j in pairs]
+    # A seed that only one side has says nothing of the difference, over seeds or over rows.
+    a, b = a.only([i for i, _ in pairs]), b.only([j for _, j in pairs])
     reason = obstacle(a, b)
     return _Asked(contrast, a, b, gaps, reason, None if reason else bootstrap(a, b))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,7 @@ class Judged:
         seeds: Seed of each run.
         accuracies: Accuracy of each run; empty if one was not evaluated on the split.
         correct: Which rows each run got right; none where the predictions cannot be read.
+        seeded: Whether another seed gives another model; the linear control is always the same.
     """
 
     label: str
@@ -32,6 +33,17 @@ class Judged:
     seeds: tuple[int, ...]
     accuracies: tuple[float, ...]
     correct: tuple[Correctness | None, ...]
+    seeded: bool = True
+
+    def only(self, runs: Collection[int]) -> Judged:
+        """The same with some of the runs, by their positions."""
+        kept = sorted(set(runs))
+        return replace(
+            self,
+            seeds=tuple(self.seeds[index] for index in kept),
+            accuracies=tuple(self.accuracies[index] for index in kept),
+            correct=tuple(self.correct[index] for index in kept),
+        )
 
     @property
     def rows(self) -> int:
@@ -52,12 +64,14 @@ class Judged:
 
 def judge(label: str, runs: Sequence[LoadedRun], split: str, known: KnownRows | None = None) -> Judged:
     """Reads the predictions of a model's runs on a split; rows that are ``known`` are not decoded again."""
+    evaluated = all(split in run.record.metrics for run in runs)
     return Judged(
         label=label,
         split=split,
         seeds=tuple(run.record.seed for run in runs),
-        accuracies=tuple(run.record.metrics[split].accuracy for run in runs if split in run.record.metrics),
+        accuracies=tuple(run.record.metrics[split].accuracy for run in runs) if evaluated else (),
         correct=tuple(load_correctness(run, split, known) for run in runs),
+        seeded=any(run.record.model.kind != "linear" for run in runs),
     )
 
 
@@ -78,10 +92,10 @@ def bootstrap(first: Judged, second: Judged) -> BootstrapDifference:
 
 
 def paired_seeds(first: Judged, second: Judged) -> list[tuple[int, int]]:
-    """Positions of the runs to hold against each other: equal seeds; a single run meets every seed of the other."""
-    if len(first.seeds) == 1:
+    """Positions of the runs to hold against each other: equal seeds; what no seed changes meets every seed."""
+    if not first.seeded and len(first.seeds) == 1:
         return [(0, index) for index in range(len(second.seeds))]
-    if len(second.seeds) == 1:
+    if not second.seeded and len(second.seeds) == 1:
         return [(index, 0) for index in range(len(first.seeds))]
     return [(index, second.seeds.index(seed)) for index, seed in enumerate(first.seeds) if seed in second.seeds]
 

@@ -94,6 +94,31 @@ def test_one_seed_has_the_interval_over_rows_and_admits_what_is_unknown(tmp_path
     assert line["statement"].endswith("it is one seed: another training may undo it.")
 
 
+def test_seeds_that_one_side_alone_has_say_nothing(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    shared = [factory.run("recurrent", value, seed=seed) for seed, value in enumerate((0.7, 0.8, 0.9))]
+    stacked = factory.run("stacked-narrow", 0.75)
+    (line,) = answer([*shared, stacked])
+    assert (line["seeds"], line["half"], line["spread"]) == (1, None, None)
+    assert line["gap"] == pytest.approx(right(shared[0]).mean() - right(stacked).mean())
+    assert line["low"] <= line["gap"] <= line["high"]
+    assert "n = 3" not in line["statement"]
+
+
+def test_without_an_equal_seed_there_is_no_pair(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    assert answer([factory.run("recurrent", 0.7, seed=1), factory.run("stacked-narrow", 0.8, seed=2)]) == []
+
+
+def test_what_no_seed_changes_meets_every_seed(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    shared = [factory.run("recurrent", value, seed=seed) for seed, value in enumerate((0.7, 0.8, 0.9))]
+    linear = factory.run("linear", 0.75)
+    (line,) = answer([*shared, linear], Contrast(name="against a linear model", a="recurrent", b="linear"))
+    assert line["seeds"] == 3
+    assert line["gap"] == pytest.approx(np.mean([right(run).mean() for run in shared]) - right(linear).mean())
+
+
 def test_without_predictions_nothing_is_claimed(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path)
     (line,) = answer([factory.run(name, value, predictions=[]) for name, value in pair(0.7, 0.9)])
