@@ -9,7 +9,7 @@ import numpy as np
 
 from recurra.evaluation.significance import BootstrapDifference, discordant_odds_ratio, holm
 from recurra.study.report.formatting import points
-from recurra.study.report.judging import Judged, bootstrap, obstacle, seed_tests, seeds_apart
+from recurra.study.report.judging import Judged, bootstrap, obstacle, paired, seed_tests, seeds_apart
 from recurra.study.report.summary import PairTest, SeedTest
 
 SIGNIFICANCE_LEVEL = 0.05
@@ -20,13 +20,14 @@ def compare_models(judged: Mapping[str, Judged]) -> list[PairTest]:
 
     * Bootstrap over rows of the difference in correctness, each row's correctness averaged over a model's seeds.
       Corrected by Holm over the pairs.
-    * McNemar's test for each seed that both models have; a model with a single run meets every seed of the other
-      with it. Corrected by Holm over all seeds and pairs.
+    * McNemar's test for each seed that both models have. Corrected by Holm over all seeds and pairs.
+
+    Seeds that one model alone has are left out of both; the linear control, which no seed changes, meets every seed.
 
     Args:
         judged: The models of the table on the split, by label.
     """
-    pairs = [(first, second) for first, second in combinations(judged.values(), 2) if _scored(first, second)]
+    pairs = [paired(first, second) for first, second in combinations(judged.values(), 2) if _scored(first, second)]
     reasons = [obstacle(*pair) for pair in pairs]
     bootstraps = [None if reason else bootstrap(*pair) for pair, reason in zip(pairs, reasons, strict=True)]
     corrected = iter(holm([item.p for item in bootstraps if item is not None]))
@@ -60,8 +61,8 @@ def _pair_test(
     reason: str,
 ) -> PairTest:
     pair = (models[0].label, models[1].label)
-    values = (models[0].accuracies, models[1].accuracies)
-    gap = float(np.mean(values[0]) - np.mean(values[1]))
+    values = (models[0].every_accuracy, models[1].every_accuracy)
+    gap = float(np.mean(models[0].accuracies) - np.mean(models[1].accuracies))
     apart = seeds_apart(*models)
     only = [sum(getattr(test, side) for test in mcnemar_tests) for side in ("only_first", "only_second")]
     odds_ratio = discordant_odds_ratio(*only) if mcnemar_tests else None
@@ -104,10 +105,12 @@ def _statement(
         verdict = f"{ahead} is {size} ahead on these rows, but the seeds overlap: not supported."
     else:
         verdict = f"{ahead} is {size} ahead of {behind}."
-    return f"{verdict} {_seed_noise(pair, values, apart)}"
+    return f"{verdict} {_seed_noise(pair, values, gap, apart)}"
 
 
-def _seed_noise(pair: tuple[str, str], values: tuple[Sequence[float], Sequence[float]], apart: bool | None) -> str:
+def _seed_noise(
+    pair: tuple[str, str], values: tuple[Sequence[float], Sequence[float]], gap: float, apart: bool | None
+) -> str:
     """The gap against what the seed alone moves."""
     if apart is None:
         return "One seed each: what the seed alone moves is unknown."
@@ -118,6 +121,5 @@ def _seed_noise(pair: tuple[str, str], values: tuple[Sequence[float], Sequence[f
         for label, of_seed in zip(pair, values, strict=True)
         if len(of_seed) > 1
     ]
-    gap = f"{abs(float(np.mean(values[0]) - np.mean(values[1]))) * 100:.1f}"
     overlap = "the seeds do not overlap" if apart else "the seeds overlap"
-    return f"The seed alone moves {' and '.join(moved)} (points), the gap is {gap}: {overlap}."
+    return f"The seed alone moves {' and '.join(moved)} (points), the gap is {abs(gap) * 100:.1f}: {overlap}."

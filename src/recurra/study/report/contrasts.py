@@ -11,7 +11,7 @@ from recurra.study.report.answers import ContrastLine, Verdict
 from recurra.study.report.comparison import SIGNIFICANCE_LEVEL
 from recurra.study.report.formatting import p_value, point_range, unsigned_points, words
 from recurra.study.report.grouping import TableKey
-from recurra.study.report.judging import Judged, bootstrap, obstacle, paired_seeds, seed_tests, seeds_apart
+from recurra.study.report.judging import Judged, bootstrap, obstacle, paired, paired_seeds, seed_tests, seeds_apart
 
 Judgements = Mapping[TableKey, Mapping[str, Judged]]
 
@@ -54,12 +54,10 @@ def _ask(contrast: Contrast, key: TableKey, judged: Judgements) -> _Asked | None
     a, b = _side(contrast.a, key, judged), _side(contrast.b, key, judged)
     if a is None or b is None or not a.accuracies or not b.accuracies or a.split != b.split:
         return None
-    pairs = paired_seeds(a, b)
-    if not pairs:
+    a, b = paired(a, b)
+    gaps = [a.accuracies[i] - b.accuracies[j] for i, j in paired_seeds(a, b)]
+    if not gaps:
         return None
-    gaps = [a.accuracies[i] - b.accuracies[j] for i, j in pairs]
-    # A seed that only one side has says nothing of the difference, over seeds or over rows.
-    a, b = a.only([i for i, _ in pairs]), b.only([j for _, j in pairs])
     reason = obstacle(a, b)
     return _Asked(contrast, a, b, gaps, reason, None if reason else bootstrap(a, b))
 

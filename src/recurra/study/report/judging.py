@@ -26,6 +26,7 @@ class Judged:
         accuracies: Accuracy of each run; empty if one was not evaluated on the split.
         correct: Which rows each run got right; none where the predictions cannot be read.
         seeded: Whether another seed gives another model; the linear control is always the same.
+        every_accuracy: Accuracy of each run that there is, those that `only` leaves out too: what the seed alone moves.
     """
 
     label: str
@@ -33,7 +34,8 @@ class Judged:
     seeds: tuple[int, ...]
     accuracies: tuple[float, ...]
     correct: tuple[Correctness | None, ...]
-    seeded: bool = True
+    seeded: bool
+    every_accuracy: tuple[float, ...]
 
     def only(self, runs: Collection[int]) -> Judged:
         """The same with some of the runs, by their positions."""
@@ -59,24 +61,28 @@ class Judged:
     @property
     def spread(self) -> float | None:
         """What the seed alone moves: the best seed less the worst one; none for a single run."""
-        return max(self.accuracies) - min(self.accuracies) if len(self.accuracies) > 1 else None
+        return max(self.every_accuracy) - min(self.every_accuracy) if len(self.every_accuracy) > 1 else None
 
 
 def judge(label: str, runs: Sequence[LoadedRun], split: str, known: KnownRows | None = None) -> Judged:
     """Reads the predictions of a model's runs on a split; rows that are ``known`` are not decoded again."""
     evaluated = all(split in run.record.metrics for run in runs)
+    accuracies = tuple(run.record.metrics[split].accuracy for run in runs) if evaluated else ()
     return Judged(
         label=label,
         split=split,
         seeds=tuple(run.record.seed for run in runs),
-        accuracies=tuple(run.record.metrics[split].accuracy for run in runs) if evaluated else (),
+        accuracies=accuracies,
         correct=tuple(load_correctness(run, split, known) for run in runs),
         seeded=any(run.record.model.kind != "linear" for run in runs),
+        every_accuracy=accuracies,
     )
 
 
 def obstacle(first: Judged, second: Judged) -> str:
     """Why two models cannot be tested against each other; empty if they can."""
+    if not paired_seeds(first, second):
+        return "the models have no seed in common"
     everything = [*first.correct, *second.correct]
     known = [item for item in everything if item is not None]
     if len(known) < len(everything):
@@ -100,6 +106,16 @@ def paired_seeds(first: Judged, second: Judged) -> list[tuple[int, int]]:
     return [(index, second.seeds.index(seed)) for index, seed in enumerate(first.seeds) if seed in second.seeds]
 
 
+def paired(first: Judged, second: Judged) -> tuple[Judged, Judged]:
+    """Both with the runs of `paired_seeds` alone: a seed that one side alone has says nothing of the difference.
+
+    It still says what the seed moves, and may keep a difference from being supported.
+    Models without a seed in common stay as they are; `obstacle` names it.
+    """
+    pairs = paired_seeds(first, second)
+    return (first.only([i for i, _ in pairs]), second.only([j for _, j in pairs])) if pairs else (first, second)
+
+
 def seed_tests(first: Judged, second: Judged) -> list[tuple[tuple[int, int], McNemarTest]]:
     """McNemar's test for each pair of seeds that has predictions."""
     tests = []
@@ -112,7 +128,7 @@ def seed_tests(first: Judged, second: Judged) -> list[tuple[tuple[int, int], McN
 
 def seeds_apart(first: Judged, second: Judged) -> bool | None:
     """Whether the ranges of the seeds do not touch; none if neither model has a second seed."""
-    a, b = first.accuracies, second.accuracies
+    a, b = first.every_accuracy, second.every_accuracy
     if len(a) < 2 and len(b) < 2:
         return None
     return min(a) > max(b) or min(b) > max(a)

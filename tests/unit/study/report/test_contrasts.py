@@ -99,10 +99,32 @@ def test_seeds_that_one_side_alone_has_say_nothing(tmp_path: Path) -> None:
     shared = [factory.run("recurrent", value, seed=seed) for seed, value in enumerate((0.7, 0.8, 0.9))]
     stacked = factory.run("stacked-narrow", 0.75)
     (line,) = answer([*shared, stacked])
-    assert (line["seeds"], line["half"], line["spread"]) == (1, None, None)
+    assert (line["seeds"], line["half"]) == (1, None)
+    # They do say what the seed moves, and keep the gap from being called a difference.
+    accuracies = [right(run).mean() for run in shared]
+    assert line["spread"] == pytest.approx(max(accuracies) - min(accuracies))
+    assert line["verdict"] == "not distinguishable" and "the seeds overlap" in line["statement"]
     assert line["gap"] == pytest.approx(right(shared[0]).mean() - right(stacked).mean())
     assert line["low"] <= line["gap"] <= line["high"]
     assert "n = 3" not in line["statement"]
+
+
+def test_the_test_of_a_pair_is_of_the_seeds_that_its_contrast_is_of(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    shared = [factory.run("recurrent", value, seed=seed) for seed, value in enumerate((0.7, 0.8, 0.9))]
+    summary = summarise_runs([*shared, factory.run("stacked-narrow", 0.75)], questions=Questions((SHARING,)))
+    (table,) = summary["tables"]
+    (line,), (test,) = table["contrasts"], table["tests"]
+    assert abs(test["gap"]) == pytest.approx(abs(line["gap"]))
+    assert sorted(map(abs, (test["low"], test["high"]))) == pytest.approx(sorted(map(abs, (line["low"], line["high"]))))
+
+
+def test_models_without_a_seed_in_common_are_not_tested(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    summary = summarise_runs([factory.run("recurrent", 0.7, seed=1), factory.run("stacked-narrow", 0.9, seed=2)])
+    (test,) = summary["tables"][0]["tests"]
+    assert test["reason"] == "the models have no seed in common"
+    assert test["p"] is None and not test["supported"]
 
 
 def test_without_an_equal_seed_there_is_no_pair(tmp_path: Path) -> None:
