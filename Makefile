@@ -30,7 +30,7 @@ check: $(DEV) ## lint, format, types, import contract, generated tables
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m recurra.study.report --check
+	@$(BIN)/python -m recurra.report --check
 
 bench: $(DEV) ## measure speed and memory side by side with what a user would pick instead; JSON=FILE keeps the figures
 	@$(BIN)/python -m benchmarks $(if $(JSON),--json "$(JSON)") $(if $(CLASSIFIER),--classifier "$(CLASSIFIER)")
@@ -40,7 +40,7 @@ load: $(DEV) ## serve EXPORT=DIR (a run or an export) and ask it with 64 clients
 	@$(BIN)/python -m benchmarks.load "$(EXPORT)" --seconds $(or $(SECONDS_EACH),5) $(if $(DATA),--data "$(DATA)") $(if $(SERVE),--serve $(SERVE))
 
 results: $(INSTALLED) ## write the tables in README and docs anew from the records under results/
-	@$(BIN)/python -m recurra.study.report
+	@$(BIN)/python -m recurra.report
 
 clean: ## remove the environment and caches (keeps runs/)
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache src/*.egg-info

@@ -25,9 +25,9 @@ from benchmarks.measures import Measure, Setting
 from benchmarks.onnx_peers import SQUARE, int8_rate, write_bert
 from recurra.data.encoding import encode_texts
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.onnx_engine import OnnxEngine
-from recurra.deployment.onnx_export import write_onnx
-from recurra.deployment.weights import write_tokenizer
+from recurra.deployment.export.build import write_tokenizer
+from recurra.deployment.onnx.engine import OnnxEngine
+from recurra.deployment.onnx.model import write_onnx
 from recurra.models.accounting import forward_flops
 from recurra.models.presets import preset
 

@@ -1,7 +1,7 @@
 """Decoding with the exits of a trained run, ``--run DIR``, against GPT-2 of equal FLOPs a token; nothing without a run.
 
 The threshold is chosen on the run's validation text for a loss at most 1 % above the full model's, and judged on its
-reported one (`recurra.study.exit_choice`). Texts go on from real prompts, and tokens are drawn, so that they are as
+reported one (`recurra.study.exits`). Texts go on from real prompts, and tokens are drawn, so that they are as
 unsure as the model is: greedy decoding repeats itself and would leave earlier than a text does.
 """
 
@@ -19,8 +19,8 @@ from transformers import GPT2LMHeadModel
 from benchmarks import language_models
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
-from recurra.models.exit_rules import ConfidenceRule
-from recurra.study.language_exits import PROMPT_TOKENS, LanguageSubject
+from recurra.models.exits.rules import ConfidenceRule
+from recurra.tasks.language.exits import PROMPT_TOKENS, LanguageSubject
 
 BOUND, BATCH, TARGET = 0.01, 8, 1.5
 CHOOSE, OURS, EXITS, GPT2 = "choose", "recurra", "with exits", "GPT-2"

@@ -19,8 +19,8 @@ from benchmarks import models
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
 from recurra.data.batching import sorted_batches
-from recurra.deployment.batches import pad_rows
-from recurra.deployment.engines import TransformerEngine
+from recurra.deployment.engines.packing import pad_rows
+from recurra.deployment.engines.trained import TransformerEngine
 from recurra.models.accounting import forward_flops
 from recurra.models.configuration import RecurraConfig
 from recurra.models.inference import PRECISIONS

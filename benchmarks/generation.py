@@ -1,15 +1,15 @@
 """Decoding: with cache against without, against transformers' GPT-2 of equal FLOPs a token, and with exits.
 
 All decode greedily to a fixed number of tokens behind a short prompt, with transformers' ``generate``, in FP32. Fresh
-weights decode as fast as trained ones, but where they would leave says nothing, so the row with exits lets a fixed part
-of the tokens leave at each. The part ``exits`` measures a trained run.
+weights decode as fast as trained ones, but where they would stop says nothing, so the row with exits stops a fixed part
+of the tokens at each. The part ``exits`` measures a trained run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,38 +18,31 @@ from benchmarks import language_models
 from benchmarks.lockstep import Job
 from benchmarks.measures import Measure, Setting
 from recurra.models.cache import growth_bytes_per_token
-from recurra.models.exit_rules import ExitRule
+from recurra.models.exits.measures import confidence, mean_of_rows
+from recurra.models.exits.rule import Decision, ExitRule
 from recurra.models.presets import preset
 
 PRESET, QUICK_PRESET = "crt-small", "crt-tiny"
 BATCH, PROMPT = 8, 8
 CACHED, UNCACHED, GPT2, EXITS = "with cache", "without cache", "GPT-2", "with exits"
 WHOLE = "no exits"
-# Half of the tokens that are still there leave at each exit of crt-small: 2 and 4 of 6.
-LEAVING = 0.5
+# Half of the tokens that remain stop at each exit of crt-small: 2 and 4 of 6.
+STOPPING = 0.5
 
 
-@dataclass
-class HalfLeave(ExitRule):
-    """Lets a part of the rows leave by the toss of a coin, once its head has been computed as for any rule."""
+@dataclass(frozen=True)
+class SomeStop(ExitRule):
+    """Stops a part of the rows, by the far decimals of a confidence that is computed as for any rule."""
 
-    dice: torch.Generator
+    name: ClassVar[str] = "some"
 
-    def bound(self, recurrence: int) -> float:  # noqa: ARG002 - a rule's
-        """The share that leaves."""
-        return LEAVING
-
-    def decides(self, values: Tensor, recurrence: int) -> Tensor:
-        """Tosses."""
-        return torch.rand(len(values), generator=self.dice) < self.bound(recurrence)
+    def decide(self, logits: Tensor, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:  # noqa: ARG002
+        """A number from 0 to 1 that is all but drawn, and the same for the same logits."""
+        return Decision(mean_of_rows(confidence(logits), counted) * 1e6 % 1 < STOPPING)
 
     def describe(self) -> str:
         """Says it."""
-        return f"{LEAVING:.0%} at each exit"
-
-    def plain(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"rule": "coin", "leaving": LEAVING}
+        return f"{STOPPING:.0%} at each exit"
 
 
 def build(job: Job) -> Callable[[int], int]:
@@ -61,7 +54,7 @@ def build(job: Job) -> Callable[[int], int]:
         model = language_models.ours(job.preset)
     model.eval()
     if job.variant == EXITS:
-        asked["exit_rule"] = HalfLeave(torch.Generator().manual_seed(0))
+        asked["exit_rule"] = SomeStop()
     dice = torch.Generator().manual_seed(0)
     prompts = torch.randint(1, model.config.vocab_size, (BATCH, PROMPT), generator=dice)
 
@@ -117,7 +110,7 @@ def measure(setting: Setting) -> list[Measure]:
             rates[GPT2], "tokens a second", rates[CACHED] / rates[GPT2], "x", target=1.0,
         ),
         Measure(
-            "generation", f"the same, {LEAVING:.0%} of the tokens leaving at each exit (time only)", name, EXITS,
+            "generation", f"the same, {STOPPING:.0%} of the tokens leaving at each exit (time only)", name, EXITS,
             rates[EXITS], gpt2, rates[GPT2], "tokens a second", rates[EXITS] / rates[GPT2], "x",
         ),
         Measure(

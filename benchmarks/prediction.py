@@ -12,7 +12,7 @@ from benchmarks import models
 from benchmarks.lockstep import Job, in_turns
 from benchmarks.measures import Measure, Setting
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.engines import TransformerEngine
+from recurra.deployment.engines.trained import TransformerEngine
 
 SENTENCES = 10_000
 TURNS = 10

@@ -29,10 +29,11 @@ from recurra.core.record import (
     TrainingRecord,
     write_record,
 )
-from recurra.study.machine import Machine
 from recurra.study.plan import plan_study, run_folder
 from recurra.study.planning import plan_with_cost
-from recurra.study.spec import RunConfig, StudySpec, expand
+from recurra.study.spec import StudySpec, expand
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig
 
 EVERY_S = 0.25
 NANOSECONDS = 1e9

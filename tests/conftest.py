@@ -12,6 +12,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -25,7 +26,7 @@ hypothesis.settings.load_profile("recurra")
 def _one_thread() -> Iterator[None]:
     """Nothing that is called leaves torch with other threads: later tests, and a user's program, would suffer."""
     yield
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     left = 1 if torch is None else torch.get_num_threads()
     if left != 1:
         torch.set_num_threads(1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from recurra.core.record import CodeRecord, EnvironmentRecord
-from recurra.deployment.computation import Computation
-from recurra.deployment.manifest import CheckRecord
+from recurra.deployment.engines.computation import Computation
+from recurra.deployment.export.records import CheckRecord
+from recurra.deployment.export_record import ExportedSplit, ExportRecord
 from recurra.evaluation.metrics import evaluate_logits
-from recurra.study.export_record import ExportedSplit, ExportRecord
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}
 

@@ -19,21 +19,24 @@ from typing import Any
 
 import transformers
 
-import recurra.core.files as files_module
 import recurra.core.folders as folders_module
-import recurra.deployment.export as export_module
+import recurra.deployment.export.build as export_module
+import recurra.deployment.export.formats.safetensors as safetensors_format_module
 import recurra.deployment.jobs.job as job_module
 import recurra.deployment.jobs.run as job_run_module
 import recurra.deployment.jobs.work as work_module
 import recurra.study.exporting as exporting_module
 import recurra.study.run as run_module
-import recurra.study.run_folder as run_folder_module
+import recurra.tasks.classification.engine as engine_module
+import recurra.tasks.run_folder as run_folder_module
 import recurra.training.trainer as trainer_module
 from recurra.core.errors import StorageError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
-from recurra.study.machine import Machine
-from recurra.study.spec import RunConfig
+from recurra.deployment.export.options import ExportOptions
+from recurra.deployment.jobs.partitions import PartManifest
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig
 from recurra.training.fit import train_transformer
 from recurra.training.masking import MaskTokens
 from recurra.training.protocols import ProtocolConfig
@@ -104,7 +107,7 @@ MOMENTS: dict[str, tuple[Any, str, int]] = {
     "end of training": (trainer_module.RecurraTrainer, "_load_best_model", 1),
     "model folder": (run_folder_module, "save_model_folder", 1),
     "note that training is done": (run_folder_module, "write_json", 1),
-    "predictions": (run_module, "write_predictions", 2),
+    "predictions": (engine_module, "write_predictions", 2),
     "record": (run_module, "write_record", 1),
 }
 
@@ -164,7 +167,7 @@ def execute_with_little_space(config: dict[str, Any], folder: Path, most_bytes: 
 
 
 EXPORT_MOMENTS: dict[str, tuple[Any, str, int]] = {
-    "weights": (export_module, "write_safetensors", 1),
+    "weights": (safetensors_format_module, "write_safetensors", 1),
     "tokenizer": (export_module, "write_tokenizer", 1),
     "check": (export_module, "compare_logits", 1),
     "card": (export_module, "render_card", 1),
@@ -174,7 +177,7 @@ EXPORT_MOMENTS: dict[str, tuple[Any, str, int]] = {
     "exchange": (folders_module, "_exchange", 1),
 }
 
-# Functions of `recurra.deployment.onnx_export`, which needs the package onnx: before the file, and when it lies there.
+# Functions of `recurra.deployment.onnx.model`, which needs the package onnx: before the file, and when it lies there.
 ONNX_MOMENTS = ("build_classifier", "check_size")
 
 
@@ -182,20 +185,20 @@ def export(run: Path, output: Path, options: dict[str, Any], moment: str) -> Non
     """Exports a run; dies at the moment, if one is named."""
     transformers.utils.logging.disable_progress_bar()
     if moment in ONNX_MOMENTS:
-        import recurra.deployment.onnx_export as onnx_export_module
+        import recurra.deployment.onnx.model as onnx_model_module
 
-        die_before(onnx_export_module, moment, 1)
+        die_before(onnx_model_module, moment, 1)
     elif moment:
         die_before(*EXPORT_MOMENTS[moment])
-    export_module.export_run(run, output, export_module.ExportOptions(**options))
+    export_module.export_run(run, output, ExportOptions(**options))
 
 
 JOB_MOMENTS: dict[str, tuple[Any, str, int]] = {
     "job file": (job_module.JobManifest, "write", 1),
     "first part": (work_module, "write_stream", 1),
     "third part": (work_module, "write_stream", 3),
-    "name of part 2": (files_module.Path, "replace", 5),
-    "manifest of part 3": (work_module.PartManifest, "write", 3),
+    "name of part 2": (Path, "replace", 5),
+    "manifest of part 3": (PartManifest, "write", 3),
     "summary": (job_run_module, "write_json", 1),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from recurra.core.exits_record import ExitsRecord, LeavingRecord, TimedLeaving
+from recurra.core.exits_record import EarlyExitRecord, ExitsRecord, TimedEarlyExit
 from recurra.core.language_record import (
     HeadRecord,
     LanguageDataRecord,
@@ -112,9 +112,9 @@ def exits_record(record: LanguageRunRecord, *, chosen: bool = True) -> ExitsReco
     """What `recurra exits --keep` might have kept of a run: the first exit twice as fast, the second half again."""
     full = record.metrics["test"].final.loss
 
-    def leaving(label: str, loss: float, taken: dict[int, int], speed: float) -> LeavingRecord:
-        timed = [TimedLeaving(batch_size=size, full_ms=speed * 10.0, exits_ms=10.0) for size in (1, 32)]
-        return LeavingRecord(label=label, loss=loss, taken=taken, timed=timed)
+    def leaving(label: str, loss: float, taken: dict[int, int], speed: float) -> EarlyExitRecord:
+        timed = [TimedEarlyExit(batch_size=size, full_ms=speed * 10.0, exits_ms=10.0) for size in (1, 32)]
+        return EarlyExitRecord(label=label, loss=loss, taken=taken, timed=timed)
 
     return ExitsRecord(
         run_id=record.run_id,

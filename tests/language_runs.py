@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from recurra.data.language.configuration import LanguageDataConfig
-from recurra.study.spec import RunConfig, make_run
-from recurra.study.variants import ModelVariant
-from recurra.training.protocols import load_protocol
+from recurra.tasks.runs import RunConfig, make_run
+from recurra.tasks.variants import ModelVariant
+from recurra.training.protocols import LANGUAGE_PROTOCOLS, load_protocol
 
 TINY = {
     "hidden_size": 16, "embedding_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "num_cycles": 2,
@@ -52,5 +52,5 @@ def language_run(
         {"name": str(path), "mode": mode, "context": 16, "tokenizer": "trained", "trained_vocab_size": 300}
         | ({"min_characters": 20} if mode == "lines" else {})
     )
-    protocol = load_protocol("tuned", [*PROTOCOL, *changes], language=True)
+    protocol = load_protocol("tuned", [*PROTOCOL, *changes], known=LANGUAGE_PROTOCOLS)
     return make_run(model or tiny_variant(), data, protocol, **{"seed": 0, "precision": "fp32", **values})

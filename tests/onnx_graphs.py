@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime as runtime
 from hypothesis import strategies as st
 
-FEED_FORWARDS = st.one_of(
+FEED_FORWARDS: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({}),
     st.fixed_dictionaries(
         {

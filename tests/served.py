@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from recurra import Classifier
-from recurra.deployment.calibration import CalibrationRecord
-from recurra.deployment.depth import Depth, Early
+from recurra.deployment.engines.depth import Depth, Early
+from recurra.deployment.export.records import CalibrationRecord
 from recurra.deployment.serving.application import create_application
 from recurra.deployment.serving.key import ApiKey
 from recurra.deployment.serving.log import EventLog
@@ -26,8 +26,9 @@ from recurra.deployment.serving.schema import ModelDescription
 from recurra.deployment.serving.served import ServedModel, describe_model
 from recurra.deployment.serving.server import listen, make_server
 from recurra.deployment.serving.settings import Limits
-from recurra.models.exit_rules import ConfidenceRule, ExitRule
-from recurra.models.exit_thresholds import depths_under
+from recurra.models.exits.rule import ExitRule
+from recurra.models.exits.rules import ConfidenceRule
+from recurra.models.exits.thresholds import depths_under
 
 HEAD = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
@@ -72,15 +73,15 @@ class DeepEngine:
     def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, np.ndarray]:
         most = self.depth.num_recurrences
         marks = np.array([[mark(text), *[0.0] * (self.depth.labels - 1)] for text in texts], dtype=np.float32)
-        return {number: marks * number * 2 / most for number in self.depth.heard_after}
+        return {number: marks * number * 2 / most for number in self.depth.output_after}
 
     def logits(self, texts: Sequence[str], batch_size: int) -> np.ndarray:
         return self.logits_by_recurrence(texts, batch_size)[self.depth.num_recurrences]
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
-        heard = self.logits_by_recurrence(texts, batch_size)
-        depths = depths_under(rule, heard)
-        return Early(np.stack([heard[depth][row] for row, depth in enumerate(depths.tolist())]), depths)
+        outputs = self.logits_by_recurrence(texts, batch_size)
+        depths = depths_under(rule, outputs)
+        return Early(np.stack([outputs[depth][row] for row, depth in enumerate(depths.tolist())]), depths)
 
 
 def deep_model(name: str, labels: Sequence[str], *, threshold: float | None = None, exits: bool = True) -> ServedModel:

@@ -19,7 +19,8 @@ def write_treebank(root: Path) -> Path:
     trees += ["(2 (2 The) (2 end))", "(1 (2 dev) (1 (2 text) (1 number0)))"]
     with gzip.open(root / TREES_FILE, "wt", encoding="utf-8") as stream:
         stream.write("\n".join(trees) + "\n")
-    rows, sources = [], []
+    rows: list[tuple[str, int, int]] = []
+    sources: list[tuple[str, int, list[int], list[int]]] = []
     for n in range(24):
         for text, whole in ((f"the film{n} is w{n} ", [n + 1]), (f"is w{n} ", [])):
             sources.append(("train", len(rows), [n + 1], whole))

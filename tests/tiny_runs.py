@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from recurra.data.configuration import DataConfig
-from recurra.study.spec import RunConfig, make_run
+from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import load_protocol
 from reviews import write_reviews, write_tiny_model
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from recurra.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
+    from recurra.comparison import compare
     from recurra.deployment.classifier import Classifier
     from recurra.models.configuration import RecurraConfig
     from recurra.models.language_modeling import RecurraForCausalLM
     from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel
     from recurra.models.presets import preset
-    from recurra.study.compare import compare
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Classifier",
@@ -37,7 +37,7 @@ _HOMES = {
     "RecurraForCausalLM": "recurra.models.language_modeling",
     "RecurraForSequenceClassification": "recurra.models.modeling",
     "RecurraModel": "recurra.models.modeling",
-    "compare": "recurra.study.compare",
+    "compare": "recurra.comparison",
     "preset": "recurra.models.presets",
 }
 

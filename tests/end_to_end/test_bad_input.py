@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import resource
 import shutil
@@ -10,6 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from recurra.cli.main import main
@@ -42,6 +45,37 @@ def _empty(path: Path) -> list[object]:
 def _two_labels_in_test(path: Path) -> list[object]:
     other = write_csv(path.with_name("test.csv"), [*REVIEWS[:4], ("so so", "neutrall")])
     return [write_csv(path, [*REVIEWS, *[(f"so so {i}", "neutral") for i in range(9)]]), "--test", other]
+
+
+def _parquet(path: Path, names: list[str]) -> list[object]:
+    """A good Parquet file but for the names of its columns."""
+    texts, labels = ([row[column] for row in REVIEWS] for column in (0, 1))
+    path = path.with_name("r.parquet")
+    pq.write_table(pa.table([texts, labels, labels], names=names), path)
+    return [path]
+
+
+def _unfolding(path: Path) -> list[object]:
+    """One text in all rows: 8 GB."""
+    rows = 20_000
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), ["x" * 400_000])
+    path = path.with_name("r.parquet")
+    pq.write_table(pa.table({"text": texts, "label": [row % 2 for row in range(rows)]}), path, compression="zstd")
+    return [path]
+
+
+def _two_keys(path: Path) -> list[object]:
+    path = path.with_name("r.jsonl")
+    path.write_text('{"text": "a", "label": "b", "label": "c"}\n')
+    return [path]
+
+
+def _digits(path: Path) -> list[object]:
+    return [write_csv(path, [(text, {"positive": "9" * 5000, "negative": "0"}[label]) for text, label in REVIEWS])]
+
+
+def _long_name_as(option: str) -> Callable[[Path], list[object]]:
+    return lambda path: [write_csv(path, REVIEWS), option, path.with_name("x" * 300 + ".csv")]
 
 
 BAD_FILES: dict[str, tuple[Callable[[Path], list[object]], str]] = {
@@ -83,6 +117,24 @@ BAD_FILES: dict[str, tuple[Callable[[Path], list[object]], str]] = {
     ),
     "no such file": (lambda path: [write_csv(path, REVIEWS).with_name("r.cvs")], "did you mean 'r.csv'"),
     "unknown format": (lambda path: [write_csv(path.with_name("r.xlsx"), REVIEWS)], "unknown extension '.xlsx'"),
+    "gigabytes in a kilobyte": (_unfolding, "unfolds to more than 4,000,000,000 bytes of text in the first"),
+    "two label columns": (
+        lambda path: _parquet(path, ["text", "label", "label"]),
+        "r.parquet' has 2 columns 'label'; rename all but one",
+    ),
+    "two text columns": (
+        lambda path: _parquet(path, ["text", "label", "text"]),
+        "r.parquet' has 2 columns 'text'; rename all but one",
+    ),
+    "two label columns in CSV": (
+        lambda path: [write_csv(path, [(*row, "x") for row in REVIEWS], ("text", "label", "label"))],
+        "r.csv' has 2 columns 'label'; rename all but one",
+    ),
+    "two labels in a line of JSON": (_two_keys, "r.jsonl' line 1 has 2 columns 'label'; rename all but one"),
+    "a label of 5,000 digits": (_digits, "has a label of 5,000 characters in column 'label'; at most 500"),
+    "a name of 300 characters": (lambda path: [path.with_name("x" * 300 + ".csv")], ".csv': File name too long; give"),
+    "a test file of 300 characters": (_long_name_as("--test"), ".csv': File name too long; give"),
+    "a validation file of 300 characters": (_long_name_as("--validation"), ".csv': File name too long; give"),
     "too few rows": (lambda path: [write_csv(path, REVIEWS[:2])], "too few rows to split off validation and test"),
 }
 
@@ -100,6 +152,35 @@ def test_a_bad_file_is_refused_before_anything_is_written(
     assert said in refused("data", "describe", path, *options)
     assert said in refused("audit", "data", path, *options)
     assert not output.exists()
+
+
+def test_labels_in_several_spellings_are_told_everywhere_and_joined_where_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(text, f"{label}\u200b" if number % 6 == 0 else label) for number, (text, label) in enumerate(REVIEWS * 3)]
+    path = write_csv(tmp_path / "r.csv", [*rows, ("text", "label"), ("nothing here", "NA")])
+    said = "'negative' (30) = 'negative\\u200b' (15)"
+    header, missing = (
+        "repeats its header among the rows (line 92)",
+        "look like missing values are taken as classes: 'NA'",
+    )
+    assert main(["data", "describe", str(path), "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    notes = " ".join(described["notes"])
+    assert said in notes and "data.join_labels=true joins them" in notes and header in notes and missing in notes
+    assert len(described["label_names"]) == 5
+    assert main(["data", "describe", str(path), "join_labels=true", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["label_names"] == ["NA", "label", "negative", "positive"]
+    run, given = tmp_path / "run", ["--no-latency", "--quiet", "data.join_labels=true"]
+    assert main(["train", "--model", "linear", "--data", str(path), "--output", str(run), *given]) == 0
+    record = json.loads((run / "record.json").read_text())
+    assert len(record["data"]["label_names"]) == 4 and said in " ".join(record["data"]["notes"])
+    other = write_csv(tmp_path / "other.csv", [(text, label.upper()) for text, label in REVIEWS])
+    assert main(["evaluate", str(run), "--data", str(other)]) == 0
+    study = tmp_path / "study"
+    assert main(["compare", str(path), "--models", "linear", "--output", str(study), "--no-latency", "--quiet"]) == 0
+    page = html.unescape((study / "report.html").read_text())
+    assert said in page and header in page and missing in page
 
 
 @pytest.mark.parametrize(
@@ -137,6 +218,33 @@ def test_unknown_names_and_impossible_values_are_refused(
     base = ["--model", "recurrent", "--data", "r.csv", "--output", "out"]
     assert said in refused("train", *base, *arguments)
     assert not (tmp_path / "out").exists()
+
+
+HOSTILE_YAML = {
+    "an anchor that holds itself": ("name: &a [*a]\n", "'*a' stands inside what it names"),
+    "brackets": ("name: " + "[" * 100_000, "more than 50 levels lie inside each other"),
+    "laughs": (
+        "a: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 20)),
+        "more than 50,000 values, each alias counted as what it names",
+    ),
+    "a number without end": ("name: " + "9" * 5000, "a number of 5,000 characters; at most 400 are read"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_YAML)
+def test_yaml_beyond_all_bounds_is_refused(name: str, tmp_path: Path, refused: Callable[..., str]) -> None:
+    text, said = HOSTILE_YAML[name]
+    path, data = tmp_path / "s.yaml", write_csv(tmp_path / "r.csv", REVIEWS)
+    path.write_text(text)
+    output = tmp_path / "out"
+    assert said in refused("study", "run", path, "--output", output)
+    assert said in refused("study", "plan", path)
+    assert said in refused("train", "--model", path, "--data", data, "--output", output)
+    assert said in refused("train", "--model", "recurrent", "--protocol", path, "--data", data, "--output", output)
+    value = text.partition(": ")[2].partition("\n")[0]
+    if name != "laughs":
+        assert said in refused("train", "--model", "linear", "--data", data, "--output", output, f"max_epochs={value}")
+        assert said in refused("data", "describe", data, f"fraction={value}")
 
 
 def test_an_unknown_corpus_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
@@ -224,6 +332,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_a_damaged_run_is_refused(name: str, tiny: Path, refused: Callable[..., str]) -> None:
     damage, said = DAMAGE[name]
     damage(tiny)
+    # Of a run from before models were sealed, what is wrong is found out where it is read.
+    (tiny / "model-files.json").unlink(missing_ok=True)
     assert said in refused("predict", tiny, "a text")
     assert said in refused("evaluate", tiny)
 
@@ -232,6 +342,8 @@ def test_a_linear_model_that_is_cut_is_refused(runs: Path, tmp_path: Path, refus
     run = tmp_path / "linear"
     shutil.copytree(runs / "linear", run)
     _cut(run / "model" / "linear.safetensors")
+    assert "truncated or changed" in refused("predict", run, "a text")
+    (run / "model-files.json").unlink()
     assert "train the linear model again" in refused("predict", run, "a text")
 
 
@@ -259,6 +371,17 @@ def test_predict_refuses_bad_input_and_keeps_the_old_output(
     assert "the input itself" in refused("predict", run, "--input", output, "--output", output)
     assert "unknown extension '.xls'" in refused("predict", run, "a", "--output", tmp_path / "p.xls")
     assert "no texts are given" in refused("predict", run)
+    twice = _parquet(tmp_path / "r.csv", ["text", "label", "text"])[0]
+    assert "has 2 columns 'text'; rename all but one" in refused("predict", run, "--input", twice)
+    twice = _parquet(tmp_path / "r.csv", ["text", "label", "label"])[0]
+    assert "has 2 columns 'label'; rename all but one" in refused("evaluate", run, "--data", twice)
+    unfolding = _unfolding(tmp_path / "r.csv")[0]
+    assert "unfolds to more than 4,000,000,000 bytes" in refused("evaluate", run, "--data", unfolding)
+    long = tmp_path / ("x" * 300 + ".csv")
+    assert "File name too long" in refused("predict", run, "--input", long)
+    assert "File name too long" in refused("predict", run, "a", "--output", long)
+    assert "File name too long" in refused("evaluate", run, "--data", long)
+    assert "File name too long" in refused("predict", long, "a")
     assert "give one of the two" in refused("predict", run, "a text", "--input", output)
 
 

@@ -87,6 +87,7 @@ def test_a_run_folder_holds_what_is_promised_and_no_more(study: Study) -> None:
         "training.json",
         "log.txt",
         "model",
+        "model-files.json",
         "predictions",
     }
     assert {item.name for item in (folder / "predictions").iterdir()} == {"validation.parquet", "test.parquet"}

@@ -19,9 +19,11 @@ import yaml
 import recurra
 from recurra.cli.main import app
 from recurra.core.errors import ConfigurationError
+from recurra.deployment.export.formats.registry import find_precision
 from recurra.evaluation.positions import PositionLoss
 from recurra.models.configuration import RecurraConfig
-from recurra.study.spec import StudySpec, expand, load_study, resolve_model
+from recurra.study.spec import StudySpec, expand, load_study
+from recurra.tasks.runs import resolve_model
 from recurra.training.protocols import ProtocolConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,6 +99,18 @@ def test_every_shell_line_can_be_typed(path: Path, words: list[str]) -> None:
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     else:
         pytest.fail(f"{path.name} shows a command that this test does not know: {shlex.join(words)}")
+
+
+def test_documented_exports_are_of_formats_that_exist() -> None:
+    found = set()
+    for _, words in shell_lines():
+        arguments = recurra_arguments(words) or [""]
+        if arguments[0] == "export":
+            asked: Any = parse(arguments)
+            found.add((asked.params["format_name"], asked.params["precision"]))
+    assert len(found) >= 3
+    for name, precision in found:
+        find_precision(name, precision)
 
 
 def test_a_misspelt_option_would_be_found() -> None:

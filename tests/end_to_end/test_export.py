@@ -14,7 +14,7 @@ import pytest
 from interrupted import EXPORT_MOMENTS, ONNX_MOMENTS, export, in_a_process
 from recurra.cli.main import main
 from recurra.core.record import read_record
-from recurra.deployment.manifest import read_export
+from recurra.deployment.export.manifest import read_export
 from reviews import review_rows, snapshot, train_tiny, write_csv
 
 

@@ -12,9 +12,9 @@ from interrupted import execute, in_a_process
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.data.configuration import DataConfig
-from recurra.study.machine import Machine
 from recurra.study.run import execute_run
-from recurra.study.spec import RunConfig, make_run
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import load_protocol
 from reviews import write_tiny_model
 from small_treebank import write_treebank

@@ -13,7 +13,7 @@ from benchmarks import deployment, exiting_export
 from benchmarks.lockstep import Job
 
 from recurra.core.errors import ConfigurationError
-from recurra.deployment.manifest import read_manifest
+from recurra.deployment.export.manifest import read_manifest
 from reviews import review_rows, train_tiny
 
 TEXTS = [text for text, _ in review_rows(40, seed=5)]

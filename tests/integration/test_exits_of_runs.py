@@ -18,9 +18,9 @@ from recurra.core.exits_record import read_exits
 from recurra.core.record import read_language_record
 from recurra.data.cleaning import clean_text
 from recurra.deployment.classifier import Classifier
-from recurra.models.exit_rules import ConfidenceRule
+from recurra.models.exits.rules import ConfidenceRule
 from recurra.models.loading import load_classifier_model
-from recurra.study.report.language_aggregate import load_language_runs
+from recurra.report.load import load_runs
 from reviews import review_rows, train_linear, train_tiny
 
 
@@ -86,8 +86,8 @@ def test_what_is_kept_is_every_exit_and_the_rule(runs: Path, capsys: pytest.Capt
     assert [timed.batch_size for timed in kept.fixed[0].timed] == [1, 2]
     assert found["fixed"][0]["timed"][1]["speed_up"] == pytest.approx(kept.fixed[0].timed[1].speed_up)
     assert kept.chosen is not None and kept.chosen.loss == found["judged"]["exits"]
-    (run,), _ = load_language_runs([runs / "text"])
-    assert run.exits == kept
+    (run,), _ = load_runs([runs / "text"])
+    assert run.beside == kept
     capsys.readouterr()
     assert main(["exits", str(runs / "text"), "--batch-sizes", "1", "--threads", "1", "--keep"]) == 0
     assert "Every exit by itself" in capsys.readouterr().out
@@ -107,9 +107,9 @@ def test_the_bench_decodes_with_a_runs_exits(runs: Path, monkeypatch: pytest.Mon
     [
         ("plain/tiny", (), "this model was trained without; train one with exits"),
         ("linear", (), "is a linear model, which has no exits"),
-        ("exits/tiny", ("--bound", 0.1), "a loss bound is for language models; of a classifier give the agreement"),
+        ("exits/tiny", ("--bound", 0.1), "'--bound' has no meaning here"),
         ("exits/tiny", ("--keep",), "'--keep' is for language models, and"),
-        ("text", ("--agreement", 0.9), "an agreement is for classifiers; of a language model give the loss bound"),
+        ("text", ("--agreement", 0.9), "'--agreement' has no meaning here"),
         ("text", ("--bound", -1), "loss bound is -1; allowed: 0 or above"),
         ("exits/tiny", ("--agreement", 2), "agreement is 2; allowed: above 0, at most 1"),
         (

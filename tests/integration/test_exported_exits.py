@@ -18,13 +18,14 @@ pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError
-from recurra.deployment.calibrating import calibrate
-from recurra.deployment.check import CheckRows
-from recurra.deployment.depth import Depth, Early
+from recurra.deployment.engines.depth import Depth, Early
 from recurra.deployment.export import ExportOptions, export_run
-from recurra.deployment.manifest import ExportManifest, read_export, write_manifest
-from recurra.models.exit_rules import ConfidenceRule, ExitRule
-from recurra.models.exit_thresholds import depths_under
+from recurra.deployment.export.check import CheckRows
+from recurra.deployment.export.exit_calibration import calibrate_exits
+from recurra.deployment.export.manifest import ExportManifest, read_export, write_manifest
+from recurra.models.exits.rule import ExitRule
+from recurra.models.exits.rules import ConfidenceRule
+from recurra.models.exits.thresholds import depths_under
 from reviews import review_rows, train_linear, train_tiny, write_csv
 
 TEXTS = [text for text, _ in review_rows(60, seed=9)]
@@ -210,14 +211,14 @@ class Drifting:
         first = np.stack([sure, np.zeros_like(sure)], axis=1)
         last = first.copy()
         last[:10] = last[:10, ::-1]
-        self.heard = {1: first, 2: last}
+        self.outputs = {1: first, 2: last}
 
     def logits_by_recurrence(self, texts: Any, batch_size: int) -> dict[int, np.ndarray]:
-        return self.heard
+        return self.outputs
 
     def leave_early(self, texts: Any, batch_size: int, rule: ExitRule) -> Early:
-        taken = depths_under(rule, self.heard)
-        logits = np.where((taken == 1)[:, None], self.heard[1], self.heard[2]).copy()
+        taken = depths_under(rule, self.outputs)
+        logits = np.where((taken == 1)[:, None], self.outputs[1], self.outputs[2]).copy()
         left = int((taken == 1).sum())
         if left > 50:
             logits[np.flatnonzero(taken == 2)[: self.drift]] *= -1
@@ -226,21 +227,21 @@ class Drifting:
 
 def test_what_the_record_says_was_found_with_rows_that_really_leave() -> None:
     rows = CheckRows("rows", ["text"] * 100, np.zeros(100, dtype=np.int64))
-    steady = calibrate(Drifting(0), rows, 0.97, 8)
+    steady = calibrate_exits(Drifting(0), rows, 0.97, 8)
     assert steady.rule is not None and steady.agreement is not None and steady.agreement >= 0.97
     assert steady.taken[1] > 90
     # Each threshold that lets more than half leave then costs five labels, so a more careful one is taken, or none.
-    drifting = calibrate(Drifting(5), rows, 0.97, 8)
+    drifting = calibrate_exits(Drifting(5), rows, 0.97, 8)
     assert drifting.rule is None or (drifting.agreement >= 0.97 and drifting.taken.get(1, 0) <= 50)  # type: ignore[operator]
-    assert calibrate(Drifting(0), CheckRows("none", []), 0.97, 8).rows == 0
+    assert calibrate_exits(Drifting(0), CheckRows("none", []), 0.97, 8).rows == 0
 
 
 def test_no_threshold_may_do() -> None:
     class Contrary(Drifting):
         def __init__(self) -> None:
             super().__init__(0)
-            self.heard[2] = -self.heard[1]
+            self.outputs[2] = -self.outputs[1]
 
-    record = calibrate(Contrary(), CheckRows("rows", ["text"] * 100), 0.995, 8)
+    record = calibrate_exits(Contrary(), CheckRows("rows", ["text"] * 100), 0.995, 8)
     assert record.rule is None and record.rows == 100 and record.taken == {}
     assert "no threshold keeps 0.995" in record.describe()

@@ -24,7 +24,7 @@ from recurra.data.language.corpora import load_language_dataset
 from recurra.data.language.encoding import encode_running_text
 from recurra.data.language.tokenization import read_language_tokenizer
 from recurra.study.claim import claim_folder
-from recurra.study.machine import Machine
+from recurra.tasks.machine import Machine
 from reviews import snapshot
 from tiny_runs import TrainedRun
 
@@ -46,6 +46,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
 def test_a_finished_run_has_what_a_classifiers_run_has(trained: TrainedRun) -> None:
     assert {path.name for path in trained.folder.iterdir()} == {
         "config.yaml", "record.json", "history.jsonl", "model", "training.json", "checkpoints",
+        "model-files.json",
     }  # fmt: skip
     record = read_language_record(trained.folder)
     assert (record.run_id, record.config, record.label) == (trained.config.run_id, trained.config.plain(), "tiny")

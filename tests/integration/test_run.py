@@ -20,9 +20,10 @@ from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord, read_record
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
+from recurra.models.names import MODEL_KEYS
 from recurra.study.claim import claim_folder
-from recurra.study.machine import Machine
 from recurra.study.run import execute_run
+from recurra.tasks.machine import Machine
 from reviews import snapshot
 from tiny_runs import TrainedRun
 
@@ -45,7 +46,8 @@ def assert_same_result(folder: Path, other: Path) -> None:
 def test_a_finished_run_has_everything_that_the_interface_names(trained: TrainedRun) -> None:
     names = {path.name for path in trained.folder.iterdir()}
     assert names == {
-        "config.yaml", "record.json", "history.jsonl", "model", "predictions", "training.json", "checkpoints",
+        "config.yaml", "record.json", "history.jsonl", "model", "model-files.json", "predictions", "training.json",
+        "checkpoints",
     }  # fmt: skip
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= {
         path.name for path in (trained.folder / "model").iterdir()
@@ -54,6 +56,8 @@ def test_a_finished_run_has_everything_that_the_interface_names(trained: Trained
     assert (record.run_id, record.config) == (trained.config.run_id, trained.config.plain())
     assert record.model.file_size_bytes == (trained.folder / "model" / "model.safetensors").stat().st_size
     assert record.training.epochs == len(history(trained.folder)) == 3
+    built = json.loads((trained.folder / "model" / "config.json").read_text(encoding="utf-8"))
+    assert set(record.shape) == set(MODEL_KEYS) and record.shape["num_recurrences"] == built["num_recurrences"] == 2
     for split in record.data.reported_splits:
         predictions = read_predictions(trained.folder, split)
         assert evaluate_logits(predictions.logits, predictions.labels) == record.metrics[split]

@@ -8,14 +8,15 @@ import io
 import numpy as np
 import pytest
 
+from recurra.comparison import StudyResult, carry_out
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
-from recurra.study.export_record import WITH_EXITS, read_export_record
-from recurra.study.machine import Machine
+from recurra.deployment.export_record import WITH_EXITS, read_export_record
 from recurra.study.spec import StudySpec, load_study
-from recurra.study.study import StudyResult, read_latency_file, run_study
+from recurra.study.study import read_latency_file
+from recurra.tasks.machine import Machine
 from reviews import write_reviews, write_tiny_model
 
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
@@ -43,7 +44,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
             "exports": [{"precision": "fp32"}, {"format": "onnx", "precision": "int8"}],
         }
     )  # fmt: skip
-    return run_study(spec, root / "out", Machine(threads=1), reporter=Reporter(quiet=True), command="recurra study run")
+    return carry_out(spec, root / "out", Machine(threads=1), reporter=Reporter(quiet=True), command="recurra study run")
 
 
 def test_rows_leave_as_the_export_says(study: StudyResult) -> None:
@@ -97,5 +98,5 @@ def test_both_are_timed_and_shown(study: StudyResult) -> None:
 def test_nothing_is_timed_twice(study: StudyResult, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("timed again"))
     spec, quiet = load_study(study.output / "study.yaml"), Reporter(quiet=True)
-    again = run_study(spec, study.output, Machine(threads=1), reporter=quiet, command="")
+    again = carry_out(spec, study.output, Machine(threads=1), reporter=quiet, command="")
     assert [export.state for export in again.exports] == ["done"] * 4

@@ -15,18 +15,20 @@ from safetensors.torch import load_file, save_file
 from interrupted import export_in_a_study, in_a_process
 from recurra import Classifier
 from recurra.cli.main import main
+from recurra.comparison import StudyResult, carry_out, report_study
 from recurra.core.configuration import read_yaml, write_yaml
+from recurra.core.model_files import seal_model
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.data.corpora import load_dataset
+from recurra.deployment.export_record import read_export_record
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.study import exporting
 from recurra.study import study as study_module
 from recurra.study.export_plan import PlannedExport, plan_exports
-from recurra.study.export_record import read_export_record
-from recurra.study.machine import Machine
 from recurra.study.spec import StudySpec, expand
-from recurra.study.study import StudyResult, read_latency_file, report_study, run_study
+from recurra.study.study import read_latency_file
+from recurra.tasks.machine import Machine
 from reviews import snapshot
 from tiny_runs import TrainedRun
 
@@ -53,7 +55,7 @@ def study_of(trained: TrainedRun, output: Path) -> StudySpec:
 
 
 def run(spec: StudySpec, output: Path, machine: Machine = MACHINE) -> StudyResult:
-    return run_study(spec, output, machine, reporter=Reporter(quiet=True), command="recurra study run")
+    return carry_out(spec, output, machine, reporter=Reporter(quiet=True), command="recurra study run")
 
 
 def test_a_study_exports_what_it_has_trained(
@@ -148,6 +150,7 @@ def test_one_export_that_fails_stops_no_other_and_is_tried_again(
     # Never read by a text of the data: FP16 cannot hold it, FP32 is as before.
     weights["model.embeddings.token_type.weight"][1, 0] = 1e6
     save_file(weights, path, metadata={"format": "pt"})
+    seal_model(output / "runs" / run_id)
     file = tmp_path / "study.yaml"
     file.write_text(write_yaml(spec.plain()), encoding="utf-8")
     command = ["study", "run", str(file), "--output", str(output), "--threads", "1", "--no-latency", "--json"]
@@ -163,6 +166,7 @@ def test_one_export_that_fails_stops_no_other_and_is_tried_again(
         shown = capsys.readouterr().out
         assert "1 done, 1 failed" in shown and "cannot hold" in shown
     path.write_bytes(good)
+    seal_model(output / "runs" / run_id)
     assert main(command) == 0
     assert {item["state"] for item in json.loads(capsys.readouterr().out)["exports"]} == {"done"}
     assert not list((output / "exports").rglob("*.error.json"))

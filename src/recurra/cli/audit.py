@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import EXIT_AUDIT, print_json, print_table
+from recurra.cli.output import present_failed, print_json, print_table
+from recurra.core.terminal import one_line
 
 if TYPE_CHECKING:
     from recurra.core.record import AuditResult
@@ -23,8 +24,8 @@ def audit_data(
     name: options.Data,
     assignments: options.DataOverrides = None,
     data_protocol: options.DataProtocol = None,
-    text_column: options.TextColumn = "text",
-    label_column: options.LabelColumn = "label",
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
     group_column: options.GroupColumn = None,
     validation: options.ValidationFile = None,
     test: options.TestFile = None,
@@ -32,23 +33,19 @@ def audit_data(
     as_json: options.Json = False,
 ) -> None:
     """Look for leakage between splits and for shortcuts to the label. Example: recurra audit data reviews.csv."""
-    from recurra.data.corpora import load_dataset
-    from recurra.study.assignments import configure_data, sort_assignments
-    from recurra.study.auditing import data_audits
+    from recurra.tasks.base import task_of_data
 
-    values = {
-        "protocol": data_protocol,
-        "text_column": text_column,
-        "label_column": label_column,
-        "group_column": group_column,
-        "validation": validation,
-        "test": test,
+    given = {
+        "--data-protocol": data_protocol,
+        "--text-column": text_column,
+        "--label-column": label_column,
+        "--group-column": group_column,
+        "--validation": validation,
+        "--test": test,
     }
-    assigned = sort_assignments([f"data.{pair.removeprefix('data.')}" for pair in assignments or []])
-    config, _ = configure_data(name, values, assigned.data, data_root)
-    dataset = load_dataset(config, data_root)
-    title = f"{dataset.name}, protocol {dataset.protocol}, fingerprint {dataset.fingerprint}"
-    present_audits(title, data_audits(dataset), as_json=as_json)
+    config = options.configured_data(name, given, assignments, data_root)
+    title, audits = task_of_data(config).audit_data(config, data_root)
+    present_audits(title, audits, as_json=as_json)
 
 
 @app.command("model")
@@ -101,7 +98,7 @@ def audit_study(
         headings = ["Data", "Audit", "State", "Runs failed", "Finding"]
         print_table(str(folder), headings, rows, left=("Audit", "State", "Finding"))
     for run_id, reason in missing.items():
-        sys.stderr.write(f"no record: {run_id}: {reason}\n")
+        sys.stderr.write(one_line(f"no record: {run_id}: {reason}") + "\n")
     present_failed([audit.name for audit in audits if audit.status == "failed"])
 
 
@@ -121,14 +118,3 @@ def present_audits(title: str, audits: Sequence[AuditResult], *, as_json: bool) 
 
 def _shown(status: str) -> str:
     return status.upper() if status == "failed" else status
-
-
-def present_failed(names: Sequence[str]) -> None:
-    """Names failed audits on standard error and exits with 3 if there are any.
-
-    Raises:
-        typer.Exit: If there are any.
-    """
-    if names:
-        sys.stderr.write(f"AUDIT FAILED: {', '.join(dict.fromkeys(names))}\n")
-        raise typer.Exit(EXIT_AUDIT)

@@ -25,8 +25,8 @@ def compare(
     precision: options.Precision = "fp32",
     tokenizer: options.Tokenizer = None,
     data_protocol: options.DataProtocol = None,
-    text_column: options.TextColumn = "text",
-    label_column: options.LabelColumn = "label",
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
     group_column: options.GroupColumn = None,
     validation: options.ValidationFile = None,
     test: options.TestFile = None,
@@ -42,24 +42,26 @@ def compare(
 
     The same command again does only what is missing. Example: recurra compare reviews.csv --output runs/reviews
     """
+    from recurra.comparison import carry_out, comparison
     from recurra.core.progress import Reporter
-    from recurra.study.assignments import configure_data, sort_assignments
-    from recurra.study.compare import comparison
-    from recurra.study.machine import Machine
-    from recurra.study.study import run_study
+    from recurra.study.assignments import named_data, sort_assignments
+    from recurra.tasks.base import task
+    from recurra.tasks.machine import Machine
+    from recurra.tasks.profile import profile_of_values
 
     reporter = Reporter(quiet=quiet)
-    assigned = sort_assignments(assignments or [], model_keys=False)
-    values = {
-        "tokenizer": tokenizer,
-        "protocol": data_protocol,
-        "text_column": text_column,
-        "label_column": label_column,
-        "group_column": group_column,
-        "validation": validation,
-        "test": test,
+    chosen = task(profile_of_values(named_data(data, assignments or [])).name)
+    assigned = sort_assignments(assignments or [], model_keys=False, task=chosen)
+    given = {
+        "--tokenizer": tokenizer,
+        "--data-protocol": data_protocol,
+        "--text-column": text_column,
+        "--label-column": label_column,
+        "--group-column": group_column,
+        "--validation": validation,
+        "--test": test,
     }
-    config, _ = configure_data(data, values, assigned.data, data_root)
+    config, _ = chosen.configure_data(data, given, assigned.data, data_root)
     spec = comparison(
         config,
         models=[name.strip() for name in models.split(",") if name.strip()],
@@ -70,5 +72,5 @@ def compare(
     )
     machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)
     command = shlex.join(["recurra", *sys.argv[1:]])
-    result = run_study(spec, output, machine, workers=workers, reporter=reporter, command=command)
+    result = carry_out(spec, output, machine, workers=workers, reporter=reporter, command=command)
     present_study(result, as_json=as_json)

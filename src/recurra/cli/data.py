@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recurra.cli import language_data, options
+from recurra.cli import options
 from recurra.cli.audit import audit_data
-from recurra.cli.output import print_json, print_lines, print_table
+from recurra.cli.output import present, print_json, print_lines, print_table
 
 if TYPE_CHECKING:
-    from recurra.data.configuration import DataConfig
+    pass
 
 app = typer.Typer(no_args_is_help=True, help="Corpora and files: list, describe, prepare, audit.")
 app.command("audit", help="The same as 'recurra audit data'. Example: recurra data audit reviews.csv.")(audit_data)
@@ -82,8 +81,8 @@ def describe(
     name: options.AnyData,
     assignments: options.DataOverrides = None,
     data_protocol: options.DataProtocol = None,
-    text_column: options.TextColumn = "text",
-    label_column: options.LabelColumn = "label",
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
     group_column: options.GroupColumn = None,
     validation: options.ValidationFile = None,
     test: options.TestFile = None,
@@ -94,46 +93,18 @@ def describe(
 
     Example: recurra data describe reviews.csv
     """
-    from recurra.data.corpora import load_dataset
-    from recurra.data.language.corpora import is_language_corpus
+    from recurra.tasks.base import task_of_data
 
-    if is_language_corpus(name):
-        language_data.refuse_labelled_options(name, data_protocol, text_column, label_column, group_column)
-        values = {"validation": validation, "test": test}
-        language_data.describe(language_data.configure(name, assignments, data_root, **values), data_root, as_json)
-        return
-    config = _configure(
-        name,
-        assignments,
-        data_root,
-        protocol=data_protocol,
-        text_column=text_column,
-        label_column=label_column,
-        group_column=group_column,
-        validation=validation,
-        test=test,
-    )
-    record = load_dataset(config, data_root).record()
-    if as_json:
-        print_json(record.model_dump(mode="json"))
-        return
-    headings = ["Split", "Rows", *record.label_names, "Words, mean", "median", "90 %", "longest", "Fingerprint"]
-    rows = [
-        [
-            split_name,
-            f"{split.rows:,}",
-            *(f"{split.label_counts[label]:,}" for label in record.label_names),
-            f"{split.words.mean:.1f}",
-            f"{split.words.median:.0f}",
-            f"{split.words.p90:.0f}",
-            f"{split.words.max}",
-            split.fingerprint,
-        ]
-        for split_name, split in record.splits.items()
-    ]
-    print_table(f"{record.name}, protocol {record.protocol}, fingerprint {record.fingerprint}", headings, rows)
-    dropped = [f"left out, {reason}: {count:,}" for reason, count in record.dropped.items() if count]
-    print_lines([*record.notes, *dropped])
+    given = {
+        "--data-protocol": data_protocol,
+        "--text-column": text_column,
+        "--label-column": label_column,
+        "--group-column": group_column,
+        "--validation": validation,
+        "--test": test,
+    }
+    config = options.configured_data(name, given, assignments, data_root)
+    present(task_of_data(config).describe_data(config, data_root), as_json=as_json)
 
 
 @app.command("prepare")
@@ -142,59 +113,31 @@ def prepare(
     assignments: options.DataOverrides = None,
     tokenizer: options.Tokenizer = None,
     data_protocol: options.DataProtocol = None,
-    text_column: options.TextColumn = "text",
-    label_column: options.LabelColumn = "label",
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
     group_column: options.GroupColumn = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Model to be trained: running text is read for it."),
+    ] = None,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     as_json: options.Json = False,
 ) -> None:
     """Tokenise all splits into the cache, ahead of the first training.
 
+    Running text is tokenised as 'recurra train' does it for a model: --model says for which.
+
     Example: recurra data prepare sst2
     """
-    from recurra.data.language.corpora import is_language_corpus
-    from recurra.study.preparation import prepare_data
+    from recurra.tasks.base import task_of_data
 
-    if is_language_corpus(name):
-        language_data.refuse_labelled_options(name, data_protocol, text_column, label_column, group_column)
-        text = language_data.configure(name, assignments, data_root, tokenizer=tokenizer)
-        language_data.prepare(text, data_root, cache_dir, as_json)
-        return
-    config = _configure(
-        name,
-        assignments,
-        data_root,
-        tokenizer=tokenizer,
-        protocol=data_protocol,
-        text_column=text_column,
-        label_column=label_column,
-        group_column=group_column,
-    )
-    result = prepare_data(config, data_root=data_root, cache_dir=cache_dir)
-    if as_json:
-        print_json(result)
-        return
-    rows = [
-        [
-            split["name"],
-            f"{split['rows']:,}",
-            f"{split['tokens']:,}",
-            f"{split['mean_tokens']:.1f}",
-            f"{split['longest_tokens']}",
-            f"{split['cut']:,}",
-        ]
-        for split in result["splits"]
-    ]
-    tokens = result["tokenizer"]
-    title = (
-        f"{result['name']}: {tokens['kind']} of {tokens['vocab_size']:,} pieces, at most {result['max_length']} tokens"
-    )
-    print_table(title, ["Split", "Rows", "Tokens", "Mean", "Longest", "Rows at the limit"], rows)
-
-
-def _configure(name: str, assignments: list[str] | None, data_root: Path | None, **values: Any) -> DataConfig:
-    from recurra.study.assignments import configure_data, sort_assignments
-
-    assigned = sort_assignments([f"data.{pair.removeprefix('data.')}" for pair in assignments or []])
-    return configure_data(name, values, assigned.data, data_root)[0]
+    given = {
+        "--tokenizer": tokenizer,
+        "--data-protocol": data_protocol,
+        "--text-column": text_column,
+        "--label-column": label_column,
+        "--group-column": group_column,
+    }
+    config = options.configured_data(name, given, assignments, data_root, model=model)
+    present(task_of_data(config).prepare_data(config, data_root, cache_dir), as_json=as_json)

@@ -25,13 +25,12 @@ def demo(
 
     Example: recurra demo --output runs/demo
     """
+    from recurra.comparison import carry_out, demonstration
     from recurra.core.progress import Reporter
-    from recurra.study.compare import demonstration
-    from recurra.study.machine import Machine
-    from recurra.study.study import run_study
+    from recurra.tasks.machine import Machine
 
     command = shlex.join(["recurra", *sys.argv[1:]])
     machine = Machine(cache_dir=cache_dir, threads=1)
     reporter = Reporter(quiet=quiet)
-    result = run_study(demonstration(seeds=seeds), output, machine, workers=workers, reporter=reporter, command=command)
+    result = carry_out(demonstration(seeds=seeds), output, machine, workers=workers, reporter=reporter, command=command)
     present_study(result, as_json=as_json)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import print_json, print_lines, print_table
-from recurra.core.errors import ConfigurationError
+from recurra.cli.output import present
 
 
 def evaluate(
@@ -34,7 +32,9 @@ def evaluate(
         Path | None, typer.Option("--output", "-o", help="File of predictions: .csv, .tsv, .jsonl or .parquet.")
     ] = None,
     precision: options.RunPrecision = None,
-    batch_size: options.BatchSize = 64,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="Classifier: texts of 32 tokens a batch; default: 64.")
+    ] = None,
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
@@ -42,100 +42,27 @@ def evaluate(
 
     Example: recurra evaluate runs/reviews --data more.csv --output predictions.csv
     """
-    from recurra.study.language_evaluate import is_language_run
-
-    if is_language_run(run):
-        given = {"--text-column": text_column, "--label-column": label_column, "--output": output}
-        _refuse(given, f"'{run}' is a run of a language model, which predicts no labels")
-        _evaluate_language(
-            run, split, data, stride, precision, data_root, by_position=by_position, caches=caches, as_json=as_json
-        )
-        return
-    _refuse(
-        {"--stride": stride, "--by-position": by_position or None, "--caches": caches or None},
-        f"'{run}' is no run of a language model",
-    )
-
     from recurra.core.memory import tune_allocator
+    from recurra.core.record import RECORD_NAME, read_any_record
+    from recurra.deployment.export.manifest import read_source_record
     from recurra.models.quiet import quieten_libraries
-    from recurra.study.evaluate import evaluate_run
+    from recurra.tasks.base import task
 
     quieten_libraries()
     tune_allocator()
-    result = evaluate_run(
-        run,
-        split=split,
-        data=data,
-        text_column=text_column,
-        label_column=label_column,
-        data_root=data_root,
-        output=output,
-        precision=precision,
-        batch_size=batch_size,
-    )
-    if as_json:
-        print_json(result.plain())
-        return
-    metrics = result.metrics
-    low, high = metrics.accuracy_interval
-    values = [
-        f"{metrics.rows:,}",
-        f"{metrics.accuracy:.4f}",
-        f"{low:.4f} to {high:.4f}",
-        f"{metrics.precision:.4f}",
-        f"{metrics.recall:.4f}",
-        f"{metrics.f1:.4f}",
-        f"{metrics.loss:.4f}",
-    ]
-    headings = ["Rows of", "Rows", "Accuracy", "95 % interval", "Precision", "Recall", "F1", "Loss"]
-    print_table(result.run_id, headings, [[result.source, *values]])
-    names = result.label_names
-    rows = [[f"true {name}", *map(str, counts)] for name, counts in zip(names, metrics.confusion_matrix, strict=True)]
-    print_table("", ["", *(f"predicted {name}" for name in names)], rows)
-    lines = [result.computation.describe(), *([] if output is None else [f"predictions: {output}"])]
-    if result.recorded is not None:
-        lines.append(f"accuracy in the record: {result.recorded.accuracy:.4f}")
-    print_lines(lines)
-
-
-def _evaluate_language(
-    run: Path,
-    split: str | None,
-    data: Path | None,
-    stride: int | None,
-    precision: str | None,
-    data_root: Path | None,
-    *,
-    by_position: bool,
-    caches: bool,
-    as_json: bool,
-) -> None:
-    from recurra.cli.language_run import present_evaluation
-    from recurra.core.memory import tune_allocator
-    from recurra.models.quiet import quieten_libraries
-    from recurra.study.language_evaluate import evaluate_language_run
-
-    quieten_libraries()
-    tune_allocator()
-    found = evaluate_language_run(
-        run,
-        split=split,
-        data=data,
-        stride=stride,
-        data_root=data_root,
-        precision=precision,
-        by_position=by_position,
-        caches=caches,
-    )
-    present_evaluation(found, as_json=as_json)
-
-
-def _refuse(options: Mapping[str, object], reason: str) -> None:
-    """Refuses options that would do nothing.
-
-    Raises:
-        ConfigurationError: If one was given.
-    """
-    for option, value in options.items():
-        if value is not None:
-            raise ConfigurationError(f"'{option}' has no meaning here: {reason}; leave it out")
+    given = {
+        "--split": split,
+        "--data": data,
+        "--stride": stride,
+        "--by-position": by_position or None,
+        "--caches": caches or None,
+        "--text-column": text_column,
+        "--label-column": label_column,
+        "--output": output,
+        "--precision": precision,
+        "--batch-size": batch_size,
+    }
+    # What is no run is an export, or nothing that can be evaluated.
+    record = read_any_record(run) if (run / RECORD_NAME).exists() else read_source_record(run)
+    engine = task(record.task).engine
+    present(engine.evaluate(run, given, data_root), as_json=as_json)

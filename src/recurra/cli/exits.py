@@ -8,12 +8,10 @@ import typer
 
 from recurra.cli import options
 from recurra.cli.output import print_json, print_lines, print_table
-from recurra.core.errors import ConfigurationError
+from recurra.models.exits.registry import threshold_rule_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from recurra.study.exit_choice import ExitChoice, Leaving
+    from recurra.study.exits import ExitChoice
 
 
 def exits(
@@ -26,7 +24,7 @@ def exits(
         float | None,
         typer.Option("--agreement", help="Classifier: share of rows that keep the full model's label. Default: 0.99."),
     ] = None,
-    rule: Annotated[str, typer.Option("--exit-rule", help="confidence or entropy.")] = "confidence",
+    rule: Annotated[str, typer.Option("--exit-rule", help=f"{' or '.join(threshold_rule_names())}.")] = "confidence",
     batch_sizes: Annotated[str, typer.Option("--batch-sizes", help="Rows a batch to time.")] = "1,32",
     keep: Annotated[
         bool,
@@ -46,18 +44,13 @@ def exits(
     from recurra.core.memory import tune_allocator
     from recurra.evaluation.benchmark import whole_numbers
     from recurra.models.quiet import quieten_libraries
-    from recurra.study.exit_choice import choose_exits
-    from recurra.study.kept_exits import keep_exits
-    from recurra.study.language_evaluate import is_language_run
+    from recurra.study.exits import choose_exits, keep_exits
 
     quieten_libraries()
     tune_allocator()
-    if keep and not is_language_run(run):
-        raise ConfigurationError(f"'--keep' is for language models, and '{run}' is no run of one; leave it out")
     choice = choose_exits(
         run,
-        bound=bound,
-        agreement=agreement,
+        keep={"--bound": bound, "--agreement": agreement},
         kind=rule,
         batch_sizes=whole_numbers(batch_sizes, "--batch-sizes"),
         threads=threads,
@@ -76,20 +69,19 @@ def _print(choice: ExitChoice) -> None:
     chosen, judged = choice.chosen, choice.judged
     if chosen.rule is None or judged is None:
         print_lines([f"{choice.run_id}: no threshold keeps {choice.asked} on {choice.chosen_on}: stop nowhere early"])
-        _print_each(choice.fixed)
+        _print_each(choice)
         return
-    language = judged.agreement is None
     print_lines([f"{choice.run_id}: {chosen.rule.describe()}, chosen on {choice.chosen_on} for {choice.asked}"])
-    total = sum(judged.taken.values())
+    total = sum(judged.exited_after.values())
     shares = [
-        [str(number), f"{count:,}", f"{100 * count / total:.1f} %"] for number, count in sorted(judged.taken.items())
+        [str(number), f"{count:,}", f"{100 * count / total:.1f} %"]
+        for number, count in sorted(judged.exited_after.items())
     ]
-    print_table(f"On {judged.split}", ["Recurrences taken", "Tokens" if language else "Rows", "Share"], shares)
-    quality = "loss a token" if language else "accuracy"
-    lines = [f"{quality}: {judged.full:.4f} in full, {judged.exits:.4f} with exits"]
+    print_table(f"On {judged.split}", ["Recurrences taken", choice.unit, "Share"], shares)
+    lines = [f"{choice.quality}: {judged.full:.4f} in full, {judged.exits:.4f} with exits"]
     if judged.agreement is not None:
         lines[0] += f"; {100 * judged.agreement:.2f} % of labels agree"
-    places = [number for number, count in judged.taken.items() if count]
+    places = [number for number, count in judged.exited_after.items() if count]
     if len(places) == 1:
         lines.append(f"all leave after recurrence {places[0]}: --exit {places[0]} does the same without asking")
     print_lines(lines)
@@ -97,12 +89,12 @@ def _print(choice: ExitChoice) -> None:
         [str(each.batch_size), f"{each.full_ms:.3f}", f"{each.exits_ms:.3f}", f"{each.speed_up:.2f} x"]
         for each in choice.timed
     ]
-    what = "decoding a row's tokens" if language else "a row, tokens to logits"
-    print_table(f"Wall-clock, ms for {what}", ["Batch", "In full", "With exits", "Speed-up"], rows)
-    _print_each(choice.fixed)
+    print_table(f"Wall-clock, ms for {choice.what}", ["Batch", "In full", "With exits", "Speed-up"], rows)
+    _print_each(choice)
 
 
-def _print_each(fixed: Sequence[Leaving]) -> None:
+def _print_each(choice: ExitChoice) -> None:
+    fixed = choice.fixed
     if not fixed:
         return
     sizes = [each.batch_size for each in fixed[0].timed]
@@ -111,5 +103,7 @@ def _print_each(fixed: Sequence[Leaving]) -> None:
     ]
     full = [["nowhere", f"{fixed[0].judged.full:.4f}", *("1.00 x" for _ in sizes)]]
     print_table(
-        "Every exit by itself", ["Leaves", "Loss a token", *(f"Batch {size}" for size in sizes)], [*rows, *full]
+        "Every exit by itself",
+        ["Leaves", choice.quality.capitalize(), *(f"Batch {size}" for size in sizes)],
+        [*rows, *full],
     )

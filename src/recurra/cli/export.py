@@ -9,22 +9,23 @@ import typer
 
 from recurra.cli import options
 from recurra.cli.output import print_json, print_lines, print_table
+from recurra.deployment.export.formats.registry import FORMATS, list_precisions
 
 
 def export(
     run: options.Run,
     output: options.Output,
-    format_name: Annotated[str, typer.Option("--format", "-f", help="safetensors or onnx.")] = "safetensors",
+    format_name: Annotated[str, typer.Option("--format", "-f", help=f"One of: {', '.join(FORMATS)}.")] = "safetensors",
     precision: Annotated[
         str,
-        typer.Option("--precision", "-p", help="Precision of the stored weights: fp32, bf16, fp16; onnx: fp32, int8."),
+        typer.Option("--precision", "-p", help=f"Precision of the stored weights ({list_precisions()})."),
     ] = "fp32",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that lies there.")] = False,
     rows: Annotated[
         Path | None,
         typer.Option("--rows", help="File of texts to check on; default: the run's validation split, else the demo's."),
     ] = None,
-    text_column: options.TextColumn = "text",
+    text_column: options.InputTextColumn = "text",
     agreement: Annotated[
         float | None,
         typer.Option("--agreement", help="Of a model with exits: share of labels to keep. Default: 0.99."),
@@ -38,7 +39,8 @@ def export(
     Example: recurra export runs/reviews --precision fp16 --output exports/reviews-fp16
     """
     from recurra.core.progress import Reporter
-    from recurra.deployment.export import ExportOptions, export_run
+    from recurra.deployment.export.build import export_run
+    from recurra.deployment.export.options import ExportOptions
     from recurra.models.quiet import quieten_libraries
 
     quieten_libraries()

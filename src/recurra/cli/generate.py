@@ -31,7 +31,7 @@ def generate(
             help="A .txt (a prompt a line), .csv, .tsv, .jsonl or .parquet file; - reads standard input.",
         ),
     ] = None,
-    text_column: options.TextColumn = "text",
+    text_column: options.InputTextColumn = "text",
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Tokens to add at most.")] = 64,
     temperature: Annotated[
         float | None,
@@ -64,8 +64,8 @@ def generate(
     from recurra.core.progress import Reporter
     from recurra.deployment.generation import GenerationSettings, Generator
     from recurra.deployment.language_model import LanguageModel
-    from recurra.deployment.prediction import source_chunks
-    from recurra.models.exit_rules import make_rule
+    from recurra.deployment.prediction.stream import source_chunks
+    from recurra.models.exits.registry import make_rule
     from recurra.models.quiet import quieten_libraries
 
     settings = GenerationSettings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 
@@ -24,9 +25,11 @@ from recurra.cli import (
     train,
 )
 from recurra.core.errors import RecurraError
+from recurra.core.terminal import one_line
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+_PATH_ERRORS = {errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR}
 
 # The parent of every complaint about the arguments: click's own class, or that of Typer's copy of click.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -57,7 +60,7 @@ app.command("demo")(demo.demo)
 
 def _version(value: bool) -> None:
     if value:
-        from recurra import __version__
+        from recurra.core.version import __version__
 
         sys.stdout.write(f"recurra {__version__}\n")
         raise typer.Exit
@@ -92,6 +95,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name in ("", "recurra"):
             raise
         return _fail(f"this needs the package {name}, which is not installed; pip install recurra", EXIT_USAGE)
+    except OSError as error:
+        # Of a path that a person gave, wherever it is first looked at; anything else is no matter of the arguments.
+        if error.errno not in _PATH_ERRORS or error.filename is None:
+            raise
+        return _fail(f"cannot use '{error.filename}': {error.strerror}; give another path", EXIT_USAGE)
     except _UsageError as error:
         return _refuse_usage(error)
     except (KeyboardInterrupt, typer.Abort):
@@ -102,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+    sys.stderr.write(f"error: {one_line(message)}\n")
     return code
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from recurra.data.configuration import RunData
+from recurra.models.exits.registry import summarise_rules
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")]
@@ -30,7 +35,7 @@ RunPrecision = Annotated[
         help="Precision to compute in: fp32, bf16, fp16 (accelerator). Default: the run's, or that of an export.",
     ),
 ]
-_STOP_EARLY = "Stop early: confidence (the papers' schedule), entropy, or fixed"
+_STOP_EARLY = f"Stop early: {summarise_rules()}"
 ExitRuleName = Annotated[str | None, typer.Option("--exit-rule", help=f"{_STOP_EARLY}.")]
 ExportExitRuleName = Annotated[
     str | None, typer.Option("--exit-rule", help=f"{_STOP_EARLY}; calibrated takes the rule that an export carries.")
@@ -57,8 +62,14 @@ Data = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, 
 AnyData = Annotated[
     str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, wikitext-2-v1), a labelled file, or a .txt.")
 ]
-TextColumn = Annotated[str, typer.Option("--text-column", help="Column with the text, in a file of yours.")]
-LabelColumn = Annotated[str, typer.Option("--label-column", help="Column with the label; numbers or words.")]
+TextColumn = Annotated[
+    str | None, typer.Option("--text-column", help="Column with the text, in a file of yours; default: text.")
+]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label-column", help="Column with the label, numbers or words; default: label.")
+]
+InputTextColumn = Annotated[str, typer.Option("--text-column", help="Column with the text, in a file of yours.")]
+InputLabelColumn = Annotated[str, typer.Option("--label-column", help="Column with the label; numbers or words.")]
 GroupColumn = Annotated[
     str | None, typer.Option("--group-column", help="Column whose equal values stay in one split (author, thread).")
 ]
@@ -89,3 +100,28 @@ StudyOverrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Training keys, and data.KEY for the data's.", show_default=False),
 ]
+
+
+def configured_data(
+    name: str,
+    given: Mapping[str, Any],
+    assignments: Sequence[str] | None,
+    data_root: Path | None,
+    *,
+    model: str | None = None,
+) -> RunData:
+    """Builds the configuration of data from options and ``key=value``.
+
+    Raises:
+        ConfigurationError: For an option without meaning, an unknown key or an impossible value.
+    """
+    from recurra.study.assignments import named_data, sort_assignments
+    from recurra.tasks.base import task
+    from recurra.tasks.profile import profile_of_values
+    from recurra.tasks.runs import resolve_model
+
+    named = None if model is None else resolve_model(model)
+    keys = [f"data.{pair.removeprefix('data.')}" for pair in assignments or []]
+    chosen = task(profile_of_values(named_data(name, keys)).name)
+    assigned = sort_assignments(keys, task=chosen)
+    return chosen.configure_data(name, given, assigned.data, data_root, model=named)[0]

@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 from recurra.core.errors import StorageError
+from recurra.core.terminal import LONGEST_CELL, one_line, printable
 
 if TYPE_CHECKING:
-    from recurra.study.study import StudyResult
+    from recurra.comparison import StudyResult
+    from recurra.tasks.presentation import Shown
 
 EXIT_FAILED = 1
 EXIT_AUDIT = 3
-# Columns of the table of exports that a terminal has no room for.
-_LEFT_TO_THE_REPORT = ("Published", "Ours −", "95 %", "Right alone", "Folder")
 
 
 @contextlib.contextmanager
@@ -50,9 +50,9 @@ def print_json(value: Any) -> None:
 
 
 def print_lines(lines: Sequence[str]) -> None:
-    """Prints lines for a person on standard output, as they are."""
+    """Prints lines for a person on standard output; control characters of others are written out."""
     with standard_output():
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
 
 
 def console() -> Console:
@@ -64,72 +64,88 @@ def print_table(
     title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[str] = ()
 ) -> None:
     """Prints a table; the first column and those in ``left`` are aligned to the left, the others to the right."""
-    table = Table(title=title or None, title_justify="left")
-    for index, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if index == 0 or heading in left else "right", overflow="fold")
+    _print_aligned(title, headings, rows, [index == 0 or heading in left for index, heading in enumerate(headings)])
+
+
+def _cell(text: str) -> str:
+    """A text that rich shows as it is."""
+    return printable(text, LONGEST_CELL).replace("[", "\\[")
+
+
+def _print_aligned(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[bool]) -> None:
+    table = Table(title=_cell(title) or None, title_justify="left")
+    for heading, is_left in zip(headings, left, strict=True):
+        table.add_column(_cell(heading), justify="left" if is_left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(cell.replace("[", "\\[") for cell in row))
+        table.add_row(*map(_cell, row))
     with standard_output():
         console().print(table)
+
+
+def present(shown: Shown, *, as_json: bool) -> None:
+    """Prints what a command shows; exits with 3 if an audit failed.
+
+    Raises:
+        typer.Exit: If one failed.
+    """
+    if as_json:
+        print_json(shown.plain)
+    else:
+        for part in shown.parts:
+            if isinstance(part, list):
+                print_lines(part)
+            else:
+                print_table(part.title, part.headings, part.rows, left=part.left)
+    present_failed(shown.failed_audits)
+
+
+def present_failed(names: Sequence[str]) -> None:
+    """Names failed audits on standard error and exits with 3 if there are any.
+
+    Raises:
+        typer.Exit: If there are any.
+    """
+    if names:
+        sys.stderr.write(one_line(f"AUDIT FAILED: {', '.join(dict.fromkeys(names))}") + "\n")
+        raise typer.Exit(EXIT_AUDIT)
 
 
 def present_study(result: StudyResult, *, as_json: bool) -> None:
     """Prints a study's tables and where its report lies, then exits with what the study deserves.
 
     Raises:
-        typer.Exit: 1 if a run or an export failed, or that run's own code if all failed with the same one; 3 if an
-            audit failed.
+        typer.Exit: 1 if a run, an export or the timing failed, or the runs' own code if all failed with the same one;
+            3 if an audit failed.
     """
     failed = result.failed_runs
     if as_json:
         exports = [export.plain() for export in result.exports]
-        print_json(
-            {"output": str(result.output), "report": str(result.report or ""), **result.summary, "exports": exports}
-        )
-    elif result.summary.get("task") is not None:
-        _print_language_study(result)
+        places = {"output": str(result.output), "report": str(result.report or "")}
+        print_json({**places, **result.summary, "exports": exports, "timing_error": result.timing_error})
     else:
         _print_study(result)
     for outcome in failed:
-        sys.stderr.write(f"error: {outcome.config.run_id}: {outcome.error}\n")
+        sys.stderr.write(one_line(f"error: {outcome.config.run_id}: {outcome.error}") + "\n")
     if failed:
         codes = {outcome.exit_code for outcome in failed}
         raise typer.Exit(codes.pop() if len(failed) == len(result.outcomes) and len(codes) == 1 else EXIT_FAILED)
     for export in result.failed_exports:
-        sys.stderr.write(f"error: {export.key}: {export.reason}\n")
+        sys.stderr.write(one_line(f"error: {export.key}: {export.reason}") + "\n")
     if result.failed_exports:
         raise typer.Exit(EXIT_FAILED)
+    if result.timing_error is not None:
+        sys.stderr.write(one_line(f"error: {result.timing_error}") + "\n")
+        raise typer.Exit(EXIT_FAILED)
     if result.failed_audits:
-        sys.stderr.write(f"AUDIT FAILED: {'; '.join(result.failed_audits)}\n")
+        sys.stderr.write(one_line(f"AUDIT FAILED: {'; '.join(result.failed_audits)}") + "\n")
         raise typer.Exit(EXIT_AUDIT)
 
 
-def _print_language_study(result: StudyResult) -> None:
-    from recurra.study.report.language_tables import exit_rows, language_rows
-
-    for table in result.summary["tables"]:
-        print_table(table["title"], *language_rows(table), left=("Causality and other audits",))
-        headings, rows = exit_rows(table)
-        if rows:
-            print_table("by head", headings, rows, left=("Head",))
-        print_lines([table["conclusion"]])
-    if result.report is not None:
-        print_lines([f"report: {result.report}"])
-
-
 def _print_study(result: StudyResult) -> None:
-    from recurra.study.report.exported_rows import EXPORTS_CAPTION, export_rows
-    from recurra.study.report.tables import result_rows
+    from recurra.report.render.terminal import terminal_blocks
 
-    for table in result.summary["tables"]:
-        headings, rows = result_rows(table)
-        print_table(table["title"], headings, rows)
-        print_lines([table["conclusion"], *(f"- {line['statement']}" for line in table["contrasts"])])
-        if table["exports"]:
-            headings, rows = export_rows(table["exports"])
-            shown = [index for index, heading in enumerate(headings) if not heading.startswith(_LEFT_TO_THE_REPORT)]
-            narrow = [[row[index] for index in shown] for row in [headings, *rows]]
-            print_table("exports", narrow[0], narrow[1:], left=("Stored as", "Computed in"))
-            print_lines([EXPORTS_CAPTION])
+    for block in terminal_blocks(result.shown):
+        _print_aligned(block.title, block.headings, block.rows, block.left)
+        print_lines(block.lines)
     if result.report is not None:
         print_lines([f"report: {result.report}"])

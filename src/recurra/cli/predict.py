@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from recurra.core.progress import Reporter
     from recurra.deployment.classifier import Classifier
     from recurra.deployment.jobs.job import Job
-    from recurra.deployment.prediction import PredictionCounts
+    from recurra.deployment.prediction.stream import PredictionCounts
 
 
 def predict(
@@ -39,7 +39,7 @@ def predict(
             "--output", "-o", help="A .csv, .tsv, .jsonl or .parquet file; default: lines. For a folder: a folder."
         ),
     ] = None,
-    text_column: options.TextColumn = "text",
+    text_column: options.InputTextColumn = "text",
     precision: options.RunPrecision = None,
     batch_size: options.BatchSize = 64,
     engine: Annotated[
@@ -72,9 +72,9 @@ def predict(
     from recurra.core.memory import tune_allocator
     from recurra.core.progress import Reporter
     from recurra.deployment.classifier import Classifier
-    from recurra.deployment.manifest import needs_torch
-    from recurra.deployment.prediction import source_chunks
-    from recurra.deployment.writers import check_output
+    from recurra.deployment.export.manifest import needs_torch
+    from recurra.deployment.prediction.files import check_output
+    from recurra.deployment.prediction.stream import source_chunks
 
     if output is not None:
         check_output(output, source)
@@ -88,10 +88,10 @@ def predict(
     tune_allocator()
     rule = None
     if early:
-        from recurra.models.exit_rules import CALIBRATED, RULES, make_rule
+        from recurra.models.exits.registry import CALIBRATED, make_rule
 
         if exit_rule != CALIBRATED:
-            rule = make_rule(exit_rule, threshold=threshold, after=exit_after, known=(*RULES, CALIBRATED))
+            rule = make_rule(exit_rule, threshold=threshold, after=exit_after, known=[CALIBRATED])
         elif (threshold, exit_after) != (None, None):
             raise ConfigurationError(f"'{CALIBRATED}' has its own threshold; leave --threshold and --exit out")
         # What is left of a batch has any size, and on a CPU half precision compiles a kernel for each.
@@ -138,18 +138,18 @@ def _write(
     *,
     as_json: bool,
 ) -> PredictionCounts:
-    from recurra.deployment.prediction import JsonDocumentWriter, LineWriter, write_stream
-    from recurra.deployment.writers import open_writer
+    from recurra.deployment.prediction.files import open_writer
+    from recurra.deployment.prediction.stream import write_stream
+    from recurra.deployment.prediction.text_writers import JsonDocumentWriter, LineWriter
 
-    names = classifier.classes_.tolist()
     if output is None:
         with standard_output():
             if not as_json:
-                return write_stream(classifier, chunks, LineWriter(sys.stdout, names))
-            with JsonDocumentWriter(sys.stdout, names, classifier.computation) as document:
+                return write_stream(classifier, chunks, LineWriter(sys.stdout, classifier.decision))
+            with JsonDocumentWriter(sys.stdout, classifier.decision, classifier.computation) as document:
                 return write_stream(classifier, chunks, document)
         raise typer.Exit  # the reader has left
-    with reporter.task("predicting", None) as task, open_writer(output, names) as writer:
+    with reporter.task("predicting", None) as task, open_writer(output, classifier.decision) as writer:
         counts = write_stream(classifier, chunks, writer, advance=task.advance)
     if as_json:
         how = None if classifier.computation is None else classifier.computation.plain()

@@ -66,8 +66,8 @@ def predict_folder(job: Job, place: Place | None, *, as_json: bool, quiet: bool)
 
 def _here(job: Job, reporter: Reporter) -> Results:
     from recurra.core.memory import tune_allocator
+    from recurra.deployment.export.manifest import needs_torch
     from recurra.deployment.jobs.run import LocalEngine, run_job
-    from recurra.deployment.manifest import needs_torch
 
     if needs_torch(job.model):
         from recurra.models.quiet import quieten_libraries

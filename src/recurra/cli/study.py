@@ -45,9 +45,9 @@ def plan(
     Example: recurra study plan configs/studies/sst2.yaml --calibrate
     """
     from recurra.core.progress import Reporter
-    from recurra.study.machine import Machine
     from recurra.study.planning import plan_with_cost
     from recurra.study.spec import load_study
+    from recurra.tasks.machine import Machine
 
     spec = load_study(file, assignments or [])
     machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads)
@@ -91,15 +91,15 @@ def run(
 
     Example: recurra study run configs/studies/sst2.yaml
     """
+    from recurra.comparison import carry_out
     from recurra.core.progress import Reporter
     from recurra.study.cluster import Cluster
-    from recurra.study.machine import Machine
     from recurra.study.spec import load_study
-    from recurra.study.study import run_study
+    from recurra.tasks.machine import Machine
 
     spec = load_study(file, assignments or [])
     machine = Machine(data_root=data_root, threads=threads, latency=latency)
-    result = run_study(
+    result = carry_out(
         spec,
         output or Path("runs") / spec.name,
         machine,
@@ -116,8 +116,8 @@ def report(
     file: File, output: StudyOutput = None, assignments: options.Overrides = None, as_json: options.Json = False
 ) -> None:
     """Write the report of what is done and run nothing. Example: recurra study report configs/studies/sst2.yaml."""
+    from recurra.comparison import report_study
     from recurra.study.spec import load_study
-    from recurra.study.study import report_study
 
     spec = load_study(file, assignments or [])
     command = shlex.join(["recurra", *sys.argv[1:]])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from recurra.cli.output import print_json, print_lines, print_table
+from recurra.core.terminal import one_line
 
 if TYPE_CHECKING:
     from recurra.study.export_plan import PlannedExport
@@ -27,7 +28,7 @@ def present_plan(plan: CostedPlan, *, as_json: bool) -> None:
     Raises:
         typer.Exit: 2 if a record cannot be trusted.
     """
-    from recurra.study.report.formatting import amount, duration
+    from recurra.core.formatting import amount, duration
 
     if as_json:
         print_json(plan.plain())
@@ -76,7 +77,7 @@ def present_status(status: StudyStatus, *, as_json: bool) -> None:
     Raises:
         typer.Exit: 2 if a record cannot be trusted.
     """
-    from recurra.study.report.formatting import duration
+    from recurra.core.formatting import duration
 
     if as_json:
         print_json(status.plain())
@@ -108,7 +109,7 @@ def _counted(runs: Sequence[PlannedRun]) -> str:
 
 
 def _progress(run: PlannedRun) -> str:
-    from recurra.study.report.formatting import duration
+    from recurra.core.formatting import duration
 
     progress = run.progress
     if progress is None:
@@ -124,6 +125,6 @@ def _progress(run: PlannedRun) -> str:
 def _refuse(runs: Sequence[PlannedRun]) -> None:
     refused = [run for run in runs if run.state == "refused"]
     for run in refused:
-        sys.stderr.write(f"error: {run.reason}\n")
+        sys.stderr.write(one_line(f"error: {run.reason}") + "\n")
     if refused:
         raise typer.Exit(EXIT_USAGE)

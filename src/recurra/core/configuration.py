@@ -10,8 +10,13 @@ from typing import Any, ClassVar, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic_core import to_jsonable_python
 
+from recurra.core.bounded_yaml import MAX_DEPTH, MAX_TEXT_BYTES, explain, parse_yaml
 from recurra.core.errors import ConfigurationError, did_you_mean
+
+# Of an assignment in a message.
+_SHOWN_CHARACTERS = 120
 
 
 class Settings(BaseModel):
@@ -46,18 +51,37 @@ class Settings(BaseModel):
         return self.model_dump(mode="json")
 
 
-class GrowingSettings(Settings):
-    """Base of configurations that have got keys since the first records, and that such records hold."""
+class HashedSettings(Settings):
+    """Base of everything whose plain values are hashed, by itself or inside another: such a class may get new keys.
 
-    # At their defaults they are left out of the plain values, so that a configuration that lacks them keeps its hash,
-    # and a record its identity.
-    _LATER: ClassVar[frozenset[str]] = frozenset()
+    Hashes stand in names of runs and in records, and a new key must change none of them. So a key at its default is
+    left out of the plain values, and values that lack it are read with the default. A new key needs a default that asks
+    for what was done before, and that never changes; nothing else. The exceptions are `_FIRST_KEYS`: the first records
+    hold them at their defaults as well. No name is ever added there, and a class that is made today has none.
+    """
+
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset()
+    # What is left out, with its plain value: worked out once, for a plan hashes thousands of configurations.
+    _left_out: ClassVar[tuple[tuple[str, Any], ...]] = ()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Finds the keys that are left out at their defaults."""
+        first: set[str] = set().union(*(vars(base).get("_FIRST_KEYS", ()) for base in cls.__mro__))
+        if lost := sorted(first - cls.model_fields.keys()):
+            raise TypeError(f"{cls.__name__} has no key {', '.join(lost)}, which first records hold")
+        later = {key: field for key, field in cls.model_fields.items() if key not in first and not field.is_required()}
+        cls._left_out = tuple(
+            (key, to_jsonable_python(field.get_default(call_default_factory=True))) for key, field in later.items()
+        )
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = type(self).model_fields
-        unused = {key for key in self._LATER if getattr(self, key) == fields[key].default}
-        return {key: value for key, value in handler(self).items() if key not in unused}
+        values: dict[str, Any] = handler(self)
+        for key, default in self._left_out:
+            if values.get(key) == default:
+                values.pop(key, None)
+        return values
 
 
 def _first_problem(error: ValidationError, cls: type[BaseModel]) -> str:
@@ -92,35 +116,26 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(part)
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping; YAML itself would take the last one and say nothing."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Builds a mapping."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for index, key in enumerate(keys):
-            if key in keys[:index]:
-                mark = node.value[index][0].start_mark
-                raise yaml.MarkedYAMLError(problem=f"the key '{key}' stands there twice", problem_mark=mark)
-        return super().construct_mapping(node, deep)
-
-
 def read_yaml(path: Path | str) -> dict[str, Any]:
     """Reads a YAML mapping.
 
     Raises:
-        ConfigurationError: If the file is missing, not YAML, or not a mapping.
+        ConfigurationError: If the file is missing, not YAML, beyond the bounds of `recurra.core.bounded_yaml`, or not a
+            mapping.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with Path(path).open("rb") as stream:
+            raw = stream.read(MAX_TEXT_BYTES + 1)
+        if len(raw) > MAX_TEXT_BYTES:
+            raise ConfigurationError(f"'{path}' has more than {MAX_TEXT_BYTES:,} bytes; give a YAML file of settings")
+        text = raw.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigurationError(f"cannot read '{path}': {reason}; give the path of a YAML file") from error
     try:
-        values = yaml.load(text, Loader=_StrictLoader)
+        values = parse_yaml(text)
     except yaml.YAMLError as error:
-        detail = " ".join(str(error).split())
-        raise ConfigurationError(f"'{path}' is not valid YAML: {detail}") from error
+        raise ConfigurationError(f"'{path}' is not valid YAML: {explain(error)}") from error
     if not isinstance(values, dict):
         raise ConfigurationError(f"'{path}' holds a {type(values).__name__}; a mapping of keys to values is needed")
     return values
@@ -139,24 +154,29 @@ def override(values: Mapping[str, Any], assignments: Iterable[str]) -> dict[str,
     """Applies ``key=value`` assignments; values are YAML, dotted keys reach into sections.
 
     Raises:
-        ConfigurationError: If an assignment has no ``=`` or reaches into something that is not a section.
+        ConfigurationError: If an assignment has no ``=``, reaches into something that is not a section, or has a value
+            that is not YAML or beyond the bounds of `recurra.core.bounded_yaml`.
     """
     result: dict[str, Any] = json.loads(json.dumps(values))
     for assignment in assignments:
         key, separator, text = assignment.partition("=")
+        shown = assignment if len(assignment) <= _SHOWN_CHARACTERS else f"{assignment[:_SHOWN_CHARACTERS]}..."
         if not separator or not key.strip():
-            raise ConfigurationError(f"cannot read the override '{assignment}'; write key=value, e.g. epochs=3")
+            raise ConfigurationError(f"cannot read the override '{shown}'; write key=value, e.g. epochs=3")
         section = result
         *path, leaf = key.strip().split(".")
+        if len(path) >= MAX_DEPTH:
+            raise ConfigurationError(f"override '{shown}': the key has more than {MAX_DEPTH} parts; write fewer")
         for part in path:
             child = section.setdefault(part, {})
             if not isinstance(child, dict):
-                raise ConfigurationError(f"override '{assignment}': '{part}' is not a section")
+                raise ConfigurationError(f"override '{shown}': '{part}' is not a section")
             section = child
         try:
-            section[leaf] = yaml.safe_load(text)
+            section[leaf] = parse_yaml(text)
         except yaml.YAMLError as error:
-            raise ConfigurationError(f"override '{assignment}': the value is not valid YAML") from error
+            detail = explain(error)
+            raise ConfigurationError(f"override '{shown}': the value is not valid YAML: {detail}") from error
         if isinstance(section[leaf], str):
             section[leaf] = _number_if_scientific(section[leaf])
     return result

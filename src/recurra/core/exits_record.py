@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from recurra.core.configuration import Settings
+from recurra.core.configuration import HashedSettings
 from recurra.core.record_parts import EnvironmentRecord
-from recurra.core.sealed import Sealed
+from recurra.core.sealed import SealedByValues
 
 EXITS_NAME = "exits.json"
 
 
-class TimedLeaving(Settings):
+class TimedEarlyExit(HashedSettings):
     """Wall-clock at one batch size, in full and leaving early, batch by batch in turns.
 
     Attributes:
@@ -31,7 +31,7 @@ class TimedLeaving(Settings):
         return self.full_ms / self.exits_ms
 
 
-class LeavingRecord(Settings):
+class EarlyExitRecord(HashedSettings):
     """One way of leaving, on the reported split.
 
     Attributes:
@@ -44,10 +44,10 @@ class LeavingRecord(Settings):
     label: str
     loss: float
     taken: dict[int, int]
-    timed: list[TimedLeaving]
+    timed: list[TimedEarlyExit]
 
 
-class ExitsRecord(Sealed):
+class ExitsRecord(SealedByValues):
     """Early exits of one run.
 
     Attributes:
@@ -69,8 +69,8 @@ class ExitsRecord(Sealed):
     chosen_on: str
     asked: str
     full_loss: float
-    fixed: list[LeavingRecord]
-    chosen: LeavingRecord | None
+    fixed: list[EarlyExitRecord]
+    chosen: EarlyExitRecord | None
     environment: EnvironmentRecord
 
 

@@ -18,6 +18,10 @@ from safetensors import SafetensorError
 from recurra.core.errors import RecurraError, StorageError
 
 LOCK_NAME = ".lock"
+_PART = ".part"
+# As `tempfile.mkstemp` names them: files of others that merely end alike are left alone.
+_PART_NAME = re.compile(r"\..+\.[a-z0-9_]{8}\.part", re.DOTALL)
+_cleared: set[str] = set()
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.pickle", "*.ckpt", "*.joblib")
 
 
@@ -65,7 +69,8 @@ def _explain(error: OSError, path: Path | str) -> StorageError:
 def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yields a temporary path beside ``path``; on success it is flushed to disk and renamed over ``path``.
 
-    A reader sees the old file or the new one, never half of either, also after ``kill -9`` or a full disk.
+    A reader sees the old file or the new one, never half of either, also after ``kill -9`` or a full disk. What a
+    killed process left is removed by the next one that writes into the folder; what a process still holds stays.
 
     Args:
         path: The file to write; its folder is made if missing.
@@ -75,12 +80,12 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     """
     target = Path(path)
     temporary: Path | None = None
+    handle: int | None = None
     try:
         with storage_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-            os.close(handle)
-            temporary = Path(name)
+            _remove_abandoned(target.parent)
+            handle, temporary = _held_part(target)
             temporary.chmod(0o644)
             yield temporary
             with temporary.open("rb+") as stream:
@@ -90,6 +95,45 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
+        if handle is not None:
+            os.close(handle)
+
+
+def _held_part(target: Path) -> tuple[int, Path]:
+    """A new file beside a target, and the handle by whose lock others see that it is being written."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=_PART, dir=target.parent)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken = os.fstat(handle).st_ino != Path(name).stat().st_ino
+        except (BlockingIOError, FileNotFoundError):
+            taken = True
+        except OSError:
+            # A file system without locks: nobody can tell what is abandoned there, so nobody clears up either.
+            taken = False
+        if not taken:
+            return handle, Path(name)
+        # Whoever clears up came between the two calls.
+        os.close(handle)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Removes what killed processes left in a folder; looked for once a process and folder."""
+    place = str(folder.resolve())
+    if place in _cleared:
+        return
+    _cleared.add(place)
+    for path in folder.glob(f".*{_PART}"):
+        if _PART_NAME.fullmatch(path.name) is None or path.is_symlink() or not path.is_file():
+            continue
+        # One that cannot be opened or removed is somebody else's.
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+            finally:
+                os.close(handle)
 
 
 def write_text(path: Path | str, text: str) -> None:
@@ -107,10 +151,13 @@ def read_json(path: Path | str) -> Any:
     """Reads one JSON document (UTF-8).
 
     Raises:
-        ValueError: If it is not valid JSON or not UTF-8.
+        ValueError: If it is not valid JSON, nested too deeply to be read, or not UTF-8.
         OSError: If it cannot be read.
     """
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("the values are nested too deeply") from error
 
 
 class FolderLock:

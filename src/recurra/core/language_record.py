@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from recurra.core.record_parts import AnyRunRecord, AnyTrainingRecord, Part
+from recurra.core.record_parts import AnyTrainingRecord, Part, RunRecordBase
 
 FINAL_HEAD = "final"
 
@@ -117,14 +117,11 @@ class LanguageMetricsRecord(Part):
         return self.heads[FINAL_HEAD]
 
 
-class LanguageRunRecord(AnyRunRecord):
+class LanguageRunRecord(RunRecordBase[LanguageDataRecord, LanguageTrainingRecord, LanguageMetricsRecord]):
     """Everything about one run of a language model. See the parts; it came with schema 3."""
 
     schema_version: Literal[3] = 3
     task: Literal["language modelling"] = "language modelling"
-    data: LanguageDataRecord
-    training: LanguageTrainingRecord
-    metrics: dict[str, LanguageMetricsRecord]
 
     @property
     def leaks(self) -> bool:

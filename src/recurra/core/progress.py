@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from recurra.core.terminal import one_line
+
 LOG_INTERVAL_S = 15.0
 
 
@@ -22,24 +24,24 @@ class Reporter:
 
     def say(self, message: str) -> None:
         """Prints one line."""
-        self.console.print(message, markup=False)
+        self.console.print(one_line(message), markup=False)
 
     def stage(self, subject: str, stage: str) -> None:
         """Says what ``subject`` does now, in one line."""
         self.say(f"{subject}: {stage}")
 
     @contextlib.contextmanager
-    def task(self, description: str, total: int | None) -> Iterator[Task]:
+    def task(self, description: str, total: int | None) -> Iterator[ProgressTask]:
         """Shows the progress of one long piece of work; call ``advance`` on what is yielded."""
         if self.quiet or not sys.stderr.isatty():
-            yield Task(self, description, total, None)
+            yield ProgressTask(self, description, total, None)
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=self.console, transient=True) as progress:
-            yield Task(self, description, total, progress)
+            yield ProgressTask(self, description, total, progress)
 
 
-class Task:
+class ProgressTask:
     """One piece of work under way."""
 
     def __init__(self, reporter: Reporter, description: str, total: int | None, progress: Progress | None) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from recurra.core.sealed import SealedByText
 
 
 class Part(BaseModel):
@@ -68,6 +70,20 @@ class ModelRecord(Part):
     description: str = ""
 
 
+class DecisionRecord(Part):
+    """How logits become labels where each label is decided for itself.
+
+    Attributes:
+        kind: ``independent``: a probability a label, the logistic function of its logit.
+        thresholds: A text has the labels whose probability is not below theirs, in the order of the labels.
+        separator: What stands between labels where they are written as one text; ``json`` writes a JSON list.
+    """
+
+    kind: Literal["independent"] = "independent"
+    thresholds: list[float]
+    separator: str
+
+
 class AnyTrainingRecord(Part):
     """How the training went. ``best_epoch`` is the one whose weights were kept; peak memory is the process's."""
 
@@ -101,17 +117,24 @@ class LatencyRecord(Part):
     p99_ms: float | None = None
 
 
-class AnyRunRecord(Part):
-    """What every record holds; `recurra.core.record` and `recurra.core.language_record` say of which types.
+Data = TypeVar("Data", bound=Part)
+Training = TypeVar("Training", bound=AnyTrainingRecord)
+Metrics = TypeVar("Metrics", bound=Part)
+
+
+class RunRecordBase(SealedByText, Generic[Data, Training, Metrics]):
+    """What the records of all tasks hold; each says of which types, and gives ``task`` its name as the default.
 
     Attributes:
         content_hash: SHA-256 of everything else in the file, set when it is written; none in records of schema 1.
         task: What was trained.
         wall_s: Seconds of the process that finished the run: training, evaluation, audits; none in schema 1.
+        shape: The model's configuration as it was built, key by key, so that nobody needs the presets of that day;
+            empty of a control, and in records from before it was kept.
     """
 
-    schema_version: int
-    content_hash: str | None = None
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"task", "wall_s", "latency", "audits"})
+
     task: str
     run_id: str
     config: dict[str, Any]
@@ -121,12 +144,13 @@ class AnyRunRecord(Part):
     wall_s: float | None = None
     code: CodeRecord
     environment: EnvironmentRecord
-    data: Any
+    data: Data
     model: ModelRecord
-    training: Any
-    metrics: dict[str, Any]
+    training: Training
+    metrics: dict[str, Metrics]
     latency: dict[str, LatencyRecord] = Field(default_factory=dict)
     audits: list[AuditResult] = Field(default_factory=list)
+    shape: dict[str, Any] = Field(default_factory=dict)
 
     def failed_audits(self) -> list[AuditResult]:
         """The audits that failed."""

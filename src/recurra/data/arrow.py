@@ -6,10 +6,11 @@ from recurra.core.errors import UnavailableError
 
 try:
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 except ImportError as absent:
     raise UnavailableError(
         "Parquet needs the package pyarrow, which is not installed; pip install pyarrow, or use CSV or JSONL"
     ) from absent
 
-__all__ = ["pa", "pq"]
+__all__ = ["pa", "pc", "pq"]

@@ -136,13 +136,16 @@ class Collator:
         self.pad_token_id = pad_token_id
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """Returns ``input_ids`` and ``attention_mask`` (int64, ``(batch, tokens)``), and ``labels`` (int64) if given.
+        """Returns ``input_ids`` and ``attention_mask`` (int64, ``(batch, tokens)``), and ``labels`` if given.
 
         Args:
-            rows: Each with ``input_ids`` (a sequence of ids) and perhaps ``labels`` (one index).
+            rows: Each with ``input_ids`` (a sequence of ids) and perhaps ``labels``: one index (int64), or 0 and 1
+                a label (then float32, ``(batch, labels)``).
         """
         tokens, inside = pad_rows([row["input_ids"] for row in rows], self.pad_token_id)
         batch = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(inside.astype(np.int64))}
         if "labels" in rows[0]:
-            batch["labels"] = torch.tensor([int(row["labels"]) for row in rows], dtype=torch.int64)
+            labels = np.stack([row["labels"] for row in rows])
+            # As transformers has it: an index is an integer, and 0 and 1 a label are targets of a logistic loss.
+            batch["labels"] = torch.from_numpy(labels.astype(np.int64 if labels.ndim == 1 else np.float32))
         return batch

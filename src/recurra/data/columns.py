@@ -1,4 +1,4 @@
-"""What is said of a column that is not there."""
+"""What is said of a column that is not there, or there twice."""
 
 from __future__ import annotations
 
@@ -16,3 +16,21 @@ def missing_column(path: Path | str, column: str, present: Sequence[str], *, lin
         f"{where} has no column '{column}'{did_you_mean(column, present)}; its columns are "
         f"{shown}; name the right ones with --text-column and --label-column"
     )
+
+
+def check_unique(path: Path | str, columns: Sequence[str], present: Sequence[str], *, line: int | None = None) -> None:
+    """Refuses a table, or a line of it, in which a column that is read stands more than once.
+
+    Args:
+        path: The file.
+        columns: Columns that are read.
+        present: Names of all columns, or of the keys of a line, repeats among them.
+        line: The line, if it is one line's columns.
+
+    Raises:
+        DataError: With the column, and how often it is there.
+    """
+    for column in columns:
+        if present.count(column) > 1:
+            where = f"'{path}'" if line is None else f"'{path}' line {line}"
+            raise DataError(f"{where} has {present.count(column)} columns '{column}'; rename all but one")

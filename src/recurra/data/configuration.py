@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from recurra.core.configuration import GrowingSettings
+from recurra.core.configuration import HashedSettings
+from recurra.data.labels import LabelColumn
 
 
-class DataConfig(GrowingSettings):
+class RunData(HashedSettings):
+    """What every configuration of data has, whatever the task.
+
+    Attributes:
+        name: A corpus, or the path of a file of the user.
+        fraction: Share of the training data that is used.
+        validation: File of the user with validation data.
+        test: File of the user with test data.
+        tokenizer: A tokenizer by name, ``trained``, or a path.
+    """
+
+    name: str
+    fraction: float = Field(default=1.0, gt=0, le=1)
+    validation: str | None = None
+    test: str | None = None
+    tokenizer: str
+
+    @property
+    @abstractmethod
+    def reading(self) -> str:
+        """How the data are read, in a word for names of runs."""
+
+    @property
+    @abstractmethod
+    def part(self) -> str:
+        """What sets this part of the data apart, for names of runs; empty for all of them."""
+
+
+class DataConfig(RunData):
     """Names the data of a run. Where local copies lie (``data_root``) is a machine's matter and is passed apart.
 
     Attributes:
@@ -32,9 +62,27 @@ class DataConfig(GrowingSettings):
         auxiliary: ``treebank`` adds the five-class labels of the treebank's training phrases to ``sst2`` under
             ``official``, for protocols that train on them first (``auxiliary_epochs``). The linear control ignores
             them.
+        join_labels: Write labels of a user's file that are the same in several spellings in one way, the most frequent;
+            see `recurra.data.spellings`.
     """
 
-    _LATER: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
+        {
+            "protocol",
+            "text_column",
+            "label_column",
+            "group_column",
+            "validation",
+            "test",
+            "split_seed",
+            "fraction",
+            "length_tail",
+            "tail_fraction",
+            "max_length",
+            "tokenizer",
+            "trained_vocab_size",
+        }
+    )
 
     name: str
     protocol: str | None = None
@@ -51,6 +99,15 @@ class DataConfig(GrowingSettings):
     tokenizer: str = "bert-base-uncased"
     trained_vocab_size: int = Field(default=4000, ge=64, le=100_000)
     auxiliary: Literal["treebank"] | None = None
+    join_labels: bool = False
+
+    # What transformers calls it, where that is not one label a text.
+    problem_type: ClassVar[str | None] = None
+
+    @property
+    def labels(self) -> LabelColumn:
+        """How the label column of a user's file is read."""
+        return LabelColumn()
 
     @property
     def reading(self) -> str:
@@ -72,6 +129,8 @@ class DataConfig(GrowingSettings):
             parts.append(f"split-{self.split_seed}")
         if self.auxiliary is not None:
             parts.append(self.auxiliary)
+        if self.join_labels:
+            parts.append("joined-labels")
         return "-".join(parts)
 
     @field_validator("name", "tokenizer", "text_column", "label_column")

@@ -8,10 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
+from recurra.core.record import AnyLabelRecord
+from recurra.core.tasks import TASKS, load_class
 from recurra.data.configuration import DataConfig
-from recurra.data.dataset import TextDataset
+from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.demo_corpus import generate_demo
 from recurra.data.domain_sources import LOCAL_SOURCES, PUBLIC_SOURCES
 from recurra.data.domains import load_domains
@@ -138,6 +141,12 @@ CORPORA: dict[str, Corpus] = {
 }
 
 
+def recorded_data(record: AnyLabelRecord) -> DataConfig:
+    """The configuration of a run's data."""
+    found: DataConfig = load_class(TASKS[record.task].data).parse(record.config["data"], source="record")
+    return found
+
+
 def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDataset:
     """Loads the data that a configuration names, cleaned, split and cut to the subset that it asks for.
 
@@ -158,7 +167,11 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
         _check_protocol(config, [FILE_PROTOCOL])
         dataset = load_files(config)
     else:
-        given = [key for key in ("validation", "test", "group_column") if getattr(config, key) is not None]
+        given = [
+            key
+            for key in ("validation", "test", "group_column", "join_labels")
+            if getattr(config, key) not in (None, False)
+        ]
         if given:
             raise ConfigurationError(
                 f"'{given[0]}' is for your own files; the corpus '{corpus.name}' has its own splits"
@@ -199,17 +212,21 @@ def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
         notes.append(f"Only the {tail} {share:.0%} of every split, by words: trained and tested on this subset alone.")
     if config.fraction < 1:
         whole = splits["train"]
-        if round(len(whole) * config.fraction) < len(np.unique(whole.labels)):
+        present = _present(whole)
+        if round(len(whole) * config.fraction) < len(present):
             raise DataError(
                 f"fraction {config.fraction:g} of the {len(whole):,} train rows of '{dataset.name}' is fewer rows than "
-                f"the {len(np.unique(whole.labels))} classes; take a larger fraction"
+                f"the {len(present)} classes; take a larger fraction"
             )
         splits["train"] = stratified_fraction(whole, config.fraction, config.split_seed)
         notes.append(f"{len(splits['train'])} of {len(whole)} train rows ({config.fraction:.0%}), stratified by label.")
-    present = np.unique(splits["train"].labels)
+    present = _present(splits["train"])
     if len(present) < 2:
-        raise DataError(
-            f"the subset of '{dataset.name}' leaves one class only in train: '{dataset.label_names[present[0]]}'; "
-            "take a larger tail_fraction"
-        )
+        only = f"one class only in train: '{dataset.label_names[present[0]]}'" if len(present) else "no class in train"
+        raise DataError(f"the subset of '{dataset.name}' leaves {only}; take a larger tail_fraction")
     return replace(dataset, splits=splits, notes=notes)
+
+
+def _present(split: TextSplit) -> npt.NDArray[np.int64]:
+    """Indices of the labels that occur in a split."""
+    return np.unique(split.labels) if split.labels.ndim == 1 else np.flatnonzero(split.labels.any(axis=0))

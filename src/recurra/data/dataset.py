@@ -27,7 +27,8 @@ class TextSplit:
     Attributes:
         name: For example ``train``.
         texts: Cleaned texts, none of them empty.
-        labels: Indices into the corpus's ``label_names``, int64, shape ``(rows,)``.
+        labels: Indices into the corpus's ``label_names``, int64, shape ``(rows,)``; where a row may have any number of
+            labels 0 and 1 a label, ``(rows, labels)``.
         ids: Identity of each row, unique within the split; predictions carry it.
         groups: For each row the source sentences (or the user's group) that it comes from, if known.
     """
@@ -43,10 +44,10 @@ class TextSplit:
         sizes = {
             len(self.texts),
             len(self.ids),
-            *self.labels.shape,
+            len(self.labels),
             *([] if self.groups is None else [len(self.groups)]),
         }
-        if self.labels.ndim != 1 or len(sizes) != 1:
+        if self.labels.ndim not in (1, 2) or len(sizes) != 1:
             raise ValueError(f"split '{self.name}': texts, labels, ids and groups differ in length: {sorted(sizes)}")
 
     def __len__(self) -> int:
@@ -59,7 +60,7 @@ class TextSplit:
         for text, label in zip(self.texts, self.labels.tolist(), strict=True):
             encoded = text.encode("utf-8", "surrogatepass")
             # The length in front keeps ("ab", "c") and ("a", "bc") apart.
-            digest.update(b"%d:%d:" % (label, len(encoded)))
+            digest.update(b"%s:%d:" % (str(label).encode(), len(encoded)))
             digest.update(encoded)
         return digest.hexdigest()[:16]
 
@@ -67,6 +68,10 @@ class TextSplit:
     def word_counts(self) -> npt.NDArray[np.int64]:
         """Words (separated by white space) of each text, shape ``(rows,)``."""
         return np.fromiter((len(text.split()) for text in self.texts), dtype=np.int64, count=len(self.texts))
+
+    def rows_with(self, label: int) -> npt.NDArray[np.bool_]:
+        """Which rows have a label, shape ``(rows,)``."""
+        return np.asarray(self.labels == label if self.labels.ndim == 1 else self.labels[:, label] == 1)
 
     def select(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]], *, name: str | None = None) -> TextSplit:
         """Returns the rows at ``indices``, in that order."""
@@ -82,11 +87,10 @@ class TextSplit:
 
     def record(self, label_names: Sequence[str]) -> SplitRecord:
         """Summarises the split for the run record."""
-        counts = np.bincount(self.labels, minlength=len(label_names))
         return SplitRecord(
             fingerprint=self.fingerprint,
             rows=len(self),
-            label_counts={name: int(count) for name, count in zip(label_names, counts, strict=True)},
+            label_counts={name: int(self.rows_with(index).sum()) for index, name in enumerate(label_names)},
             words=summarise_lengths(self.word_counts),
         )
 

@@ -31,7 +31,7 @@ class EncodedSplit:
     Attributes:
         input_ids: Token ids of all rows, int32, shape ``(tokens,)``; each row is ``[CLS] text [SEP]``.
         offsets: Row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``; int64, shape ``(rows + 1,)``.
-        labels: Label of each row, int64, shape ``(rows,)``.
+        labels: Label of each row, int64, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
     """
 
     input_ids: npt.NDArray[np.int32]
@@ -50,7 +50,7 @@ class EncodedSplit:
         index = range(len(self))[index]
         return {
             "input_ids": self.input_ids[self.offsets[index] : self.offsets[index + 1]],
-            "labels": int(self.labels[index]),
+            "labels": self.labels[index] if self.labels.ndim == 2 else int(self.labels[index]),
         }
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:

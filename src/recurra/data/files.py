@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from recurra.core.errors import DataError
 from recurra.data.cleaning import clean_text
@@ -22,33 +23,47 @@ from recurra.data.formats import (
 )
 
 DEFAULT_ID_COLUMN = "id"
+# A longer one is a text, and would stand in every table of a report.
+MAX_LABEL_CHARACTERS = 500
 STANDARD_INPUT = "-"
+# Texts of this many characters are cleaned and tokenised at once; 4,096 texts of usual length have a tenth of it.
+MAX_CHUNK_CHARACTERS = 2**25
 STREAM_FORMATS = (*TABLE_FORMATS, ".txt")
 
 
+class LabelReader(Protocol):
+    """Reads the cells of a label column; see `recurra.data.labels.LabelColumn`."""
+
+    def read(self, cell: Any, word: Callable[[Any], str]) -> Any:
+        """What a row's labels are; the empty text if there is none where one is needed; a ValueError says why not."""
+        ...
+
+
 @dataclass(frozen=True)
-class Table:
+class FileTable:
     """Labelled rows of a file, cleaned.
 
     Attributes:
         source: The file.
         unit: What ``places`` counts: ``line`` or ``row``.
         texts: Cleaned texts, none empty.
-        labels: Labels as words.
+        labels: Labels as words; where a row may have several, tuples of them.
         ids: Unique identities: the id column, or the place.
         groups: Values of the group column, or None without one; an empty value groups the row with no other.
         places: Where each row stands in the file, from 1.
         empty: Rows left out because no text was left after cleaning.
+        headers: Places of rows that repeat the names of the columns, as where files were put behind each other.
     """
 
     source: str
     unit: str
     texts: list[str]
-    labels: list[str]
+    labels: list[Any]
     ids: list[str]
     groups: list[str] | None
     places: list[int]
     empty: int
+    headers: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -60,7 +75,9 @@ def read_table(
     label_column: str,
     group_column: str | None = None,
     id_column: str | None = None,
-) -> Table:
+    *,
+    labels: LabelReader | None = None,
+) -> FileTable:
     """Reads a labelled CSV, TSV, JSONL or Parquet file, cleans its texts and drops those that are empty then.
 
     Args:
@@ -69,6 +86,7 @@ def read_table(
         label_column: Column with the label: words or whole numbers.
         group_column: Column whose equal values belong together.
         id_column: Column with unique identities; None takes ``id`` if there is such a column, else the place.
+        labels: Reads the cells of the label column; none takes words.
 
     Raises:
         DataError: If the file cannot be used, with the place and what to do.
@@ -78,23 +96,34 @@ def read_table(
     unit = _unit(path)
     columns = [name for name in (text_column, label_column, group_column, id_column) if name]
     optional = [] if id_column else [DEFAULT_ID_COLUMN]
-    texts, labels, ids, groups, places = [], [], [], [], []
+    texts, found, ids, groups, places, headers = [], [], [], [], [], []
     empty = 0
     unlabelled: list[int] = []
-    for place, values in table_rows(path, columns, optional):
+    for place, values in table_rows(path, columns, optional, whole=True):
         text = clean_text(check_text(values[0], str(path), unit, place))
         if not text:
             empty += 1
             continue
-        label = _word(values[1], path, unit, place, label_column)
-        if not label:
+        word = partial(_word, path=path, unit=unit, place=place, column=label_column)
+        try:
+            label = word(values[1]) if labels is None else labels.read(values[1], word)
+        except ValueError as error:
+            raise DataError(f"'{path}' {unit} {place}: column '{label_column}' {error}") from error
+        if label == "":
             unlabelled.append(place)
             continue
+        if len(label) > MAX_LABEL_CHARACTERS:
+            raise DataError(
+                f"'{path}' {unit} {place} has a label of {len(label):,} characters in column '{label_column}'; at most "
+                f"{MAX_LABEL_CHARACTERS} are a label: shorten it, or name the right column with --label-column"
+            )
         texts.append(text)
-        labels.append(label)
+        found.append(label)
         groups.append(_word(values[2], path, unit, place, group_column) if group_column else "")
         ids.append(_word(values[-1], path, unit, place, id_column or DEFAULT_ID_COLUMN) or f"{unit}-{place}")
         places.append(place)
+        if label == label_column and str(values[0]).strip() == text_column:
+            headers.append(place)
     if unlabelled:
         raise DataError(
             f"'{path}' has {len(unlabelled)} rows without a label in column '{label_column}' "
@@ -104,7 +133,7 @@ def read_table(
         what = f"{empty} rows, all without text after cleaning" if empty else "no rows"
         raise DataError(f"'{path}' has {what}; give rows with text in column '{text_column}'")
     _check_ids(ids, places, path, unit, id_column or DEFAULT_ID_COLUMN)
-    return Table(str(path), unit, texts, labels, ids, groups if group_column else None, places, empty)
+    return FileTable(str(path), unit, texts, found, ids, groups if group_column else None, places, empty, headers)
 
 
 def _unit(path: Path) -> str:
@@ -186,7 +215,7 @@ def stream_texts(path: Path | str, text_column: str = "text", chunk_rows: int = 
         path: A CSV, TSV, JSONL, Parquet or ``.txt`` file (one text a line), or ``-`` for standard input, whose lines
             are texts or, if the first begins with a brace, JSON objects.
         text_column: Column with the text.
-        chunk_rows: Rows a chunk.
+        chunk_rows: Rows a chunk; fewer where their texts have `MAX_CHUNK_CHARACTERS` together.
 
     Raises:
         DataError: If the file cannot be read; what came before the defect was yielded.
@@ -196,11 +225,14 @@ def stream_texts(path: Path | str, text_column: str = "text", chunk_rows: int = 
     source = "standard input" if str(path) == STANDARD_INPUT else str(path)
     unit = "line" if str(path) == STANDARD_INPUT else _unit(Path(path))
     chunk: list[str] = []
+    characters = 0
     for place, values in _text_rows(path, text_column):
-        chunk.append(check_text(values[0], source, unit, place))
-        if len(chunk) == chunk_rows:
+        text = check_text(values[0], source, unit, place)
+        chunk.append(text)
+        characters += len(text)
+        if len(chunk) == chunk_rows or characters >= MAX_CHUNK_CHARACTERS:
             yield chunk
-            chunk = []
+            chunk, characters = [], 0
     if chunk:
         yield chunk
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from recurra.core.errors import DataError, did_you_mean
-from recurra.data.columns import missing_column
+from recurra.data.columns import check_unique, missing_column
 
 # A longer cell is nearly always an opening quotation mark without its end; only 512 tokens are ever used of a text.
 MAX_CELL_CHARACTERS = 500_000
@@ -63,7 +64,8 @@ def csv_rows(
     """Yields rows of CSV or TSV lines with a header; quoting is checked strictly.
 
     Raises:
-        DataError: For a missing column, broken quoting, or a row with more or fewer fields than the header.
+        DataError: For a column that is missing or there twice, broken quoting, or a row with more or fewer fields than
+            the header.
     """
     # The module's own limit is one for the whole process, so it is only ever raised.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
@@ -98,8 +100,7 @@ def _positions(source: str, header: list[str], columns: Sequence[str], optional:
     for column in columns:
         if column not in header:
             raise missing_column(source, column, header)
-        if header.count(column) > 1:
-            raise DataError(f"'{source}' has {header.count(column)} columns '{column}'; rename all but one")
+    check_unique(source, [*columns, *optional], header)
     return [header.index(column) if column in header else None for column in (*columns, *optional)]
 
 
@@ -131,17 +132,19 @@ def jsonl_rows(lines: Iterable[str], source: str, columns: Sequence[str], option
     """Yields rows of lines with one JSON object each; blank lines are passed over.
 
     Raises:
-        DataError: For a line that is not a JSON object or lacks a column.
+        DataError: For a line that is not a JSON object, lacks a column or has one twice.
     """
     place = 0
     for place, line in enumerate(lines, start=1):
         if line.isspace():
             continue
         try:
-            value = json.loads(line)
+            value = json.loads(line, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
             column = getattr(error, "colno", 1)
             detail = getattr(error, "msg", str(error))
+            if "integer string" in detail:
+                detail = "a number of thousands of digits; put it in quotes"
             raise DataError(
                 f"'{source}' line {place}, column {column} is not valid JSON ({detail}); write one JSON object a line"
             ) from error
@@ -153,21 +156,45 @@ def jsonl_rows(lines: Iterable[str], source: str, columns: Sequence[str], option
         for name in columns:
             if name not in value:
                 raise missing_column(source, name, list(value), line=place)
+        if isinstance(value, _RepeatingObject):
+            check_unique(source, [*columns, *optional], value.keys_as_written, line=place)
         yield place, tuple(value.get(name) for name in (*columns, *optional))
     if place == 0:
         raise DataError(f"'{source}' is empty; give one JSON object a line")
 
 
-def parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+class _RepeatingObject(dict[str, Any]):
+    """A JSON object in which a key stands twice; JSON itself would take the last one and say nothing."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.keys_as_written = [key for key, _ in pairs]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    return values if len(values) == len(pairs) else _RepeatingObject(pairs)
+
+
+def parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str], *, whole: bool = False) -> Iterator[Row]:
     """Yields rows of a Parquet file.
 
+    Args:
+        path: The file.
+        columns: Columns that must be there.
+        optional: Columns whose values are None where the file has none.
+        whole: Whether all rows will be kept: a file that unfolds to too much for that is refused at once.
+
     Raises:
-        DataError: If it is not a whole Parquet file, or lacks a column.
+        DataError: If it is not a whole Parquet file, lacks a column or has one twice, or unfolds to too much.
         UnavailableError: If pyarrow is not installed, which a server has no use for.
     """
-    from recurra.data.parquet import iterate_parquet, parquet_columns
+    from recurra.data.parquet import check_single_values, check_unfolded, iterate_parquet, parquet_columns
 
     present = [name for name in optional if name in parquet_columns(path)]
+    check_single_values(path, [*columns, *present])
+    if whole:
+        check_unfolded(path, [*columns, *present])
     place = 0
     for batch in iterate_parquet(path, [*columns, *present]):
         missing = [None] * len(batch[columns[0]])
@@ -183,36 +210,50 @@ def check_path(path: Path, allowed: Sequence[str]) -> None:
     """Refuses what is not a readable file of a known format.
 
     Raises:
-        DataError: With the closest name in the folder, or the formats that are read.
+        DataError: With the closest name in the folder, the formats that are read, or what the system says of the path.
     """
-    if path.is_dir():
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        close = did_you_mean(path.name, _siblings(path))
+        raise DataError(f"'{path}' does not exist{close}; give the path of a file") from error
+    except OSError as error:
+        raise DataError(f"cannot read '{path}': {error.strerror}; give the path of a file") from error
+    if stat.S_ISDIR(status.st_mode):
         raise DataError(f"'{path}' is a folder; give a file: {', '.join(allowed)}")
-    if not path.exists():
-        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise DataError(f"'{path}' does not exist{did_you_mean(path.name, siblings)}; give the path of a file")
     if path.suffix.lower() not in allowed:
         raise DataError(
             f"'{path}' has the unknown extension '{path.suffix}'; allowed: {', '.join(allowed)}; "
             "rename it or save it in one of these formats (JSON: one object a line, as .jsonl)"
         )
-    if path.stat().st_size == 0 and path.suffix.lower() != ".txt":
+    if status.st_size == 0 and path.suffix.lower() != ".txt":
         raise DataError(f"'{path}' is empty; give a file with rows")
 
 
-def table_rows(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Row]:
+def _siblings(path: Path) -> list[str]:
+    try:
+        return [entry.name for entry in path.parent.iterdir()]
+    except (OSError, ValueError):
+        return []
+
+
+def table_rows(
+    path: Path, columns: Sequence[str], optional: Sequence[str] = (), *, whole: bool = False
+) -> Iterator[Row]:
     """Yields rows of a CSV, TSV, JSONL or Parquet file, by its extension.
 
     Args:
         path: The file.
         columns: Columns that must be there.
         optional: Columns whose values are None where the file has none.
+        whole: Whether all rows will be kept; see `parquet_rows`.
 
     Raises:
         DataError: See the functions for each format.
     """
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        yield from parquet_rows(path, columns, optional)
+        yield from parquet_rows(path, columns, optional, whole=whole)
         return
     try:
         with path.open("rb") as stream:

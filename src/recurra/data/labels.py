@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from recurra.core.errors import DataError, did_you_mean
-from recurra.data.files import Table
+from recurra.data.files import FileTable
+from recurra.data.spellings import looks_missing, spelling_key
 
 NEGATIVE_WORDS = frozenset({"negative", "neg", "bad", "no", "false", "dislike", "unhappy", "fail", "-"})
 POSITIVE_WORDS = frozenset({"positive", "pos", "good", "yes", "true", "like", "happy", "pass", "+"})
+
+
+class LabelColumn:
+    """How the cells of a label column are read: one label a row."""
+
+    def read(self, cell: Any, word: Callable[[Any], str]) -> Any:
+        """What a row's labels are; the empty text if there is none where one is needed.
+
+        Args:
+            cell: As it stands in the file.
+            word: Makes a word of a part of it.
+
+        Raises:
+            DataError: If a part of it is no word.
+            ValueError: If it is nothing that labels can be read from; the reader adds the place.
+        """
+        return word(cell)
+
+    def names(self, table: FileTable, label_column: str) -> list[str]:
+        """The label names of a table; see `label_names`."""
+        return label_names(table, label_column)
+
+    def values(self, table: FileTable, names: Sequence[str]) -> npt.NDArray[np.int64]:
+        """The labels of its rows as numbers; see `label_indices`."""
+        return label_indices(table, names)
 
 
 def order_labels(labels: Collection[str]) -> list[str]:
@@ -31,7 +58,7 @@ def order_labels(labels: Collection[str]) -> list[str]:
     return sorted(names)
 
 
-def label_names(table: Table, label_column: str) -> list[str]:
+def label_names(table: FileTable, label_column: str) -> list[str]:
     """Returns the class names of a table.
 
     Raises:
@@ -52,7 +79,7 @@ def label_names(table: Table, label_column: str) -> list[str]:
     return order_labels(counts)
 
 
-def label_indices(table: Table, names: Sequence[str]) -> npt.NDArray[np.int64]:
+def label_indices(table: FileTable, names: Sequence[str]) -> npt.NDArray[np.int64]:
     """Returns the index of each row's label, shape ``(rows,)``.
 
     Raises:
@@ -61,9 +88,12 @@ def label_indices(table: Table, names: Sequence[str]) -> npt.NDArray[np.int64]:
     index = {name: position for position, name in enumerate(names)}
     for label, place in zip(table.labels, table.places, strict=True):
         if label not in index:
+            key = spelling_key(label)
+            joins = any(spelling_key(name) == key for name in names) and not looks_missing(label)
             raise DataError(
                 f"'{table.source}' {table.unit} {place} has the label '{label[:60]}'{did_you_mean(label, names)}, "
                 f"which the training data lacks; its labels are {', '.join(names[:20])}; "
-                "correct the label or add training rows that have it"
+                f"correct the label{', train with data.join_labels=true' if joins else ''} or add training rows that "
+                "have it"
             )
     return np.fromiter((index[label] for label in table.labels), dtype=np.int64, count=len(table))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +12,9 @@ import numpy.typing as npt
 from recurra.core.errors import DataError
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import Group, TextDataset, TextSplit
-from recurra.data.files import Table, read_table
-from recurra.data.labels import label_indices, label_names
+from recurra.data.files import FileTable, read_table
+from recurra.data.spellings import join_spellings, label_notes
+from recurra.data.stratification import iterative_split, split_key
 
 HELD_OUT_SHARE = 0.1
 # With fewer, one class could not be in train and in both other splits.
@@ -34,10 +34,11 @@ def load_files(config: DataConfig) -> TextDataset:
         DataError: If a file cannot be used, or there are too few rows to split.
     """
     table = _read(config.name, config)
-    names = label_names(table, config.label_column)
-    whole = _as_split("train", table, names)
+    joined = join_spellings(table) if config.join_labels else table
+    names = config.labels.names(joined, config.label_column)
+    whole = _as_split("train", joined, names, config)
     given = {
-        name: (other, _as_split(name, other, names))
+        name: (other, _as_split(name, _in_spelling(names, other, config), names, config))
         for name, path in (("validation", config.validation), ("test", config.test))
         if path is not None
         for other in [_read(path, config)]
@@ -65,7 +66,10 @@ def load_files(config: DataConfig) -> TextDataset:
         selection_split="validation",
         reported_splits=["validation", "test"],
         dropped={f"{name}: empty after cleaning": other.empty for name, other in tables.items() if other.empty},
-        notes=_notes(splits, names, given=list(given)),
+        notes=[
+            *_notes(splits, names, given=list(given)),
+            *label_notes(list(tables.values()), joined=config.join_labels),
+        ],
     )
 
 
@@ -81,18 +85,22 @@ def load_split(path: Path | str, config: DataConfig, names: Sequence[str], *, na
     Raises:
         DataError: If the file cannot be used or has a label that the model does not know.
     """
-    return _as_split(name, _read(path, config), names)
+    return _as_split(name, _in_spelling(names, _read(path, config), config), names, config)
 
 
-def _read(path: Path | str, config: DataConfig) -> Table:
-    return read_table(path, config.text_column, config.label_column, config.group_column)
+def _read(path: Path | str, config: DataConfig) -> FileTable:
+    return read_table(path, config.text_column, config.label_column, config.group_column, labels=config.labels)
 
 
-def _as_split(name: str, table: Table, names: Sequence[str]) -> TextSplit:
+def _in_spelling(names: Sequence[str], table: FileTable, config: DataConfig) -> FileTable:
+    return join_spellings(table, names) if config.join_labels else table
+
+
+def _as_split(name: str, table: FileTable, names: Sequence[str], config: DataConfig) -> TextSplit:
     groups: list[Group] | None = None
     if table.groups is not None:
         groups = [(group,) if group else () for group in table.groups]
-    return TextSplit(name, table.texts, label_indices(table, names), table.ids, groups)
+    return TextSplit(name, table.texts, config.labels.values(table, names), table.ids, groups)
 
 
 def split_rows(
@@ -104,12 +112,14 @@ def split_rows(
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Splits rows by a hash of their text, stratified by label; the order of the rows does not matter.
 
+    Rows with any number of labels are split as `recurra.data.stratification.iterative_split` does it.
+
     Rows of equal text or equal group are one unit, which is never cut (also through chains: a text in two groups joins
     them). A unit counts for its most frequent label. A class of fewer than three units stays in train whole.
 
     Args:
         texts: Cleaned texts.
-        labels: Label of each row, shape ``(rows,)``.
+        labels: Label of each row, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
         groups: Group of each row, empty for none; or None.
         shares: Share of each label's rows that each split gets; train gets the rest.
         seed: Seed of the hash.
@@ -117,18 +127,32 @@ def split_rows(
     Returns:
         Row numbers, ascending, of ``train`` and of every split in ``shares``.
     """
-    by_label: defaultdict[int, list[tuple[bytes, list[int]]]] = defaultdict(list)
-    for rows in _units(texts, groups):
-        counts = Counter(int(labels[row]) for row in rows)
-        label = min(counts, key=lambda value: (-counts[value], value))
-        key = min(hashlib.sha256(f"{seed}/{texts[row]}".encode("utf-8", "surrogatepass")).digest() for row in rows)
-        by_label[label].append((key, rows))
+    units = _units(texts, groups)
+    keys = [split_key(seed, texts, rows) for rows in units]
+    if labels.ndim == 2:
+        places = iterative_split(units, keys, labels, {"train": 1 - sum(shares.values()), **shares})
+    else:
+        places = _split_by_label(units, keys, labels, shares)
     chosen: dict[str, list[int]] = {"train": [], **{name: [] for name in shares}}
-    for units in by_label.values():
-        ordered = [rows for _, rows in sorted(units)]
-        for name, rows in zip(_assign([len(rows) for rows in ordered], shares), ordered, strict=True):
-            chosen[name].extend(rows)
+    for rows, place in zip(units, places, strict=True):
+        chosen[place].extend(rows)
     return {name: np.array(sorted(rows), dtype=np.int64) for name, rows in chosen.items()}
+
+
+def _split_by_label(
+    units: Sequence[list[int]], keys: Sequence[bytes], labels: npt.NDArray[np.int64], shares: Mapping[str, float]
+) -> list[str]:
+    """The split of each unit, where a unit counts for its most frequent label."""
+    by_label: defaultdict[int, list[int]] = defaultdict(list)
+    for unit, rows in enumerate(units):
+        counts = Counter(int(labels[row]) for row in rows)
+        by_label[min(counts, key=lambda value: (-counts[value], value))].append(unit)
+    places = [""] * len(units)
+    for members in by_label.values():
+        ordered = sorted(members, key=lambda unit: (keys[unit], units[unit]))
+        for unit, place in zip(ordered, _assign([len(units[unit]) for unit in ordered], shares), strict=True):
+            places[unit] = place
+    return places
 
 
 def _units(texts: Sequence[str], groups: Sequence[str] | None) -> list[list[int]]:
@@ -176,9 +200,12 @@ def _assign(sizes: Sequence[int], shares: Mapping[str, float]) -> list[str]:
 def _notes(splits: Mapping[str, TextSplit], names: Sequence[str], given: Sequence[str]) -> list[str]:
     notes = []
     train = splits["train"]
-    labels_of: defaultdict[str, set[int]] = defaultdict(set)
-    for text, label in zip(train.texts, train.labels.tolist(), strict=True):
-        labels_of[text].add(label)
+    if train.labels.ndim == 2:
+        none = int((train.labels.sum(axis=1) == 0).sum())
+        notes.append(f"Train rows have {train.labels.sum() / len(train):.2f} labels on average; {none} have none.")
+    labels_of: defaultdict[str, set[bytes]] = defaultdict(set)
+    for text, label in zip(train.texts, train.labels, strict=True):
+        labels_of[text].add(label.tobytes())
     repeated = len(train) - len(labels_of)
     if repeated:
         opposed = sum(len(labels) > 1 for labels in labels_of.values())
@@ -190,7 +217,7 @@ def _notes(splits: Mapping[str, TextSplit], names: Sequence[str], given: Sequenc
                 f"{shared} of {len(splits[name])} rows of the given {name} file have a text that train has too."
             )
     for name, split in splits.items():
-        absent = [label for index, label in enumerate(names) if not np.any(split.labels == index)]
+        absent = [label for index, label in enumerate(names) if not split.rows_with(index).any()]
         if absent:
             notes.append(f"Split '{name}' has no row of the class {', '.join(absent[:20])}.")
     return notes

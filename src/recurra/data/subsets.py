@@ -6,9 +6,11 @@ import hashlib
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from recurra.core.seeds import derive_seed
 from recurra.data.dataset import TextSplit
+from recurra.data.stratification import iterative_split, split_key
 
 
 def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSplit:
@@ -26,6 +28,8 @@ def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSpl
         raise ValueError(f"fraction {fraction} must be above 0 and at most 1")
     if fraction == 1:
         return split
+    if split.labels.ndim == 2:
+        return split.select(_iterative_fraction(split, fraction, seed))
     present, counts = np.unique(split.labels, return_counts=True)
     sizes = apportion(counts, fraction)
     chosen = []
@@ -34,6 +38,14 @@ def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSpl
         generator = np.random.default_rng(derive_seed(seed, "fraction", label))
         chosen.append(generator.permutation(rows)[:size])
     return split.select(np.sort(np.concatenate(chosen)))
+
+
+def _iterative_fraction(split: TextSplit, fraction: float, seed: int) -> npt.NDArray[np.int64]:
+    units = [[row] for row in range(len(split))]
+    # The identity as well: equal texts would have equal keys.
+    keys = [split_key(seed, split.texts, unit) + split.ids[unit[0]].encode("utf-8", "surrogatepass") for unit in units]
+    places = iterative_split(units, keys, split.labels, {"rest": 1 - fraction, "kept": fraction})
+    return np.array([row for row, place in enumerate(places) if place == "kept"], dtype=np.int64)
 
 
 def apportion(

@@ -141,7 +141,11 @@ def tokenizer_from_folder(folder: Path) -> PreTrainedTokenizerFast:
     try:
         (folder / "tokenizer.json").read_bytes().decode("utf-8")
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:
+        # The library's parser in Rust raises the bare class; what is derived from it and not named here is a defect.
+        known = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+        if type(error) is not Exception and not isinstance(error, known):
+            raise
         reason = " ".join(str(error).split())[:200]
         raise ConfigurationError(f"'{folder}' holds no tokenizer that can be read: {reason}") from error
 

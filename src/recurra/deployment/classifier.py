@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.errors import CheckpointError, ConfigurationError, DataError
+from recurra.core.errors import CheckpointError, ConfigurationError, DataError, RunError
+from recurra.core.model_files import sealed_model
 from recurra.core.record import RECORD_NAME, read_record
 from recurra.data.cleaning import clean_texts
-from recurra.deployment.calibration import CalibrationRecord
-from recurra.deployment.computation import Computation
-from recurra.deployment.depth import (
+from recurra.deployment.decision import Decision, OneLabel, read_decision
+from recurra.deployment.engines.budget import DEFAULT_BATCH_SIZE
+from recurra.deployment.engines.computation import Computation
+from recurra.deployment.engines.depth import (
     Classified,
     DeepEngine,
     Depth,
     Trace,
+    no_outputs,
     nobody,
-    nothing_heard,
-    softmax,
     trace_of,
 )
-from recurra.deployment.engine import ConcurrentEngine, Engine, load_engine, load_export_engine
-from recurra.deployment.manifest import is_export, read_export
-from recurra.models.exit_rules import ExitRule
-
-DEFAULT_BATCH_SIZE = 64
+from recurra.deployment.engines.interface import ConcurrentEngine, Engine, load_engine
+from recurra.deployment.export.formats.registry import find_format
+from recurra.deployment.export.manifest import is_export, read_export
+from recurra.deployment.export.records import CalibrationRecord
+from recurra.models.exits.rule import ExitRule
 
 
 class Classifier:
@@ -42,6 +44,7 @@ class Classifier:
         batch_size: Texts of 32 tokens a batch: more of shorter texts, fewer of longer ones.
         computation: Precision of the stored weights and of the computation, engine and device, where they are known.
         calibration: The exit rule that was chosen for the model as it is stored, where it was.
+        decision: How logits become labels; none takes the most probable one.
     """
 
     def __init__(
@@ -52,8 +55,10 @@ class Classifier:
         batch_size: int = DEFAULT_BATCH_SIZE,
         computation: Computation | None = None,
         calibration: CalibrationRecord | None = None,
+        decision: Decision | None = None,
     ) -> None:
         self.engine = engine
+        self.decision = decision or OneLabel(label_names)
         self.calibration = calibration
         self._rule: ExitRule | None = None
         self.computation = computation
@@ -94,16 +99,18 @@ class Classifier:
 
         Raises:
             CheckpointError: If it is not an export, not whole, or was changed.
-            UnavailableError: If it is an ONNX export and ONNX Runtime is not installed.
+            UnavailableError: If it is an export that needs a package which is not installed, as ONNX Runtime.
         """
         manifest = read_export(folder)
-        engine = load_export_engine(Path(folder), manifest, precision=precision, threads=threads)
+        stored = manifest.stored_in(Path(folder))
+        engine = find_format(manifest.format).open(stored, precision=precision, threads=threads)
         return cls(
             engine,
             manifest.label_names,
             batch_size=batch_size,
             computation=engine.computation,
             calibration=manifest.exits,
+            decision=read_decision(manifest.label_names, manifest.decision),
         )
 
     @classmethod
@@ -128,17 +135,19 @@ class Classifier:
             raise CheckpointError(f"'{folder}' is not a run folder; give a folder made by 'recurra train'")
         record = read_record(folder)
         engine = load_engine(
-            folder / "model",
+            sealed_model(folder),
             kind=record.model.kind,
             precision=precision,
             preferred=record.environment.precision,
             max_length=int(record.config["data"]["max_length"]),
         )
-        return cls(engine, record.data.label_names, batch_size=batch_size, computation=engine.computation)
+        names = record.data.label_names
+        decision = read_decision(names, record.decision)
+        return cls(engine, names, batch_size=batch_size, computation=engine.computation, decision=decision)
 
     @property
     def depth(self) -> Depth | None:
-        """Where the model can be heard; none for one without recurrences, such as the linear control."""
+        """Where the model has outputs; none for one without recurrences, such as the linear control."""
         return self.engine.depth if isinstance(self.engine, DeepEngine) else None
 
     @property
@@ -164,9 +173,9 @@ class Classifier:
             ConfigurationError: If the model has no such exit, is no Transformer, or no rule is given and the model
                 carries none.
         """
+        self._check_exclusive()
         rule = self._calibrated() if rule is None else rule
-        depth = self._deep("an exit rule").depth
-        rule.check(depth, depth.labels)
+        self._check_rule(rule)
         self._rule = rule
 
     def trace(self, texts: Sequence[str]) -> Trace:
@@ -198,21 +207,22 @@ class Classifier:
             DataError: As `logits` does.
         """
         if rule is None and not trace:
-            return Classified(softmax(self._compute(texts, None)))
+            return Classified(self.decision.probabilities(self._compute(texts, None)))
         engine = self._deep("an exit rule" if rule else "a trace")
         depth = engine.depth
         if rule is not None:
-            rule.check(depth, depth.labels)
+            self._check_rule(rule)
         cleaned = clean_texts(self._checked(texts))
         if not trace:
             assert rule is not None
             early = engine.leave_early(cleaned, self.batch_size, rule) if cleaned else nobody(depth)
-            return Classified(softmax(early.logits), early.exited_after)
-        heard = engine.logits_by_recurrence(cleaned, self.batch_size) if cleaned else nothing_heard(depth)
-        return trace_of(depth, heard, rule)
+            return Classified(self.decision.probabilities(checked_scores(early.logits)), early.exited_after)
+        found = engine.logits_by_recurrence(cleaned, self.batch_size) if cleaned else no_outputs(depth)
+        scores = {number: checked_scores(logits) for number, logits in found.items()}
+        return trace_of(depth, scores, rule, self.decision.probabilities)
 
     def logits(self, texts: Sequence[str], *, clean: bool = True) -> npt.NDArray[np.float32]:
-        """Returns scores ``(texts, labels)`` whose softmax is the probability.
+        """Returns scores ``(texts, labels)``, which `Classifier.decision` makes probabilities of.
 
         Args:
             texts: Texts as they come; an empty one is allowed.
@@ -226,24 +236,40 @@ class Classifier:
 
     def predict_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
         """Returns probabilities ``(texts, labels)``."""
-        return softmax(self.logits(texts))
+        return self.decision.probabilities(self.logits(texts))
 
-    def predict(self, texts: Sequence[str]) -> npt.NDArray[np.str_]:
-        """Returns the name of the most probable label of each text, ``(texts,)``."""
-        return self.classes_[self.logits(texts).argmax(axis=1)]
+    def predict(self, texts: Sequence[str]) -> npt.NDArray[Any]:
+        """Returns the name of the most probable label of each text, ``(texts,)``.
+
+        Of a multi-label model: whether each text has each label of ``classes_``, 0 or 1, ``(texts, labels)``.
+        """
+        found = self.decision.of_logits(self.logits(texts))
+        return self.classes_[found] if self.decision.exclusive else found.astype(np.int64)
 
     def _compute(self, texts: Sequence[str], rule: ExitRule | None, *, clean: bool = True) -> npt.NDArray[np.float32]:
         if not len(self._checked(texts)):
             return np.empty((0, len(self.classes_)), dtype=np.float32)
         cleaned = clean_texts(texts) if clean else texts
         if rule is None:
-            return self.engine.logits(cleaned, self.batch_size)
-        return self._deep("an exit rule").leave_early(cleaned, self.batch_size, rule).logits
+            return checked_scores(self.engine.logits(cleaned, self.batch_size))
+        return checked_scores(self._deep("an exit rule").leave_early(cleaned, self.batch_size, rule).logits)
 
     def _deep(self, what: str) -> DeepEngine:
         if not isinstance(self.engine, DeepEngine):
             raise ConfigurationError(f"{what} needs a Transformer; this model has no recurrences to stop after")
         return self.engine
+
+    def _check_rule(self, rule: ExitRule) -> None:
+        self._check_exclusive()
+        depth = self._deep("an exit rule").depth
+        rule.check(depth, depth.labels)
+
+    def _check_exclusive(self) -> None:
+        if not self.decision.exclusive:
+            raise ConfigurationError(
+                "an exit rule needs a model that gives each text one label, and this one gives any number; "
+                "leave the rule out: texts take all recurrences"
+            )
 
     def _calibrated(self) -> ExitRule:
         if self.calibration is None:
@@ -292,3 +318,19 @@ def _check_texts(texts: Sequence[str]) -> None:
                 f"text {number:,} of {len(texts):,} holds the lone surrogate {found} {place}, which is no character: "
                 "it was not UTF-8 where it came from; save it as UTF-8"
             ) from None
+
+
+def checked_scores(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Returns scores ``(texts, labels)`` that are numbers.
+
+    Raises:
+        RunError: If one is not: it would be an answer, and a wrong one.
+    """
+    finite = np.isfinite(logits).all(axis=1)
+    if not finite.all():
+        row = int(np.flatnonzero(~finite)[0])
+        raise RunError(
+            f"the model gives scores that are no numbers for text {row} of {len(logits)}: its weights are damaged, or "
+            "they are beyond the precision that it computes in; copy or train it again, or take --precision fp32"
+        )
+    return logits

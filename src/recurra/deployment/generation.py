@@ -15,7 +15,7 @@ from transformers import TextStreamer
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.deployment.language_model import LanguageModel, pad_left
 from recurra.models.cache import PER_LOOP, POLICIES, SHARED, RecurraCache, make_cache
-from recurra.models.exit_rules import ExitRule
+from recurra.models.exits.rule import ExitRule
 
 NO_CACHE = "none"
 CACHES = (*POLICIES, NO_CACHE)
@@ -261,7 +261,7 @@ class Generator:
         if cache is None:
             return
         if isinstance(cache, RecurraCache):
-            self.figures.exits.update(cache.taken)
+            self.figures.exits.update(cache.exit_counts)
         layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
         kept = sum(part.numel() * part.element_size() for layer in layers for part in (layer.keys, layer.values))
         tokens = cache.get_seq_length()

@@ -10,8 +10,10 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.core.model_files import sealed_model
 from recurra.data.language.tokenization import read_language_tokenizer
-from recurra.models.foreign import load_language_model, read_model_configuration
+from recurra.models.folder import read_model_configuration
+from recurra.models.foreign import load_language_model
 from recurra.models.inference import PRECISIONS, check_precision, default_device
 from recurra.models.language_modeling import RecurraForCausalLM
 
@@ -97,13 +99,13 @@ def model_folder(path: Path | str) -> Path:
     """Returns the model folder of a run, or the folder itself.
 
     Raises:
-        CheckpointError: If there is none.
+        CheckpointError: If there is none, or that of a run was changed.
     """
     folder = Path(path)
     if not folder.is_dir():
         raise CheckpointError(f"'{path}' is not a folder; give a run of 'recurra train' or a Hugging Face folder")
     inner = folder / "model"
-    return inner if inner.is_dir() and not (folder / "config.json").exists() else folder
+    return sealed_model(folder) if inner.is_dir() and not (folder / "config.json").exists() else folder
 
 
 def _has_tokenizer(folder: Path) -> bool:

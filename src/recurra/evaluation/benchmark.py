@@ -205,12 +205,12 @@ def inputs_of_lengths(lengths: Sequence[int], batch_size: int, *, vocab_size: in
     Returns:
         For each batch ``input_ids`` and ``attention_mask``, int64, ``(batch, tokens)``.
     """
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     counts = np.asarray(lengths, dtype=np.int64)
     batches = []
     for rows in sorted_batches(counts, batch_size):
         keep = np.arange(counts[rows].max()) < counts[rows][:, None]
-        ids = np.where(keep, dice.integers(0, vocab_size, keep.shape), 0)
+        ids = np.where(keep, rng.integers(0, vocab_size, keep.shape), 0)
         batches.append({"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(keep.astype(np.int64))})
     return batches
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,11 @@ from torch import Tensor
 
 from recurra.core.errors import ConfigurationError
 from recurra.evaluation.scoring import BATCH_POSITIONS
-from recurra.evaluation.token_exits import ExitScores, score_token_exits
-from recurra.models.exit_rules import CONFIDENCE, ENTROPY, ExitRule
-from recurra.models.exit_thresholds import CalibratedExits, make_of, thresholds
+from recurra.evaluation.token_exits import ExitScores, Observe, score_token_exits
+from recurra.models.exits.measures import CONFIDENCE, every_row
+from recurra.models.exits.registry import threshold_rule
+from recurra.models.exits.rule import Decision, ExitRule
+from recurra.models.exits.thresholds import CalibratedExits, candidate_thresholds
 from recurra.models.language_modeling import RecurraForCausalLM
 
 # Thresholds that are tried: the model is scored anew with each.
@@ -32,10 +34,10 @@ def calibrate_language(
     kind: str = CONFIDENCE,
     batch_positions: int = BATCH_POSITIONS,
 ) -> CalibratedExits:
-    """Chooses the threshold that lets most tokens leave while the loss grows by at most a share ``bound``.
+    """Chooses the threshold that lets most tokens stop early while the loss grows by at most a share ``bound``.
 
     The loss is that of decoding, filled-in states included (`recurra.evaluation.token_exits`). It need not grow with
-    the tokens that leave: where some go deep and others do not, the deep ones read what was filled in. So every
+    the tokens that stop: where some go deep and others do not, the deep ones read what was filled in. So every
     threshold of a few is measured, and the one with the fewest recurrences is taken.
 
     Args:
@@ -44,54 +46,51 @@ def calibrate_language(
         bound: Largest growth of the loss as a share of the full model's, for example 0.01.
         first_read: See there.
         context: See there.
-        kind: ``confidence`` or ``entropy``.
+        kind: Name of a rule with a threshold: ``confidence`` or ``entropy``.
         batch_positions: See there.
 
     Raises:
         ConfigurationError: For an impossible bound or kind, or a model without exits.
     """
-    make = make_of(kind)
+    chosen = threshold_rule(kind)
     if not bound >= 0:
         raise ConfigurationError(f"loss bound is {bound:g}; allowed: 0 or above, the share by which it may grow")
-    listener = _Listener(kind)
+    measured: list[Tensor] = []
 
-    def score(rule: ExitRule) -> ExitScores:
+    def measure(recurrence: int, logits: Tensor) -> None:
+        if recurrence < model.config.num_recurrences:
+            measured.append(chosen.measure.of(logits).cpu())
+
+    def score(rule: ExitRule, observe: Observe | None = None) -> ExitScores:
         return score_token_exits(
-            model, texts, rule, first_read=first_read, context=context, batch_positions=batch_positions
+            model,
+            texts,
+            rule,
+            first_read=first_read,
+            context=context,
+            batch_positions=batch_positions,
+            observe=observe,
         )
 
-    full = score(listener)
+    full = score(_NeverStops(), measure)
     allowed = full.loss * (1 + bound)
-    best = CalibratedExits(None, full.loss, full.loss, full.taken)
-    for value in thresholds(torch.cat(listener.heard).numpy(), kind, _CANDIDATES):
-        rule = make(value)
+    best = CalibratedExits(None, full.loss, full.loss, full.exit_counts)
+    for threshold in candidate_thresholds(torch.cat(measured).numpy(), chosen.measure, _CANDIDATES):
+        rule = chosen.make(threshold=threshold)
         scores = score(rule)
         if scores.loss <= allowed and scores.mean_recurrences < best.mean_recurrences:
-            best = CalibratedExits(rule, scores.loss, full.loss, scores.taken)
+            best = CalibratedExits(rule, scores.loss, full.loss, scores.exit_counts)
     return best
 
 
-class _Listener(ExitRule):
-    """Lets nobody leave and remembers what the exits say."""
+@dataclass(frozen=True)
+class _NeverStops(ExitRule):
+    """Has every exit's head read, and stops nothing there."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.heard: list[Tensor] = []
+    name: ClassVar[str] = "never"
 
-    @property
-    def reads(self) -> str | None:
-        return self.kind
-
-    def bound(self, recurrence: int) -> float:  # noqa: ARG002
-        return -math.inf if self.kind == ENTROPY else math.inf
-
-    def decides(self, values: Tensor, recurrence: int) -> Tensor:
-        self.heard.append(values.cpu())
-        leaving: Tensor = super().decides(values, recurrence)
-        return leaving
+    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:  # noqa: ARG002
+        return Decision(~every_row(logits))
 
     def describe(self) -> str:
-        return "none"
-
-    def plain(self) -> dict[str, Any]:
-        return {"rule": None}
+        return "never before the last recurrence"

@@ -85,8 +85,8 @@ def measure_side_by_side(
 ) -> dict[str, LatencyRecord]:
     """Times several models over the same set in one run, batch by batch in turns.
 
-    Within a batch every competitor is called once; who begins rotates from batch to batch, so that nobody always
-    finds the caches as the same neighbour left them. The garbage collector rests meanwhile.
+    Within a batch every competitor is called once; who begins rotates from batch to batch, so that none always
+    finds the caches as the same other one left them. The garbage collector is off meanwhile.
 
     Args:
         calls: What to time, by name; called with one batch, the result is dropped.
@@ -116,7 +116,7 @@ def measure_side_by_side(
         for name in names:
             calls[name](inputs[name][position])
     wait()
-    with _garbage_rests():
+    with _garbage_collector_off():
         for position in range(len(sizes)):
             turn = position % len(names)
             for name in names[turn:] + names[:turn]:
@@ -201,7 +201,7 @@ def _no_wait() -> None:
 
 
 @contextlib.contextmanager
-def _garbage_rests() -> Iterator[None]:
+def _garbage_collector_off() -> Iterator[None]:
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -137,13 +137,13 @@ def score_windows(
                 last = {"logits_to_keep": kept} if "logits_to_keep" in accepted else {}
                 output = model(input_ids=inputs.to(device), **mask, **last, **fixed)
                 for name, logits in _heads(output, exits).items():
-                    said, wanted = logits[:, -kept:], targets[:, -kept:].to(device)
+                    head_logits, wanted = logits[:, -kept:], targets[:, -kept:].to(device)
                     scores = heads.setdefault(name, _no_scores(int(starts[-1]), greedy=greedy))
-                    _place(_nats(said, wanted), scores.nats, batch, starts, inputs.shape[1] - kept)
+                    _place(_nats(head_logits, wanted), scores.nats, batch, starts, inputs.shape[1] - kept)
                     if scores.greedy is not None:
-                        hits = (said.argmax(-1) == wanted).cpu().numpy()
+                        hits = (head_logits.argmax(-1) == wanted).cpu().numpy()
                         _place(hits, scores.greedy, batch, starts, inputs.shape[1] - kept)
-                    del said
+                    del head_logits
                 # Otherwise these logits would live on while the next batch makes its own.
                 del output, logits
                 if progress is not None:

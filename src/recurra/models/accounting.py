@@ -14,7 +14,7 @@ from recurra.models.configuration import SWIGLU, RecurraConfig
 MIB = 2**20
 
 
-class Task(StrEnum):
+class HeadKind(StrEnum):
     """What stands on top of the model."""
 
     CLASSIFICATION = "classification"
@@ -104,10 +104,10 @@ def _core_items(config: RecurraConfig) -> dict[str, int]:
     }
 
 
-def _head_items(config: RecurraConfig, task: Task) -> dict[str, int]:
+def _head_items(config: RecurraConfig, task: HeadKind) -> dict[str, int]:
     width, table = config.hidden_size, config.token_embedding_size
     exits = len(config.exits) if config.heads == "separate" else min(1, len(config.exits))
-    if task == Task.CLASSIFICATION:
+    if task == HeadKind.CLASSIFICATION:
         each = _linear(width, config.num_labels)
     elif config.heads == "tied":
         return {"head projection": _linear(width, table, bias=False) if table != width else 0}
@@ -116,7 +116,7 @@ def _head_items(config: RecurraConfig, task: Task) -> dict[str, int]:
     return {"final head": each, "exit heads": exits * each}
 
 
-def itemise_parameters(config: RecurraConfig, task: Task = Task.CLASSIFICATION) -> dict[str, int]:
+def itemise_parameters(config: RecurraConfig, task: HeadKind = HeadKind.CLASSIFICATION) -> dict[str, int]:
     """Counts the parameters of every kind of module; those that the model has none of are left out."""
     layer = sum(_layer_items(config).values())
     items = {
@@ -130,7 +130,7 @@ def itemise_parameters(config: RecurraConfig, task: Task = Task.CLASSIFICATION) 
     return {name: count for name, count in items.items() if count}
 
 
-def count_parameters(config: RecurraConfig, task: Task = Task.CLASSIFICATION) -> Parameters:
+def count_parameters(config: RecurraConfig, task: HeadKind = HeadKind.CLASSIFICATION) -> Parameters:
     """Counts the parameters from the configuration alone (a test compares with the built model)."""
     layer = sum(_layer_items(config).values())
     return Parameters(
@@ -215,7 +215,7 @@ def language_flops(
     return float(_body_flops(config, tokens, tokens, recurrences) + heads * tokens * head)
 
 
-def flops_per_token(config: RecurraConfig, tokens: int = 128, task: Task = Task.CLASSIFICATION) -> float:
+def flops_per_token(config: RecurraConfig, tokens: int = 128, task: HeadKind = HeadKind.CLASSIFICATION) -> float:
     """Operations a token of a forward pass over a sequence of ``tokens`` tokens, as executed."""
-    whole = forward_flops if task == Task.CLASSIFICATION else language_flops
+    whole = forward_flops if task == HeadKind.CLASSIFICATION else language_flops
     return whole(config, tokens) / tokens

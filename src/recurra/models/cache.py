@@ -19,8 +19,8 @@ POLICIES = (PER_LOOP, SHARED)
 
 
 @dataclass(frozen=True)
-class Owed:
-    """What rows that have left with the token at hand are given in the recurrences that they skip.
+class SkippedEntries:
+    """What the cache is given for rows whose token at hand has stopped, in the recurrences that they skip.
 
     Attributes:
         rows: Their numbers, ``(rows,)``.
@@ -46,16 +46,16 @@ class RecurraCache(Cache):
     which keep none. The model then reads what it was not trained to read (`recurra.evaluation.cache_policies` says what
     it costs).
 
-    Tokens that leave early (`recurra.models.exit_rules`) have nothing of their own in the recurrences that they skip.
-    The core's first layer is given keys and values of the state with which they left, all else what the last recurrence
-    kept that they took.
+    Tokens that stop early (`recurra.models.exits`) have nothing of their own in the recurrences that they skip. The
+    core's first layer gets keys and values of the state with which they stopped, all else what the last recurrence kept
+    that was computed for them.
 
     Args:
         config: The model.
         serving: Recurrence, from 1, whose keys and values serve the later ones; none keeps each its own.
 
     Attributes:
-        taken: How many single tokens took how many recurrences, under an exit rule.
+        exit_counts: Single tokens by the recurrences after which they stopped, under an exit rule.
 
     Raises:
         ConfigurationError: If ``serving`` is no recurrence that has one after it.
@@ -71,9 +71,9 @@ class RecurraCache(Cache):
         self._convolutions = config.num_core_layers * config.num_cycles if config.has_convolution else 0
         super().__init__(layers=[GrowingLayer() for _ in range(kept_applications(config, serving))])
         self.histories: list[Tensor] = []
-        self.taken: Counter[int] = Counter()
+        self.exit_counts: Counter[int] = Counter()
 
-    def remember(
+    def update_attention(
         self,
         number: int,
         keys: Tensor,
@@ -81,7 +81,7 @@ class RecurraCache(Cache):
         past: int,
         *,
         rows: Tensor | None = None,
-        owed: Sequence[Owed] = (),
+        skipped: Sequence[SkippedEntries] = (),
     ) -> tuple[Tensor, Tensor]:
         """Keeps the new keys and values of a layer application; returns all that its queries see.
 
@@ -91,40 +91,40 @@ class RecurraCache(Cache):
             values: The same.
             past: Tokens that were kept before.
             rows: Rows that are still computed, by their numbers; none means all.
-            owed: What the others are given.
+            skipped: What is kept for the others.
 
         Raises:
             ConfigurationError: If the application has another number of tokens than ``past``.
         """
         layer = self.layers[self._slot(number)]
-        if not self._repeats(number):
+        if not self._is_shared(number):
             check_length(number, layer.get_seq_length(), past)
             if rows is not None:
-                whole_keys, whole_values = self._given(number, owed)
+                whole_keys, whole_values = self._skipped_entry(number, skipped)
                 whole_keys[rows], whole_values[rows] = keys.to(whole_keys.dtype), values.to(whole_values.dtype)
                 keys, values = whole_keys, whole_values
             layer.update(keys, values)
         return (layer.keys, layer.values) if rows is None else (layer.keys[rows], layer.values[rows])
 
-    def _given(self, number: int, owed: Sequence[Owed]) -> tuple[Tensor, Tensor]:
-        """One token's keys and values of all rows that have left, ``(batch, heads, 1, head_dim)``."""
-        lender = self.layers[self._slot(number - self._attentions)]
-        keys, values = lender.keys[:, :, -1:].clone(), lender.values[:, :, -1:].clone()
+    def _skipped_entry(self, number: int, skipped: Sequence[SkippedEntries]) -> tuple[Tensor, Tensor]:
+        """One token's keys and values as if all rows had stopped, ``(batch, heads, 1, head_dim)`` each."""
+        previous = self.layers[self._slot(number - self._attentions)]
+        keys, values = previous.keys[:, :, -1:].clone(), previous.values[:, :, -1:].clone()
         recurrence, layer = divmod(number - self._before, self._attentions)
-        for given in owed if layer == 0 else ():
-            at = slice(recurrence - given.done, recurrence - given.done + 1)
-            keys[given.rows] = given.keys[:, :, at].to(keys.dtype)
-            values[given.rows] = given.values[:, :, at].to(values.dtype)
+        for entries in skipped if layer == 0 else ():
+            at = slice(recurrence - entries.done, recurrence - entries.done + 1)
+            keys[entries.rows] = entries.keys[:, :, at].to(keys.dtype)
+            values[entries.rows] = entries.values[:, :, at].to(values.dtype)
         return keys, values
 
-    def read_back(self, number: int, states: Tensor, span: int, rows: Tensor | None = None) -> Tensor:
+    def update_convolution(self, number: int, states: Tensor, span: int, rows: Tensor | None = None) -> Tensor:
         """Keeps the new states that a convolution reads; returns them behind those that it reads with them.
 
         Args:
             number: Of the convolution, in the order of a forward pass.
             states: ``(rows, new tokens, channels)``.
             span: Earlier positions that it reads.
-            rows: Rows that are still computed; the others are given what the recurrence before has.
+            rows: Rows that are still computed; for the others what the recurrence before has is kept.
 
         Returns:
             ``(rows, span + new tokens, channels)``; zeros before the first token.
@@ -136,30 +136,32 @@ class RecurraCache(Cache):
         window = torch.cat((history if rows is None else history[rows], states), dim=1)
         kept = window[:, window.shape[1] - span :]
         if rows is not None:
-            lent = self.histories[number - self._convolutions][:, -1:]
-            whole = torch.cat((history[:, 1:], lent), dim=1)
+            previous = self.histories[number - self._convolutions][:, -1:]
+            whole = torch.cat((history[:, 1:], previous), dim=1)
             whole[rows] = kept
             kept = whole
         # A view of a whole prompt would keep all of it.
         self.histories[number] = kept.clone() if states.shape[1] > 1 else kept
         return window
 
-    def skip(self, recurrences: int, attention: int, convolution: int, past: int, owed: Sequence[Owed]) -> None:
+    def fill_recurrences(
+        self, recurrences: int, attention: int, convolution: int, past: int, skipped: Sequence[SkippedEntries]
+    ) -> None:
         """Fills in one token of all rows for the next recurrences.
 
         Args:
-            recurrences: How many nobody computes.
+            recurrences: How many are computed for no row.
             attention: Number of the first attention that they would have made.
             convolution: Number of the first convolution.
             past: Tokens that were kept before this one.
-            owed: What rows are given.
+            skipped: What is kept for rows that have stopped.
         """
         for number in range(attention, attention + recurrences * self._attentions):
-            if not self._repeats(number):
-                self.remember(number, *self._given(number, owed), past)
+            if not self._is_shared(number):
+                self.update_attention(number, *self._skipped_entry(number, skipped), past)
         for number in range(convolution, convolution + recurrences * self._convolutions):
-            lent = self.histories[number - self._convolutions]
-            self.read_back(number, lent[:, -1:], lent.shape[1])
+            previous = self.histories[number - self._convolutions]
+            self.update_convolution(number, previous[:, -1:], previous.shape[1])
 
     def _slot(self, number: int) -> int:
         """Index in ``layers`` of what an application reads."""
@@ -171,7 +173,7 @@ class RecurraCache(Cache):
             return self._before + (kept - 1) * self._attentions + layer
         return number - (self._recurrences - kept) * self._attentions
 
-    def _repeats(self, number: int) -> bool:
+    def _is_shared(self, number: int) -> bool:
         """Whether an application keeps nothing of its own."""
         recurrence = (number - self._before) // self._attentions
         return self.serving is not None and self.serving <= recurrence < self._recurrences
@@ -180,7 +182,7 @@ class RecurraCache(Cache):
         """Forgets everything."""
         super().reset()
         self.histories = []
-        self.taken.clear()
+        self.exit_counts.clear()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Puts the rows in another order, for beam search."""
@@ -211,7 +213,7 @@ class RecurraCache(Cache):
         super().crop(tokens_to_remove)
 
     def memory_bytes(self) -> int:
-        """Bytes of all states kept, without the room that is kept free for the next tokens."""
+        """Bytes of all states kept, without what the buffers hold free for the next tokens."""
         kept = [part for layer in self.layers if layer.is_initialized for part in (layer.keys, layer.values)]
         return sum(part.numel() * part.element_size() for part in (*kept, *self.histories))
 
@@ -265,7 +267,7 @@ def make_cache(config: RecurraConfig, policy: str, *, serving: int | None = None
 
 
 def default_serving(config: RecurraConfig) -> int:
-    """Recurrence that serves the later ones where nobody names one: in the middle, half of the memory."""
+    """Recurrence that serves the later ones where none is named: in the middle, half of the memory."""
     return max(1, config.num_recurrences // 2)
 
 

@@ -1,4 +1,4 @@
-"""Keys and values with room to grow: transformers' layer copies all it has for every token."""
+"""Keys and values in buffers that grow: transformers' layer copies all it has for every token."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _LEAST_TOKENS = 32
 
 
 class GrowingLayer(DynamicLayer):
-    """Writes new tokens behind the old ones, in room that doubles when it is full.
+    """Writes new tokens behind the old ones, in a buffer that doubles when it is full.
 
-    ``keys`` and ``values`` are views of that room. Whoever replaces them, as reordering does, has his tensors copied
-    into new room with the next token.
+    ``keys`` and ``values`` are views of that buffer. Tensors that take their place, as reordering does, are copied into
+    a new buffer with the next token.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._rooms: tuple[Tensor, Tensor] | None = None
+        self._buffers: tuple[Tensor, Tensor] | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Adds ``(batch, heads, tokens, head_dim)``; returns all keys and all values."""
@@ -31,17 +31,17 @@ class GrowingLayer(DynamicLayer):
             return super().update(key_states, value_states)
         done = self.get_seq_length()
         total = done + key_states.shape[2]
-        rooms = self._rooms
-        if rooms is None or not self._is_room_of(rooms[0]) or total > rooms[0].shape[2]:
-            rooms = self._grow(key_states, value_states, done, total)
-        for room, states in zip(rooms, (key_states, value_states), strict=True):
-            room[:, :, done:total] = states
-        self.keys, self.values = (room[:, :, :total] for room in rooms)
+        buffers = self._buffers
+        if buffers is None or not self._is_view_of(buffers[0]) or total > buffers[0].shape[2]:
+            buffers = self._grow(key_states, value_states, done, total)
+        for buffer, states in zip(buffers, (key_states, value_states), strict=True):
+            buffer[:, :, done:total] = states
+        self.keys, self.values = (buffer[:, :, :total] for buffer in buffers)
         return self.keys, self.values
 
-    def _is_room_of(self, room: Tensor) -> bool:
-        writable = torch.is_inference_mode_enabled() or not room.is_inference()
-        return writable and self.keys.numel() > 0 and self.keys.data_ptr() == room.data_ptr()
+    def _is_view_of(self, buffer: Tensor) -> bool:
+        writable = torch.is_inference_mode_enabled() or not buffer.is_inference()
+        return writable and self.keys.numel() > 0 and self.keys.data_ptr() == buffer.data_ptr()
 
     def _grow(self, keys: Tensor, values: Tensor, done: int, total: int) -> tuple[Tensor, Tensor]:
         size = _LEAST_TOKENS
@@ -50,14 +50,14 @@ class GrowingLayer(DynamicLayer):
         made = []
         for states, old in ((keys, self.keys), (values, self.values)):
             batch, heads, _, width = states.shape
-            room = states.new_empty(batch, heads, size, width)
+            buffer = states.new_empty(batch, heads, size, width)
             if done:
-                room[:, :, :done] = old
-            made.append(room)
-        self._rooms = made[0], made[1]
-        return self._rooms
+                buffer[:, :, :done] = old
+            made.append(buffer)
+        self._buffers = made[0], made[1]
+        return self._buffers
 
     def reset(self) -> None:
         """Forgets everything."""
         super().reset()
-        self._rooms = None
+        self._buffers = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from recurra.models.accounting import Task, count_parameters, flops_per_token, itemise_parameters
+from recurra.models.accounting import HeadKind, count_parameters, flops_per_token, itemise_parameters
 from recurra.models.names import LANGUAGE_PRESETS, PRESETS
 from recurra.models.presets import preset
 
@@ -26,8 +26,8 @@ def describe_presets(*, num_labels: int = 2, tokens: int = 128) -> list[dict[str
         head), ``size_mib`` (of the bare weights, ``fp32`` and ``half``), ``configuration``.
     """
     result = []
-    entries = [(Task.CLASSIFICATION, item) for item in PRESETS.items()]
-    entries += [(Task.LANGUAGE_MODELLING, item) for item in LANGUAGE_PRESETS.items()]
+    entries = [(HeadKind.CLASSIFICATION, item) for item in PRESETS.items()]
+    entries += [(HeadKind.LANGUAGE_MODELLING, item) for item in LANGUAGE_PRESETS.items()]
     for task, (name, (description, shape)) in entries:
         config = preset(name, num_labels=num_labels)
         counts = count_parameters(config, task)

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from recurra.models.configuration import RecurraConfig
 from recurra.models.dropout import Dropout
-from recurra.models.layout import Layout
+from recurra.models.feed_forward import Refinement
 from recurra.models.normalisation import make_norm
-from recurra.models.refinement import Refinement
+from recurra.models.rows.layout import RowLayout
 
 
 class ScaleKeepingLinear(nn.Linear):
@@ -44,7 +44,7 @@ class Embeddings(nn.Module):
         given = config.embedding_dropout
         self.dropout = Dropout(config.hidden_dropout if given is None else given)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None, layout: Layout) -> Tensor:
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None, layout: RowLayout) -> Tensor:
         """Maps ids ``(batch, tokens)`` to states ``(batch, tokens, hidden)``; missing token types mean type 0."""
         # Under autocast the projection gives half precision; the residual stream has the type of the weights.
         states = self.projection(self.token(input_ids)).to(self.token.weight.dtype)

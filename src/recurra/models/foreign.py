@@ -9,31 +9,10 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.core.files import read_json
+from recurra.models.folder import CONFIG_NAME, check_sizes, read_model_configuration
 from recurra.models.quiet import quiet_loading
 
-CONFIG_NAME = "config.json"
 _INDEXED = "model.safetensors.index.json"
-
-
-def read_model_configuration(folder: Path) -> dict[str, Any]:
-    """Returns the values of a model folder's ``config.json``.
-
-    Raises:
-        CheckpointError: If there is none, or it is not a mapping.
-    """
-    path = folder / CONFIG_NAME
-    try:
-        values = read_json(path)
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"'{folder}' is not a model folder: no {CONFIG_NAME}; give a Hugging Face folder"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"'{path}' is not valid JSON ({error}); copy the model folder again") from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"'{path}' holds no mapping; copy the model folder again")
-    return values
 
 
 def load_language_model(folder: Path | str) -> Any:
@@ -52,6 +31,8 @@ def load_language_model(folder: Path | str) -> Any:
             "convert them where you trust them"
         )
     ours = values.get("model_type") == "recurra"
+    if ours:
+        check_sizes(folder, values)
     try:
         with quiet_loading():
             model, details = AutoModelForCausalLM.from_pretrained(
@@ -64,7 +45,7 @@ def load_language_model(folder: Path | str) -> Any:
             )
     except ConfigurationError as error:
         raise CheckpointError(f"'{folder / CONFIG_NAME}': {error}") from error
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, OverflowError, ImportError, SafetensorError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
             f"'{folder}' is no causal language model that can be loaded without its own code: {first}"

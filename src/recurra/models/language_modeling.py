@@ -15,11 +15,12 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from recurra.core.errors import ConfigurationError
 from recurra.models.cache import RecurraCache
 from recurra.models.configuration import RecurraConfig
-from recurra.models.exit_rules import ExitRule, FixedExit, check_exit
-from recurra.models.exits import leaves
+from recurra.models.exits.loop import Stop
+from recurra.models.exits.rule import ExitRule, check_exit
 from recurra.models.heads import VocabularyHeads, weigh_losses
+from recurra.models.keywords import called_by_transformers
 from recurra.models.losses import IGNORED, next_token_targets, vocabulary_cross_entropy
-from recurra.models.modeling import RecurraModel, RecurraPreTrainedModel, refuse_labels
+from recurra.models.modeling import RecurraModel, RecurraPreTrainedModel, check_exiting, wants_states
 
 
 @dataclass
@@ -74,12 +75,14 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                 self.heads.exits[number] = self._get_resized_lm_head(head, table.num_embeddings, mean_resizing=mean)
         return table
 
+    @called_by_transformers
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         *,
+        token_type_ids: Tensor | None = None,
         row_lengths: Tensor | None = None,
         exit_after: int | None = None,
         exit_rule: ExitRule | None = None,
@@ -88,7 +91,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         use_cache: bool = False,
         logits_to_keep: int | Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        **_: object,
+        output_hidden_states: bool | None = None,
     ) -> RecurraCausalLMOutput:
         """Predicts the next token at every position.
 
@@ -97,12 +100,13 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
             attention_mask: ``(batch, tokens)``, non-zero at real tokens; padding may stand on either side.
             labels: ``(batch, tokens)`` token ids, not shifted, -100 where nothing is to be predicted. Padding is not
                 counted whatever stands there.
+            token_type_ids: ``(batch, tokens)``; none means type 0 everywhere.
             row_lengths: Lengths of packed rows, see `RecurraModel`; no row predicts the next one's first token.
-            exit_after: Recurrence after which the model stops and that exit's head speaks; none means the last.
-            exit_rule: If given, a row stops after the first exit at which the rule lets it go, and its logits are that
-                exit's. The positions of ``logits_to_keep`` decide, padding aside. The rows that stay are computed as a
-                smaller batch. With a cache the rule holds for single tokens; a prompt is read through all recurrences.
-                For inference: no labels.
+            exit_after: Recurrence after which the model stops and whose head is read; none means the last.
+            exit_rule: If given, a row stops after the first exit at which the rule says so, and its logits are that
+                exit's. The positions of ``logits_to_keep`` decide, padding aside. The rows that remain are computed as
+                a smaller batch. With a cache the rule holds for single tokens; a prompt is read through all
+                recurrences. For inference: no labels.
             output_exits: Whether the logits of the exits on the way are wanted too.
             past_key_values: Cache behind whose tokens ``input_ids`` go on; ``attention_mask`` then covers both.
             use_cache: Whether a cache is begun if none is given.
@@ -110,17 +114,20 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                 all without labels and none with labels: training never holds all logits.
             num_items_in_batch: What the sum of losses is divided by, if not the number of predicted tokens: the
                 Trainer's count over all batches of an accumulated step.
+            output_hidden_states: Whether ``hidden_states`` are wanted too, as `RecurraModel` returns them; none means
+                as the configuration says. Not with an exit rule that looks at the rows.
 
         Returns:
             ``loss``, the weighed mean of the heads' (CRT-Deep, equation 5), if there are labels; ``logits``
             ``(batch, positions, vocabulary)`` in FP32.
         """
         cache = RecurraCache(self.config) if use_cache and past_key_values is None else past_key_values
+        wants_all = wants_states(self.config, output_hidden_states)
         if exit_rule is not None:
-            refuse_labels(labels)
+            check_exiting(labels, wants_all and exit_rule.always_after is None)
             exit_rule.check(self.config, self.config.vocab_size)
-            if isinstance(exit_rule, FixedExit):
-                exit_after = exit_rule.after
+            if exit_rule.always_after is not None:
+                exit_after = exit_rule.always_after
             elif row_lengths is not None:
                 raise ConfigurationError("an exit rule came with packed rows; give the rows side by side, padded")
             elif cache is not None and not isinstance(cache, RecurraCache):
@@ -129,9 +136,16 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                 )
             elif cache is None or input_ids.shape[1] == 1:
                 kept = 0 if logits_to_keep is None else logits_to_keep
-                return self._leave_early(input_ids, attention_mask, exit_rule, cache, kept)
+                return self._exit_early(input_ids, attention_mask, token_type_ids, exit_rule, cache=cache, kept=kept)
         output = self.model(
-            input_ids, attention_mask, row_lengths=row_lengths, exit_after=exit_after, past_key_values=cache
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            row_lengths=row_lengths,
+            exit_after=exit_after,
+            past_key_values=cache,
+            output_hidden_states=wants_all,
+            return_dict=True,
         )
         states = {**dict(enumerate(output.exit_states or ())), self._last_head(exit_after): output.last_hidden_state}
         loss = losses = logits = exit_logits = None
@@ -150,13 +164,19 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         if exit_rule is not None:
             depths = input_ids.new_full(input_ids.shape[:1], check_exit(self.config, exit_after))
         return RecurraCausalLMOutput(
-            loss, logits, output.past_key_values, exit_logits=exit_logits, exit_losses=losses, exited_after=depths
+            loss,
+            logits,
+            output.past_key_values,
+            output.hidden_states,
+            exit_logits=exit_logits,
+            exit_losses=losses,
+            exited_after=depths,
         )
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
         """Continues a prompt, as transformers' ``generate`` does.
 
-        ``exit_after`` makes an exit speak; with ``exit_rule`` each token stops as early as the rule lets it, and the
+        ``exit_after`` reads an exit's head; with ``exit_rule`` each token stops as early as the rule says, and the
         recurrences that it skips are filled in (`docs/decisions/0013-skipped-recurrences.md`).
 
         Raises:
@@ -200,56 +220,53 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = RecurraCache(self.config)
 
-    def _leave_early(
+    def _exit_early(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
         rule: ExitRule,
+        *,
         cache: RecurraCache | None,
         kept: int | Tensor,
     ) -> RecurraCausalLMOutput:
-        chosen = _chosen(kept)
         # A mask also covers what is in the cache.
-        real = None if attention_mask is None else attention_mask[:, -input_ids.shape[1] :][:, chosen].bool()
-        said: list[Tensor] = []
+        new = None if attention_mask is None else attention_mask[:, -input_ids.shape[1] :]
+        real = None if new is None else new[:, _chosen(kept)].bool()
 
-        def hear(done: int, states: Tensor, rows: Tensor) -> Tensor:
-            final = done == self.config.num_recurrences
-            if not final and not rule.asks(done):
-                return torch.zeros_like(rows, dtype=torch.bool)
-            logits = self._logits(states, self._last_head(done), kept)
-            leaving = leaves(rule, logits, done, None if real is None else real[rows])
-            gone = torch.ones_like(leaving) if final else leaving
-            if not said:
-                said.append(logits if bool(gone.all()) else torch.empty_like(logits))
-            if said[0] is not logits:
-                said[0][rows[gone]] = logits[gone]
-            return leaving
+        def read_head(stop: Stop, _: Tensor) -> Tensor:
+            return self._logits(stop.states, self._last_head(stop.recurrence), kept)
 
-        depths = self.model.leave_early(
-            input_ids, attention_mask, hear=hear, last=rule.last(self.config), past_key_values=cache
+        exited = self.model.exit_early(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            rule=rule,
+            read_head=read_head,
+            counted=None if real is None else real.__getitem__,
+            past_key_values=cache,
         )
         if cache is not None:
-            cache.taken.update(depths.tolist())
-        return RecurraCausalLMOutput(logits=said[0], past_key_values=cache, exited_after=depths)
+            cache.exit_counts.update(exited.exited_after.tolist())
+        return RecurraCausalLMOutput(logits=exited.logits, past_key_values=cache, exited_after=exited.exited_after)
 
     def _last_head(self, exit_after: int | None) -> int:
-        """Index of the head that speaks last: that of an exit, or the number of exits for the final one."""
+        """Index of the head that is read last: that of an exit, or the number of exits for the final one."""
         if exit_after in self.config.exits:
             return self.config.exits.index(exit_after)
         return len(self.config.exits)
 
     def _logits(self, states: Tensor, head: int, kept: int | Tensor) -> Tensor:
-        return self._speak(states[:, _chosen(kept)], head)
+        return self._head_logits(states[:, _chosen(kept)], head)
 
     def head_logits(self, states: Tensor, recurrence: int) -> Tensor:
         """Returns what the head after a recurrence, an exit or the last one, says of normed states ``(..., hidden)``.
 
         The logits ``(..., vocabulary)`` are in FP32 at least.
         """
-        return self._speak(states, self._last_head(recurrence))
+        return self._head_logits(states, self._last_head(recurrence))
 
-    def _speak(self, states: Tensor, head: int) -> Tensor:
+    def _head_logits(self, states: Tensor, head: int) -> Tensor:
         features = self.heads.features(states)
         logits = functional.linear(features, self.heads.weight(head, self.model.embeddings.token.weight))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))

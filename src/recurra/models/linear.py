@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
-from scipy.special import log_softmax
+from scipy.special import log_expit, log_softmax
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
@@ -52,11 +52,19 @@ class LinearClassifier:
 
     Attributes:
         num_labels: Number of classes.
+        independent: Whether each label has a regression of its own against all texts without it.
         inverse_regularisation: The ``C`` that was used.
     """
 
     def __init__(
-        self, vocabulary: Sequence[str], idf: npt.ArrayLike, weight: npt.ArrayLike, bias: npt.ArrayLike, c: float
+        self,
+        vocabulary: Sequence[str],
+        idf: npt.ArrayLike,
+        weight: npt.ArrayLike,
+        bias: npt.ArrayLike,
+        c: float,
+        *,
+        independent: bool = False,
     ) -> None:
         """Builds the model from its parts; most callers want `fit` or `load`.
 
@@ -66,12 +74,14 @@ class LinearClassifier:
             weight: Shape ``(1, features)`` for two classes (the score of label 1), else ``(labels, features)``.
             bias: Shape ``(1,)`` or ``(labels,)``.
             c: The inverse regularisation it was fitted with.
+            independent: Whether each label has a regression of its own, so that a text may have any number of them.
         """
         self.inverse_regularisation = float(c)
         self._terms = list(vocabulary)
         self._idf = np.asarray(idf, dtype=np.float32)
         self._weight = np.ascontiguousarray(weight, dtype=np.float32)
         self._bias = np.asarray(bias, dtype=np.float32)
+        self.independent = independent
         self.num_labels = 2 if len(self._bias) == 1 else len(self._bias)
         self._vectorizer = _vectorizer({term: column for column, term in enumerate(self._terms)})
         self._vectorizer.idf_ = self._idf.astype(np.float64)
@@ -91,7 +101,8 @@ class LinearClassifier:
 
         Args:
             texts: Cleaned training texts.
-            labels: Integers from 0 to ``num_labels - 1``, shape ``(texts,)``.
+            labels: Integers from 0 to ``num_labels - 1``, shape ``(texts,)``; or 0 and 1 a label, ``(texts, labels)``,
+                for a regression a label.
             num_labels: Number of classes.
             seed: Accepted like every model's; the solver is deterministic and does not use chance.
             selection: Texts and labels that choose ``C`` by the lowest loss.
@@ -102,13 +113,10 @@ class LinearClassifier:
             ValueError: If texts and labels differ in number.
         """
         truth = np.asarray(labels, dtype=np.int64)
-        if truth.shape != (len(texts),):
+        independent = truth.ndim == 2
+        if truth.shape != ((len(texts), num_labels) if independent else (len(texts),)):
             raise ValueError(f"{len(texts)} texts, but labels of shape {truth.shape}")
-        classes = np.unique(truth)
-        if len(classes) < 2:
-            raise DataError(f"training rows have the labels {classes.tolist()} only; at least two classes are needed")
-        if classes[0] < 0 or classes[-1] >= num_labels:
-            raise DataError(f"labels are {classes.tolist()}; allowed: 0 to {num_labels - 1}")
+        _check_classes(truth, 2 if independent else num_labels)
         vectorizer = _vectorizer(None)
         try:
             features = vectorizer.fit_transform(texts)
@@ -121,12 +129,12 @@ class LinearClassifier:
         best: Self | None = None
         best_loss = float("inf")
         for c in [DEFAULT_C] if selection is None else c_grid:
-            regression = LogisticRegression(C=c, tol=_SOLVER_TOLERANCE, max_iter=_MAX_ITERATIONS, random_state=seed)
-            # The products are sparse and on one thread anyhow; others would spin, and change the order of sums.
-            with threadpool_limits(1, user_api="blas"):
-                regression.fit(features, truth)
-            weight, bias = _spread_over_labels(regression, num_labels)
-            candidate = cls(terms, vectorizer.idf_, weight, bias, c)
+            if independent:
+                parts = [_binary_regression(features, column, c, seed) for column in truth.T]
+                weight, bias = np.stack([part[0] for part in parts]), np.array([part[1] for part in parts])
+            else:
+                weight, bias = _spread_over_labels(_regression(features, truth, c, seed), num_labels)
+            candidate = cls(terms, vectorizer.idf_, weight, bias, c, independent=independent)
             loss = 0.0 if selection is None else candidate.loss(*selection)
             if loss < best_loss:
                 best, best_loss = candidate, loss
@@ -147,6 +155,8 @@ class LinearClassifier:
     def logits(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Scores, shape ``(texts, labels)``, float32; their softmax gives the probabilities.
 
+        With a regression a label, it is the logistic function of each that does.
+
         With two classes the score of label 1 is split evenly: the logits are minus and plus half of it.
         """
         if len(texts) == 0:
@@ -158,8 +168,10 @@ class LinearClassifier:
         return scores.astype(np.float32)
 
     def loss(self, texts: Sequence[str], labels: npt.ArrayLike) -> float:
-        """Mean cross-entropy in nats."""
+        """Mean cross-entropy in nats; with a regression a label, over labels too."""
         truth = np.asarray(labels, dtype=np.int64)
+        if self.independent:
+            return float(-log_expit(np.where(truth == 1, 1.0, -1.0) * self.logits(texts)).mean())
         logs = log_softmax(self.logits(texts).astype(np.float64), axis=1)
         return float(-logs[np.arange(len(truth)), truth].mean())
 
@@ -187,6 +199,7 @@ class LinearClassifier:
             "inverse_regularisation": self.inverse_regularisation,
             "weights_sha256": hashlib.sha256(weights).hexdigest(),
             "vocabulary": self._terms,
+            **({"independent": True} if self.independent else {}),
         }
         write_json(target / SETTINGS_NAME, settings, indent=None)
 
@@ -210,14 +223,16 @@ class LinearClassifier:
             raise CheckpointError(f"'{path}' does not belong to '{SETTINGS_NAME}' beside it; train the model again")
         terms = settings["vocabulary"]
         labels = settings["num_labels"]
-        rows = 1 if labels == 2 else labels
+        independent = settings.get("independent") is True
+        rows = 1 if labels == 2 and not independent else labels
         expected = {"weight": (rows, len(terms)), "bias": (rows,), "idf": (len(terms),)}
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         if shapes != expected:
             raise CheckpointError(f"'{path}' holds {shapes}, the settings say {expected}; train the model again")
         if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
             raise CheckpointError(f"'{path}' holds weights that are not finite; train the linear model again")
-        return cls(terms, tensors["idf"], tensors["weight"], tensors["bias"], settings["inverse_regularisation"])
+        idf, weight, bias = (tensors[name] for name in ("idf", "weight", "bias"))
+        return cls(terms, idf, weight, bias, settings["inverse_regularisation"], independent=independent)
 
 
 def _vectorizer(vocabulary: dict[str, int] | None) -> TfidfVectorizer:
@@ -225,6 +240,29 @@ def _vectorizer(vocabulary: dict[str, int] | None) -> TfidfVectorizer:
     return TfidfVectorizer(
         ngram_range=NGRAM_RANGE, token_pattern=TOKEN_PATTERN, lowercase=False, vocabulary=vocabulary, dtype=np.float64
     )
+
+
+def _check_classes(truth: npt.NDArray[np.int64], num_labels: int) -> None:
+    classes = np.unique(truth)
+    if len(classes) < 2:
+        raise DataError(f"training rows have the labels {classes.tolist()} only; at least two classes are needed")
+    if classes[0] < 0 or classes[-1] >= num_labels:
+        raise DataError(f"labels are {classes.tolist()}; allowed: 0 to {num_labels - 1}")
+
+
+def _regression(features: Any, truth: npt.NDArray[np.int64], c: float, seed: int) -> LogisticRegression:
+    regression = LogisticRegression(C=c, tol=_SOLVER_TOLERANCE, max_iter=_MAX_ITERATIONS, random_state=seed)
+    # The products are sparse and on one thread anyhow; others would spin, and change the order of sums.
+    with threadpool_limits(1, user_api="blas"):
+        return regression.fit(features, truth)
+
+
+def _binary_regression(features: Any, truth: npt.NDArray[np.int64], c: float, seed: int) -> tuple[Floats, float]:
+    """Weights and bias of one label; one that all training rows have, or none, has a bias alone."""
+    if truth.min() == truth.max():
+        return np.zeros(features.shape[1]), _UNSEEN_LOG_PROBABILITY * (1 if truth[0] == 0 else -1)
+    found = _regression(features, truth, c, seed)
+    return found.coef_[0], float(found.intercept_[0])
 
 
 def _spread_over_labels(regression: LogisticRegression, num_labels: int) -> tuple[Floats, Floats]:

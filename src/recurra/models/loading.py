@@ -9,12 +9,11 @@ from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
 from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.core.files import pickles_in, read_json
+from recurra.core.files import pickles_in
 from recurra.models.configuration import RecurraConfig
+from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME, check_sizes, read_model_configuration
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.quiet import quiet_loading
-
-WEIGHTS_NAME = "model.safetensors"
 
 
 def load_classifier_model(folder: Path | str) -> RecurraForSequenceClassification:
@@ -38,16 +37,14 @@ def load_classifier_model(folder: Path | str) -> RecurraForSequenceClassificatio
 
 
 def _check_configuration(folder: Path) -> None:
-    path = folder / "config.json"
+    path = folder / CONFIG_NAME
     if not folder.is_dir() or not path.exists():
         raise CheckpointError(f"'{folder}' is not a model folder: no config.json; give RUN/model of a finished run")
-    try:
-        values = read_json(path)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"'{path}' is not valid JSON ({error}); copy the model folder again") from error
-    kind = values.get("model_type") if isinstance(values, dict) else None
+    values = read_model_configuration(folder)
+    kind = values.get("model_type")
     if kind != RecurraConfig.model_type:
         raise CheckpointError(f"'{path}' is of model type '{kind}'; a model of ours has type 'recurra'")
+    check_sizes(folder, values)
 
 
 def _load(folder: Path, weights: Path) -> RecurraForSequenceClassification:
@@ -71,7 +68,7 @@ def _load(folder: Path, weights: Path) -> RecurraForSequenceClassification:
             )
     except ConfigurationError as error:
         raise CheckpointError(f"'{folder}/config.json': {error}") from error
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, OverflowError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
         raise CheckpointError(f"'{folder}' cannot be loaded: {first}; copy or train it again") from error
     _check_weights(weights, model, details, present)

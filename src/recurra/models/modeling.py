@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -16,18 +16,23 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, SequenceClass
 from recurra.core.errors import ConfigurationError
 from recurra.models.attention import rotary_table
 from recurra.models.cache import RecurraCache
-from recurra.models.cached_layout import Cached
 from recurra.models.configuration import RecurraConfig
 from recurra.models.convolution import DepthwiseConvolution
-from recurra.models.early_exit import Hearing, unroll_while_rows_stay
 from recurra.models.embeddings import Embeddings, ScaleKeepingLinear
-from recurra.models.exit_rules import ExitRule, check_exit
-from recurra.models.exits import leaves
-from recurra.models.heads import weigh_losses
-from recurra.models.layout import Layout, Packed, Padded
+from recurra.models.exits.loop import CountedPositions, Exited, ReadHead, Stop, exit_early, run_recurrences
+from recurra.models.exits.rule import ExitRule, check_exit
+from recurra.models.heads import pool, weigh_losses
+from recurra.models.keywords import called_by_transformers
 from recurra.models.normalisation import make_norm
-from recurra.models.pooling import pool
 from recurra.models.recurrence import LayerStack, RecurrentCore
+from recurra.models.rows.cached import CachedRows
+from recurra.models.rows.layout import RowLayout
+from recurra.models.rows.packed import PackedRows
+from recurra.models.rows.padded import PaddedRows
+
+# What transformers calls any number of labels a row.
+SEVERAL_LABELS = "multi_label_classification"
+PROBLEM_TYPES = (None, "single_label_classification", SEVERAL_LABELS)
 
 
 @dataclass
@@ -118,6 +123,7 @@ class RecurraModel(RecurraPreTrainedModel):
         """Replaces the token table."""
         self.embeddings.token = value
 
+    @called_by_transformers
     def forward(
         self,
         input_ids: Tensor,
@@ -128,7 +134,7 @@ class RecurraModel(RecurraPreTrainedModel):
         *,
         exit_after: int | None = None,
         past_key_values: Cache | None = None,
-        **_: object,
+        output_hidden_states: bool | None = None,
     ) -> RecurraModelOutput:
         """Computes the last hidden states.
 
@@ -143,45 +149,75 @@ class RecurraModel(RecurraPreTrainedModel):
             exit_after: If given, the recurrence, an exit or the last one, after which the model stops computing.
             past_key_values: If given, ``input_ids`` go on behind the tokens in this cache, and are added to it.
                 ``attention_mask`` then covers those in the cache as well.
+            output_hidden_states: Whether the states on the way are wanted too; none means as the configuration says.
 
         Returns:
             ``last_hidden_state`` of shape ``(batch, tokens or num_positions, hidden)``; ``(1, tokens or rows, hidden)``
-            for packed rows. Exits' states are as long.
+            for packed rows. Exits' states are as long. If asked for, ``hidden_states``: those of the embeddings, then
+            those after each layer application, ``(batch, tokens, hidden)`` each and of all positions; after the last
+            layer of a recurrence with what it carries on (``residual_scale``), and after the last layer of all normed
+            by the final norm, if there is one, as ``last_hidden_state`` is.
 
         Raises:
             ConfigurationError: If a row is longer than the model allows, packed rows do not fill ``input_ids``, or
                 there is no exit where the model is to stop.
         """
         layout = self._layout(input_ids, attention_mask, row_lengths, past_key_values)
-        states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
-        if self.config.exits:
-            last = check_exit(self.config, exit_after)
-            *exits, states = self._until(last, states, layout, num_positions)
-            return RecurraModelOutput(states, past_key_values, exit_states=tuple(exits))
-        check_exit(self.config, exit_after)
-        has_coda = len(self.coda.layers) > 0
-        states = self.core(states, layout, None if has_coda else num_positions)
-        states = self.coda(states, layout, num_positions if has_coda else None)
-        return RecurraModelOutput(self.final_norm(states), past_key_values)
+        states = self.embeddings(input_ids, token_type_ids, layout)
+        all_states = [states] if wants_states(self.config, output_hidden_states) else None
+        states = self.prelude(states, layout, None, all_states)
+        # Who wants all states has all positions computed.
+        narrowed = num_positions if all_states is None else None
 
-    def each_recurrence(
+        def read(now: Tensor) -> Tensor:
+            # With a coda there are no exits.
+            return self.final_norm(self.coda(now, layout, narrowed, all_states) if self.coda.layers else now)
+
+        *exits, states = self._run(
+            states,
+            layout,
+            read,
+            stops=self.config.exits,
+            last=check_exit(self.config, exit_after),
+            # A coda reads all positions.
+            queries=None if self.coda.layers else narrowed,
+            all_states=all_states,
+        )
+        if all_states is not None:
+            all_states[-1] = states
+            if num_positions is not None:
+                *exits, states = [layout.leading(each, num_positions) for each in (*exits, states)]
+        return RecurraModelOutput(
+            states,
+            past_key_values,
+            hidden_states=None if all_states is None else tuple(all_states),
+            exit_states=tuple(exits) if self.config.exits else None,
+        )
+
+    def after_each_recurrence(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         num_positions: int | None = None,
         row_lengths: Tensor | None = None,
-    ) -> Iterator[Tensor]:
-        """Yields what `forward` would return had the core been applied once, twice, and so on, as `forward` takes it.
+    ) -> list[Tensor]:
+        """Returns what `forward` would return had the core been applied once, twice, and so on, as `forward` takes it.
 
         The coda and the final norm follow each time; only after the last recurrence were they trained to.
         """
         layout = self._layout(input_ids, attention_mask, row_lengths, None)
         states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
-        for now in self.core.unroll(states, layout):
-            yield self.final_norm(self.coda(now, layout, num_positions))
+        last = self.config.num_recurrences
+        return self._run(
+            states,
+            layout,
+            lambda now: self.final_norm(self.coda(now, layout, num_positions)),
+            stops=range(1, last),
+            last=last,
+        )
 
-    def leave_early(
+    def exit_early(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
@@ -189,11 +225,12 @@ class RecurraModel(RecurraPreTrainedModel):
         num_positions: int | None = None,
         row_lengths: Tensor | None = None,
         *,
-        hear: Hearing,
-        last: int,
+        rule: ExitRule,
+        read_head: ReadHead,
+        counted: CountedPositions | None = None,
         past_key_values: Cache | None = None,
-    ) -> Tensor:
-        """Computes recurrence by recurrence, and after each exit only the rows that ``hear`` lets stay.
+    ) -> Exited:
+        """Computes recurrence by recurrence, and after each exit only the rows that the rule does not stop there.
 
         Args:
             input_ids: As `forward` takes it, and so the next four.
@@ -201,45 +238,52 @@ class RecurraModel(RecurraPreTrainedModel):
             token_type_ids: See there.
             num_positions: See there.
             row_lengths: See there.
-            hear: Given the recurrences computed, the normed states of the rows that are still there, laid out as
-                `forward` returns them, and those rows' numbers, says which of them leave.
-            last: Recurrence after which no row goes on.
-            past_key_values: A `RecurraCache`. What rows that leave do not compute is filled in
+            rule: Decides after each exit.
+            read_head: Logits of the head at a stop, whose states come normed and laid out as `forward` returns them.
+            counted: As `recurra.models.exits.loop.exit_early` takes it.
+            past_key_values: A `RecurraCache`. What rows that stop do not compute is filled in
                 (`docs/decisions/0013-skipped-recurrences.md`).
-
-        Returns:
-            How many recurrences each row took, ``(rows,)``.
         """
         layout = self._layout(input_ids, attention_mask, row_lengths, past_key_values)
         states = self.prelude(self.embeddings(input_ids, token_type_ids, layout), layout)
-        return unroll_while_rows_stay(
+        return exit_early(
             self.core,
             states,
             layout,
-            lambda done, told, rows: hear(done, self.final_norm(told), rows),
+            rule,
+            lambda stop, remaining: read_head(replace(stop, states=self.final_norm(stop.states)), remaining),
             rows=len(input_ids) if row_lengths is None else len(row_lengths),
             stops=self.config.exits,
-            last=last,
+            last=rule.last(self.config),
+            counted=counted,
             queries=num_positions,
         )
 
-    def _until(self, last: int, states: Tensor, layout: Layout, num_positions: int | None) -> list[Tensor]:
-        """Normed states after each exit up to the recurrence ``last``, and after that one."""
-        found = []
-        for recurrence, now in enumerate(self.core.unroll(states, layout, num_positions), start=1):
-            if recurrence == last or recurrence in self.config.exits:
-                # The last recurrence computes no other positions; earlier ones do.
-                if num_positions is not None and recurrence < self.config.num_recurrences:
-                    found.append(self.final_norm(layout.leading(now, num_positions)))
-                else:
-                    found.append(self.final_norm(now))
-            if recurrence == last:
-                break
+    def _run(
+        self,
+        states: Tensor,
+        layout: RowLayout,
+        read: Callable[[Tensor], Tensor],
+        *,
+        stops: Collection[int],
+        last: int,
+        queries: int | None = None,
+        all_states: list[Tensor] | None = None,
+    ) -> list[Tensor]:
+        """What ``read`` makes of the states after each stop and after ``last``; no row stops early."""
+        found: list[Tensor] = []
+
+        def at_stop(stop: Stop) -> None:
+            found.append(read(stop.states))
+
+        run_recurrences(
+            self.core, states, layout, at_stop, stops=stops, last=last, queries=queries, all_states=all_states
+        )
         return found
 
     def _layout(
         self, input_ids: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None, cache: Cache | None
-    ) -> Layout:
+    ) -> RowLayout:
         tokens = input_ids.shape[1] if row_lengths is None else int(row_lengths.max())
         tokens += 0 if cache is None else cache.get_seq_length()
         if tokens > self.config.max_position_embeddings:
@@ -250,16 +294,18 @@ class RecurraModel(RecurraPreTrainedModel):
         if cache is not None:
             self._check_cache(cache, row_lengths)
             new = input_ids.shape[1]
-            return Cached.after(cache, self.rotary, attention_mask, new, device=input_ids.device)
+            return CachedRows.after(cache, self.rotary, attention_mask, new, device=input_ids.device)
         if row_lengths is None:
-            return Padded.of(self.rotary, attention_mask, tokens, causal=self.config.causal, device=input_ids.device)
+            return PaddedRows.of(
+                self.rotary, attention_mask, tokens, causal=self.config.causal, device=input_ids.device
+            )
         if attention_mask is not None or input_ids.shape != (1, int(row_lengths.sum())):
             raise ConfigurationError(
                 f"packed rows of {int(row_lengths.sum())} tokens came with input_ids of shape {tuple(input_ids.shape)}"
                 f"{' and an attention_mask' if attention_mask is not None else ''}; "
                 "give the rows end to end as (1, tokens), without a mask"
             )
-        return Packed.of(self.rotary, row_lengths, causal=self.config.causal, device=input_ids.device)
+        return PackedRows.of(self.rotary, row_lengths, causal=self.config.causal, device=input_ids.device)
 
     def _check_cache(self, cache: Cache, row_lengths: Tensor | None) -> None:
         config = self.config
@@ -288,6 +334,11 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
                 "model configuration: 'heads' is 'tied'; allowed for a classifier: shared, separate; "
                 "a token table has a row for each token, not for each label"
             )
+        if config.problem_type not in PROBLEM_TYPES:
+            raise ConfigurationError(
+                f"model configuration: 'problem_type' is '{config.problem_type}'; allowed: null, "
+                f"{', '.join(filter(None, PROBLEM_TYPES))}"
+            )
         self.num_labels = config.num_labels
         self.model = RecurraModel(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
@@ -295,6 +346,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         self.exit_classifiers = nn.ModuleList(nn.Linear(config.hidden_size, config.num_labels) for _ in range(exits))
         self.post_init()
 
+    @called_by_transformers
     def forward(
         self,
         input_ids: Tensor,
@@ -304,7 +356,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         row_lengths: Tensor | None = None,
         *,
         exit_rule: ExitRule | None = None,
-        **_: object,
+        output_hidden_states: bool | None = None,
     ) -> RecurraClassifierOutput:
         """Classifies.
 
@@ -312,32 +364,46 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             input_ids: ``(batch, tokens)``.
             attention_mask: ``(batch, tokens)``, non-zero at real tokens.
             token_type_ids: ``(batch, tokens)``.
-            labels: ``(batch,)`` class indices.
+            labels: ``(batch,)`` class indices; with the configuration's ``problem_type`` ``multi_label_classification``
+                0 and 1 a label, ``(batch, labels)``.
             row_lengths: Lengths of packed rows, see `RecurraModel`.
-            exit_rule: If given, a row stops after the first exit at which the rule lets it go, and its logits are that
-                exit's. The rows that stay are computed as a smaller batch. For inference: no labels.
+            exit_rule: If given, a row stops after the first exit at which the rule says so, and its logits are that
+                exit's. The rows that remain are computed as a smaller batch. For inference: no labels.
+            output_hidden_states: Whether ``hidden_states`` are wanted too, as `RecurraModel` returns them; none means
+                as the configuration says. Not with an exit rule.
 
         Returns:
-            ``logits`` of shape ``(batch or packed rows, labels)`` in FP32, and the mean cross-entropy if labels are
-            given, the exits' weighed in.
+            ``logits`` of shape ``(batch or packed rows, labels)`` in FP32, and the mean cross-entropy (binary, also
+            over labels, for any number of labels a row) if labels are given, the exits' weighed in.
         """
         first = self.config.pooling == "first"
+        wants_all = wants_states(self.config, output_hidden_states)
         if exit_rule is not None:
-            refuse_labels(labels)
+            check_exiting(labels, wants_all)
             exit_rule.check(self.config, self.num_labels)
-            return self._leave_early(input_ids, attention_mask, token_type_ids, row_lengths, exit_rule)
-        output = self.model(input_ids, attention_mask, token_type_ids, 1 if first else None, row_lengths)
-        pooled = [
-            self._pool(states, attention_mask, row_lengths)
-            for states in (*(output.exit_states or ()), output.last_hidden_state)
+            return self._exit_early(input_ids, attention_mask, token_type_ids, row_lengths, exit_rule)
+        output = self.model(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            1 if first else None,
+            row_lengths,
+            output_hidden_states=wants_all,
+            return_dict=True,
+        )
+        after = dict(zip(self.config.exits, output.exit_states or (), strict=True))
+        after[self.config.num_recurrences] = output.last_hidden_state
+        *exits, logits = [
+            self._head_after(number)(self._pool(states, attention_mask, row_lengths)).float()
+            for number, states in after.items()
         ]
-        logits = self.classifier(pooled.pop()).float()
-        exits = [self._exit_classifier(number)(states).float() for number, states in enumerate(pooled)]
         loss = None
         if labels is not None:
-            losses = [functional.cross_entropy(scores, labels) for scores in (*exits, logits)]
+            losses = [self._loss(scores, labels) for scores in (*exits, logits)]
             loss = weigh_losses(losses, self.config.exit_loss_weight)
-        return RecurraClassifierOutput(loss=loss, logits=logits, exit_logits=tuple(exits) or None)
+        return RecurraClassifierOutput(
+            loss=loss, logits=logits, hidden_states=output.hidden_states, exit_logits=tuple(exits) or None
+        )
 
     def logits_by_recurrence(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, row_lengths: Tensor | None = None
@@ -356,17 +422,17 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             Logits ``(batch or packed rows, labels)`` in FP32 by recurrence.
         """
         if self.config.exits:
-            output = self(input_ids, attention_mask, row_lengths=row_lengths)
+            output = self(input_ids, attention_mask, row_lengths=row_lengths, return_dict=True)
             numbers = [*self.config.exits, self.config.num_recurrences]
             return dict(zip(numbers, [*output.exit_logits, output.logits], strict=True))
         positions = 1 if self.config.pooling == "first" else None
-        states = self.model.each_recurrence(input_ids, attention_mask, None, positions, row_lengths)
+        states = self.model.after_each_recurrence(input_ids, attention_mask, None, positions, row_lengths)
         return {
             number: self.classifier(self._pool(now, attention_mask, row_lengths)).float()
             for number, now in enumerate(states, start=1)
         }
 
-    def _leave_early(
+    def _exit_early(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None,
@@ -374,41 +440,46 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         row_lengths: Tensor | None,
         rule: ExitRule,
     ) -> RecurraClassifierOutput:
-        said: list[Tensor] = []
-
-        def hear(done: int, states: Tensor, rows: Tensor) -> Tensor:
-            final = done == self.config.num_recurrences
-            if not final and not rule.asks(done):
-                return torch.zeros_like(rows, dtype=torch.bool)
-            mask, lengths = (None if part is None else part[rows] for part in (attention_mask, row_lengths))
-            pooled = self._pool(states, mask, lengths)
-            head = self.classifier if final else self._exit_classifier(self.config.exits.index(done))
-            logits = head(pooled).float()
-            # What a deeper exit says takes the place of what this one said.
-            if len(said):
-                said[0][rows] = logits
-            else:
-                said.append(logits)
-            return leaves(rule, logits, done)
+        def read_head(stop: Stop, remaining: Tensor) -> Tensor:
+            mask, lengths = (None if part is None else part[remaining] for part in (attention_mask, row_lengths))
+            return self._head_after(stop.recurrence)(self._pool(stop.states, mask, lengths)).float()
 
         positions = 1 if self.config.pooling == "first" else None
-        depths = self.model.leave_early(
-            input_ids, attention_mask, token_type_ids, positions, row_lengths, hear=hear, last=rule.last(self.config)
+        exited = self.model.exit_early(
+            input_ids, attention_mask, token_type_ids, positions, row_lengths, rule=rule, read_head=read_head
         )
-        return RecurraClassifierOutput(logits=said[0], exited_after=depths)
+        return RecurraClassifierOutput(logits=exited.logits, exited_after=exited.exited_after)
 
-    def _exit_classifier(self, number: int) -> nn.Module:
-        return self.exit_classifiers[min(number, len(self.exit_classifiers) - 1)]
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.config.problem_type == SEVERAL_LABELS:
+            return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        return functional.cross_entropy(logits, labels)
+
+    def _head_after(self, recurrence: int) -> nn.Module:
+        if recurrence == self.config.num_recurrences:
+            return self.classifier
+        return self.exit_classifiers[min(self.config.exits.index(recurrence), len(self.exit_classifiers) - 1)]
 
     def _pool(self, states: Tensor, attention_mask: Tensor | None, row_lengths: Tensor | None) -> Tensor:
         return pool(states, self.config.pooling, attention_mask, row_lengths)
 
 
-def refuse_labels(labels: Tensor | None) -> None:
-    """Refuses labels beside an exit rule.
+def wants_states(config: RecurraConfig, asked: bool | None) -> bool:
+    """Whether the states on the way are to be returned."""
+    return bool(config.output_hidden_states if asked is None else asked)
+
+
+def check_exiting(labels: Tensor | None, wants_all: bool) -> None:
+    """Refuses what cannot be had beside an exit rule that looks at every row.
 
     Raises:
-        ConfigurationError: If there are any: rows that stop early would teach the deeper recurrences nothing.
+        ConfigurationError: If there are labels: rows that stop early would teach the deeper recurrences nothing. Or if
+            all states are wanted: rows that stop early have none.
     """
     if labels is not None:
         raise ConfigurationError("an exit rule came with labels; a rule is for inference: train without one")
+    if wants_all:
+        raise ConfigurationError(
+            "an exit rule came with output_hidden_states; rows that stop early have no states to return: "
+            "leave one of them out"
+        )

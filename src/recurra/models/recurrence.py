@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,8 @@ from recurra.models.attention import SelfAttention
 from recurra.models.configuration import SWIGLU, RecurraConfig
 from recurra.models.dropout import Dropout
 from recurra.models.feed_forward import make_feed_forward
-from recurra.models.layout import Layout
 from recurra.models.normalisation import make_norm
+from recurra.models.rows.layout import RowLayout
 
 
 class Layer(nn.Module):
@@ -31,7 +31,7 @@ class Layer(nn.Module):
         self.feed_forward_dropout = self.dropout if config.feed_forward == SWIGLU else nn.Identity()
         self.reads_neighbours = config.has_convolution
 
-    def forward(self, states: Tensor, layout: Layout, queries: int | None = None) -> Tensor:
+    def forward(self, states: Tensor, layout: RowLayout, queries: int | None = None) -> Tensor:
         """Maps ``(batch, tokens, hidden)`` to the same, or to its first ``queries`` positions if given."""
         # A convolution after attention reads positions that are not asked for.
         narrowed = None if self.reads_neighbours else queries
@@ -42,7 +42,7 @@ class Layer(nn.Module):
         """What attention keeps of states ``(batch, tokens, hidden)``, ``(batch, tokens, heads, head_dim)`` each."""
         return self.attention.keys_and_values(self.attention_norm(states), rotary)
 
-    def _apply_branches(self, states: Tensor, layout: Layout, queries: int | None) -> Tensor:
+    def _apply_branches(self, states: Tensor, layout: RowLayout, queries: int | None) -> Tensor:
         attended = self.attention(self.attention_norm(states), layout, queries)
         states = (states if queries is None else layout.leading(states, queries)) + self.dropout(attended)
         return states + self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(states), layout))
@@ -55,7 +55,7 @@ class PostNormLayer(Layer):
         """Of the states as they come."""
         return self.attention.keys_and_values(states, rotary)
 
-    def _apply_branches(self, states: Tensor, layout: Layout, queries: int | None) -> Tensor:
+    def _apply_branches(self, states: Tensor, layout: RowLayout, queries: int | None) -> Tensor:
         attended = self.attention(states, layout, queries)
         states = (states if queries is None else layout.leading(states, queries)) + self.dropout(attended)
         states = self.attention_norm(states)
@@ -82,8 +82,21 @@ class LayerStack(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(make_layer(config) for _ in range(num_layers))
 
-    def forward(self, states: Tensor, layout: Layout, queries: int | None = None) -> Tensor:
-        """Maps ``(batch, tokens, hidden)`` to the same; only the last layer is narrowed to ``queries`` positions."""
+    def forward(
+        self,
+        states: Tensor,
+        layout: RowLayout,
+        queries: int | None = None,
+        all_states: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Maps ``(batch, tokens, hidden)`` to the same; only the last layer is narrowed to ``queries`` positions.
+
+        Args:
+            states: What the first layer reads.
+            layout: How the rows lie.
+            queries: Leading positions that are asked for, if not all are.
+            all_states: If given, what every layer returns is put behind what is there.
+        """
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             narrowed = queries if index == last else None
@@ -91,14 +104,17 @@ class LayerStack(nn.Module):
                 states = self._gradient_checkpointing_func(layer, states, layout, narrowed)
             else:
                 states = layer(states, layout, narrowed)
+            if all_states is not None:
+                all_states.append(states)
         return states if queries is None or self.layers else layout.leading(states, queries)
 
 
 class RecurrentCore(nn.Module):
-    """A stack of layers applied ``num_recurrences`` times: ``h(r+1) = F(h(r)) + alpha h(r)``.
+    """A stack of layers that is applied ``num_recurrences`` times: ``h(r+1) = F(h(r)) + alpha h(r)``.
 
-    Guo et al., section 4.1.2, for every r. Optional, ours: a recurrence embedding and the injection of the core's first
-    input are added to what F reads; they do not enter the residual term.
+    Guo et al., section 4.1.2. One call is one of these times; the loop is `recurra.models.exits.loop.run_recurrences`.
+    Optional, ours: a recurrence embedding and the injection of the core's first input are added to what F reads; they
+    do not enter the residual term.
     """
 
     def __init__(self, config: RecurraConfig) -> None:
@@ -117,24 +133,17 @@ class RecurrentCore(nn.Module):
         )
         self.adds_input = config.input_injection == "add"
 
-    def forward(self, states: Tensor, layout: Layout, queries: int | None = None) -> Tensor:
-        """Maps ``(batch, tokens, hidden)`` to the same; the last recurrence is narrowed to ``queries`` positions."""
-        for updated in self.unroll(states, layout, queries):
-            states = updated
-        return states
-
-    def unroll(self, states: Tensor, layout: Layout, queries: int | None = None) -> Iterator[Tensor]:
-        """Yields the states after each recurrence; who stops asking stops computing."""
-        first = states
-        for recurrence in range(self.num_recurrences):
-            last = recurrence == self.num_recurrences - 1
-            states = self.step(states, first, recurrence, layout, queries if last else None)
-            yield states
-
-    def step(
-        self, states: Tensor, first: Tensor, recurrence: int, layout: Layout, queries: int | None = None
+    def forward(
+        self,
+        states: Tensor,
+        first: Tensor,
+        recurrence: int,
+        layout: RowLayout,
+        *,
+        queries: int | None = None,
+        all_states: list[Tensor] | None = None,
     ) -> Tensor:
-        """Computes one recurrence, ``(batch, tokens, hidden)`` to the same, or to its first ``queries`` positions.
+        """Applies the core once, ``(batch, tokens, hidden)`` to the same, or to its first ``queries`` positions.
 
         Args:
             states: What the recurrence before gave.
@@ -142,10 +151,15 @@ class RecurrentCore(nn.Module):
             recurrence: Its number, from 0.
             layout: How the rows lie.
             queries: Leading positions that are asked for, if not all are; only where no recurrence follows.
+            all_states: If given, the states after every layer are put behind what is there; after the last layer they
+                are those that are returned.
         """
-        updated = self.block(self._core_input(states, first, recurrence), layout, queries)
+        updated = self.block(self._core_input(states, first, recurrence), layout, queries, all_states)
         carried = states if queries is None else layout.leading(states, queries)
-        return self._add_residual(updated, carried)
+        states = self._add_residual(updated, carried)
+        if all_states is not None:
+            all_states[-1] = states
+        return states
 
     def skipped_keys_and_values(
         self, states: Tensor, first: Tensor, done: int, rotary: Tensor | None

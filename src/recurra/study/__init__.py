@@ -1,1 +1,1 @@
-"""What to run, running it, and the report."""
+"""What to run, and running it."""

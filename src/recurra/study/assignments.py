@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from recurra.core.configuration import override
 from recurra.core.errors import ConfigurationError, unknown
-from recurra.data.configuration import DataConfig
-from recurra.data.language.configuration import LanguageDataConfig
-from recurra.data.tokenization import default_tokenizer
-from recurra.study.spec import RunConfig, make_run
-from recurra.study.tasks import AnyDataConfig
-from recurra.training.protocols import ProtocolConfig, load_protocol
+from recurra.data.configuration import RunData
+from recurra.tasks.base import task_of_data
+from recurra.tasks.profile import TaskProfile
+from recurra.tasks.runs import RunConfig, make_run
+from recurra.training.protocols import ProtocolConfig
 
 SECTIONS = ("data", "model")
 
@@ -34,13 +32,19 @@ class Assignments:
     model: dict[str, Any] = field(default_factory=dict)
 
 
-def sort_assignments(assignments: Iterable[str], *, model_keys: bool = True, text: bool = False) -> Assignments:
+def named_data(name: str, assignments: Iterable[str]) -> dict[str, Any]:
+    """What says which task data are of: their name, and the values of the ``data.KEY`` among ``key=value`` pairs."""
+    pairs = [pair.strip().removeprefix("data.") for pair in assignments if pair.strip().startswith("data.")]
+    return {"name": name, **override({}, pairs)}
+
+
+def sort_assignments(assignments: Iterable[str], *, model_keys: bool = True, task: TaskProfile) -> Assignments:
     """Sorts ``key=value`` pairs into protocol, data and model.
 
     Args:
         assignments: For example ``max_epochs=3``, ``data.max_length=64``, ``model.hidden_size=128``.
         model_keys: Whether keys of the model are accepted: one model is meant, not several.
-        text: Whether the data are running text, which has other keys than labelled rows.
+        task: What the data are for: each task has data keys of its own.
 
     Raises:
         ConfigurationError: For a pair without ``=`` or an unknown key of protocol or data. Keys of the model are
@@ -48,7 +52,7 @@ def sort_assignments(assignments: Iterable[str], *, model_keys: bool = True, tex
     """
     protocol: list[str] = []
     sections: dict[str, list[str]] = {"data": [], "model": []}
-    fields = (LanguageDataConfig if text else DataConfig).model_fields
+    fields = task.data_config.model_fields
     allowed = [*ProtocolConfig.model_fields, *(f"data.{key}" for key in fields)]
     for assignment in assignments:
         key, separator, value = assignment.partition("=")
@@ -70,34 +74,8 @@ def sort_assignments(assignments: Iterable[str], *, model_keys: bool = True, tex
     return Assignments(protocol, override({}, sections["data"]), override({}, sections["model"]))
 
 
-def configure_data(
-    name: str, options: Mapping[str, Any], assigned: Mapping[str, Any], data_root: Path | None
-) -> tuple[DataConfig, str | None]:
-    """Builds the configuration of the data and chooses the tokenizer if none is named.
-
-    Args:
-        name: A corpus or a file.
-        options: Values of options; None means that the option was not given.
-        assigned: Values of ``data.KEY=VALUE``; they win over the options.
-        data_root: Local copies of public data.
-
-    Returns:
-        The configuration, and a sentence on the tokenizer that was chosen, if one was.
-
-    Raises:
-        ConfigurationError: For an impossible value.
-    """
-    values = {key: value for key, value in options.items() if value is not None}
-    values |= {"name": name, **assigned}
-    note = None
-    if "tokenizer" not in values:
-        values["tokenizer"] = default_tokenizer(str(values["name"]), data_root)
-        note = f"tokenizer: {values['tokenizer']} (choose with --tokenizer)"
-    return DataConfig.parse(values, source="data"), note
-
-
 def configure_run(
-    model: str, data: AnyDataConfig, protocol: str, assignments: Assignments, *, seed: int, precision: str
+    model: str, data: RunData, protocol: str, assignments: Assignments, *, seed: int, precision: str
 ) -> RunConfig:
     """Builds the configuration of one run.
 
@@ -112,5 +90,5 @@ def configure_run(
     Raises:
         ConfigurationError: For an unknown name or an impossible value.
     """
-    training = load_protocol(protocol, assignments.protocol, language=isinstance(data, LanguageDataConfig))
+    training = task_of_data(data).load_protocol(protocol, assignments.protocol)
     return make_run(model, data, training, seed=seed, precision=precision, overrides=assignments.model)

@@ -1,4 +1,4 @@
-"""Audits on request: of data, and of everything that a study has recorded."""
+"""Audits of everything that a study has recorded, on request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 
 from recurra.core.errors import CheckpointError, RecurraError
 from recurra.core.record import RECORD_NAME, AnyRecord, AuditResult, read_any_record
-from recurra.data.dataset import TextDataset
-from recurra.evaluation.audits import audit_leakage, audit_shortcuts
 
 
 @dataclass(frozen=True)
@@ -42,11 +40,6 @@ class StudyAudit:
     def plain(self) -> dict[str, Any]:
         """Returns plain JSON values."""
         return asdict(self)
-
-
-def data_audits(dataset: TextDataset) -> list[AuditResult]:
-    """Leakage and shortcut audits of a dataset."""
-    return [*audit_leakage(dataset), *audit_shortcuts(dataset)]
 
 
 def audit_study(folder: Path) -> tuple[list[StudyAudit], dict[str, str]]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Any
 
 from recurra.study.cost import BACKWARD
-from recurra.study.spec import RunConfig
+from recurra.tasks.base import task_of_data
+from recurra.tasks.runs import RunConfig
 
 MEASURED_S = 2.0
 LEAST_STEPS = 3
 
 
-def calibrate(config: RunConfig, mean_tokens: float, *, threads: int) -> float:
+def training_speed(config: RunConfig, mean_tokens: float, *, threads: int) -> float:
     """Times training steps on made-up rows of the mean length.
 
     Args:
@@ -42,7 +42,7 @@ def _step(config: RunConfig, mean_tokens: float) -> tuple[float, float]:
 
     device = default_device()
     length, rows = max(3, round(mean_tokens)), config.protocol.batch_size
-    model, forward, labels = _model_of(config, length)
+    model, forward, labels = task_of_data(config.data).engine.sample_step(config, length)
     model = model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
     generator = torch.Generator().manual_seed(0)
@@ -64,21 +64,3 @@ def _step(config: RunConfig, mean_tokens: float) -> tuple[float, float]:
         elapsed.append(time.perf_counter() - start)
     # The first step also sets everything up.
     return forward, statistics.median(elapsed[1:])
-
-
-def _model_of(config: RunConfig, length: int) -> tuple[Any, float, Any]:
-    """A model with new weights, operations of its forward pass over a row, and labels (none: the tokens themselves)."""
-    import torch
-
-    from recurra.models.accounting import forward_flops, language_flops
-    from recurra.models.language_modeling import RecurraForCausalLM
-    from recurra.models.modeling import RecurraForSequenceClassification
-    from recurra.study.language_preflight import language_configuration
-    from recurra.study.preflight import model_configuration
-
-    if config.models_language:
-        text = language_configuration(config, None, None)
-        return RecurraForCausalLM(text), language_flops(text, length, with_exits=True), None
-    shape = model_configuration(config, ["0", "1"], None)
-    labels = torch.arange(config.protocol.batch_size) % 2
-    return RecurraForSequenceClassification(shape), forward_flops(shape, length), labels

@@ -8,7 +8,7 @@ from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.errors import StorageError
 from recurra.core.files import write_text
 from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record
-from recurra.study.spec import RunConfig
+from recurra.tasks.runs import RunConfig
 
 CONFIG_NAME = "config.yaml"
 _OURS = {".lock", "log.txt", "error.json"}

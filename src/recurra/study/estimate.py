@@ -13,8 +13,7 @@ from recurra.core.errors import RecurraError
 from recurra.core.record import AnyRecord
 from recurra.study.cost import CostBook
 from recurra.study.plan import PlannedRun
-from recurra.study.spec import RunConfig
-from recurra.study.variants import LINEAR
+from recurra.tasks.runs import RunConfig
 
 # More records of one model would not make its rate much better, and reading them takes time.
 RECORDS_A_MODEL = 3
@@ -48,7 +47,7 @@ class PlanCost:
 
     def seconds(self, runs: Sequence[PlannedRun]) -> float | None:
         """Seconds of some runs one after the other; none if that of a trained model is not known."""
-        known = [self.runs[run.config.run_id].seconds for run in runs if run.config.model != LINEAR]
+        known = [self.runs[run.config.run_id].seconds for run in runs if not run.config.is_control]
         if any(value is None for value in known):
             return None
         return sum(self.runs[run.config.run_id].seconds or 0.0 for run in runs)
@@ -71,7 +70,7 @@ def cost_plan(runs: Sequence[PlannedRun], book: CostBook, calibrate: Calibrate |
     for run in runs:
         models[model_key(run.config)].append(run)
     measured = {key: _rate(members, book) for key, members in models.items()}
-    known = [rate for key, (rate, _) in measured.items() if rate is not None and models[key][0].config.model != LINEAR]
+    known = [rate for key, (rate, _) in measured.items() if rate is not None and not models[key][0].config.is_control]
     rates: dict[str, float | None] = {}
     basis = []
     for key, members in models.items():
@@ -79,8 +78,8 @@ def cost_plan(runs: Sequence[PlannedRun], book: CostBook, calibrate: Calibrate |
         rate, records = measured[key]
         if rate is not None:
             basis.append(f"{config.model}: from {records} of its own records here")
-        elif config.model == LINEAR:
-            basis.append(f"{LINEAR}: no record here yet; its seconds are left out")
+        elif config.is_control:
+            basis.append(f"{config.model}: no record here yet; its seconds are left out")
         elif calibrate is not None:
             data = book.data(config)
             rate = calibrate(config, data.tokens / data.rows)
@@ -103,9 +102,9 @@ def cost_plan(runs: Sequence[PlannedRun], book: CostBook, calibrate: Calibrate |
 
 
 def model_key(config: RunConfig) -> str:
-    """Equal for runs whose speed is the same: model, overrides, precision, batch size; data for the linear control."""
-    if config.model == LINEAR:
-        return content_hash([LINEAR, config.data.plain()])
+    """Equal for runs whose speed is the same: model, overrides, precision, batch size; data for a control."""
+    if config.is_control:
+        return content_hash([config.model, config.data.plain()])
     return content_hash([config.model, config.model_overrides, config.precision, config.protocol.batch_size])
 
 
@@ -115,7 +114,7 @@ def _seconds(flops: float | None, rate: float | None) -> float | None:
 
 
 def _rate(members: Sequence[PlannedRun], book: CostBook) -> tuple[float | None, int]:
-    """Operations a second of a model over its records (seconds, for the linear control), and how many those were."""
+    """Operations a second of a model over its records (seconds, for a control), and how many those were."""
     values = []
     for run in (run for run in members if run.state == "done"):
         record = _readable(run)

@@ -11,15 +11,13 @@ from typing import Protocol
 
 from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError
-from recurra.core.progress import Reporter, Task
-from recurra.data.configuration import DataConfig
-from recurra.models.names import LANGUAGE_PRESETS, PRESETS
+from recurra.core.progress import ProgressTask, Reporter
 from recurra.study.claim import claim_folder
-from recurra.study.machine import Machine
 from recurra.study.plan import run_folder
 from recurra.study.process import Outcome, outcome_of, threads_of, work
-from recurra.study.spec import RunConfig
-from recurra.study.variants import LINEAR
+from recurra.tasks.base import task_of_data
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig
 
 
 class Executor(Protocol):
@@ -82,7 +80,7 @@ class LocalExecutor:
                 raise
         return outcomes
 
-    def _execute_one(self, config: RunConfig, machine: Machine, task: Task) -> Outcome:
+    def _execute_one(self, config: RunConfig, machine: Machine, task: ProgressTask) -> Outcome:
         folder = run_folder(self.output, config)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -124,16 +122,13 @@ def choose_next(queue: Sequence[RunConfig], workers: int) -> int:
 
 def rough_weight(config: RunConfig) -> float:
     """How long a run takes compared with others on like data: from shape, epochs and share of the rows."""
-    if config.model == LINEAR:
+    if config.is_control:
         return 0.0
-    base = config.model_overrides.get("preset", config.model)
-    presets = {**PRESETS, **LANGUAGE_PRESETS}
-    shape = {**presets.get(base, PRESETS["recurrent"])[1], **config.model_overrides}
+    task = task_of_data(config.data)
+    shape = task.shape(config.model, config.model_overrides)
     outside = shape.get("num_prelude_layers", 0) + shape.get("num_coda_layers", 0)
     layers = shape["num_core_layers"] * shape["num_recurrences"] + outside
-    share = config.data.fraction
-    if isinstance(config.data, DataConfig) and config.data.length_tail:
-        share *= config.data.tail_fraction
+    share = task.training_share(config.data)
     return float(shape["hidden_size"] ** 2 * layers * config.protocol.max_epochs * share)
 
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from recurra.core.environment import available_cores
 from recurra.core.files import read_json
 from recurra.core.progress import Reporter
-from recurra.core.record import AnyRecord, LanguageRunRecord, RunRecord
-from recurra.study.export_record import (
+from recurra.core.record import AnyRecord
+from recurra.deployment.export_record import (
     ExportRequest,
     error_path,
     export_folder,
@@ -24,11 +24,11 @@ from recurra.study.export_record import (
     read_export_record,
     record_path,
 )
-from recurra.study.machine import Machine
 from recurra.study.plan import PlannedRun
 from recurra.study.process import note_failure
-from recurra.study.spec import RunConfig, StudySpec
-from recurra.study.variants import LINEAR
+from recurra.study.spec import StudySpec
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig
 
 State = Literal["done", "to do", "failed", "waits"]
 
@@ -84,8 +84,7 @@ def plan_exports(
     return [
         _look_at(output, config, record, request)
         for config, record in runs
-        # A study of language models asks for none.
-        if config.model != LINEAR and not isinstance(record, LanguageRunRecord)
+        if not config.is_control
         for request in spec.exports
     ]
 
@@ -102,7 +101,7 @@ def exports_of(spec: StudySpec, output: Path, runs: Sequence[PlannedRun]) -> lis
     return plan_exports(spec, output, [(run.config, run.record if run.state == "done" else None) for run in runs])
 
 
-def _look_at(output: Path, config: RunConfig, record: RunRecord | None, request: ExportRequest) -> PlannedExport:
+def _look_at(output: Path, config: RunConfig, record: AnyRecord | None, request: ExportRequest) -> PlannedExport:
     folder = export_folder(output, config.run_id, request)
     if record is None:
         return PlannedExport(config.run_id, request, folder, "waits")

@@ -20,19 +20,15 @@ from recurra.core.configuration import content_hash
 from recurra.core.environment import code_record, environment_record
 from recurra.core.errors import DataError, RecurraError
 from recurra.core.progress import Reporter
-from recurra.core.record import RunRecord, read_record
-from recurra.data.configuration import DataConfig
-from recurra.data.corpora import load_dataset
+from recurra.core.record import AnyLabelRecord, read_record
+from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.deployment.check import CheckRows, check_split, rows_of
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.depth import DeepEngine
-from recurra.deployment.export import ExportOptions, export_run
-from recurra.deployment.manifest import ExportManifest
-from recurra.evaluation.metrics import evaluate_logits
-from recurra.models.quiet import quieten_libraries
-from recurra.study.export_plan import note_failure_at
-from recurra.study.export_record import (
+from recurra.deployment.engines.depth import DeepEngine
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.check import CheckRows, check_split, rows_of
+from recurra.deployment.export.options import ExportOptions
+from recurra.deployment.export_record import (
     ExportedExits,
     ExportedSplit,
     ExportRecord,
@@ -41,12 +37,14 @@ from recurra.study.export_record import (
     export_folder,
     write_export_record,
 )
-from recurra.study.machine import Machine
+from recurra.evaluation.metrics import evaluate_logits
+from recurra.models.quiet import quieten_libraries
+from recurra.study.export_plan import note_failure_at
 from recurra.study.plan import RUNS_NAME
-from recurra.study.run_folder import accelerator_name
 from recurra.study.worker import end_with_parent
+from recurra.tasks.machine import Machine
+from recurra.tasks.run_folder import accelerator_name
 
-WEIGHT_SUFFIXES = (".safetensors", ".onnx")
 Logits = npt.NDArray[np.float32]
 
 
@@ -61,9 +59,9 @@ class Datasets:
         self._data_root = data_root
         self._loaded: dict[str, TextDataset] = {}
 
-    def of(self, record: RunRecord) -> TextDataset:
+    def of(self, record: AnyLabelRecord) -> TextDataset:
         """The data of a run."""
-        config = DataConfig.parse(record.config["data"], source="record")
+        config = recorded_data(record)
         key = content_hash(config.plain())
         if key not in self._loaded:
             self._loaded[key] = load_dataset(config, self._data_root)
@@ -75,7 +73,7 @@ class Reference:
     """A run's model, computed in FP32 on the splits that the run reports, and rows to check its exports on."""
 
     run: Path
-    record: RunRecord
+    record: AnyLabelRecord
     splits: dict[str, TextSplit]
     logits: dict[str, Logits]
     rows: CheckRows
@@ -164,7 +162,7 @@ def make_export(reference: Reference, request: ExportRequest, output: Path) -> E
             accelerator=accelerator_name(),
         ),
         computation=classifier.computation,
-        weights_bytes=weights_bytes(manifest),
+        weights_bytes=manifest.weights_bytes,
         folder_bytes=manifest.size_bytes,
         splits=reference.compare(classifier),
         check=manifest.check,
@@ -173,11 +171,6 @@ def make_export(reference: Reference, request: ExportRequest, output: Path) -> E
     write_export_record(folder, record)
     error_path(folder).unlink(missing_ok=True)
     return record
-
-
-def weights_bytes(manifest: ExportManifest) -> int:
-    """Size of the file that holds the weights."""
-    return sum(entry.size_bytes for name, entry in manifest.files.items() if Path(name).suffix in WEIGHT_SUFFIXES)
 
 
 def main(arguments: list[str], work: list[dict[str, Any]]) -> int:

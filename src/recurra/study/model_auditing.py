@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from recurra.core.configuration import override
 from recurra.core.errors import CheckpointError, ConfigurationError, did_you_mean
+from recurra.core.model_files import sealed_model
 from recurra.core.record import RECORD_NAME, AuditResult, read_any_record
 from recurra.core.seeds import derive_seed
-from recurra.models.names import LANGUAGE_PRESET_NAMES, PRESET_NAMES
-
-if TYPE_CHECKING:
-    import torch
-
-    from recurra.models.accounting import Task
-
-PROBE_ROWS = 64
-PROBE_TOKENS = 40
+from recurra.tasks.base import TaskEngine, task, tasks
+from recurra.tasks.profile import presets
 
 
 def audit_model(name: str, assignments: Sequence[str] = (), *, seed: int = 0) -> list[AuditResult]:
@@ -42,14 +34,14 @@ def audit_model(name: str, assignments: Sequence[str] = (), *, seed: int = 0) ->
         ConfigurationError: If it is none of these.
         CheckpointError: If the folder is damaged, or needs code or pickle to be read.
     """
-    if name in PRESET_NAMES + LANGUAGE_PRESET_NAMES:
+    names = list(presets())
+    if name in names:
         return _audit_preset(name, assignments, seed)
     if Path(name).is_dir():
         if assignments:
             raise ConfigurationError(f"'{name}' is a folder: its model is audited as it is, without '{assignments[0]}'")
         folder = Path(name)
         return _audit_run(folder, seed) if (folder / RECORD_NAME).exists() else _audit_folder(folder, seed)
-    names = PRESET_NAMES + LANGUAGE_PRESET_NAMES
     raise ConfigurationError(
         f"'{name}' is neither a folder of a run or model nor a preset{did_you_mean(name, names)}; "
         f"presets: {', '.join(names)}"
@@ -59,27 +51,18 @@ def audit_model(name: str, assignments: Sequence[str] = (), *, seed: int = 0) ->
 def _audit_preset(name: str, assignments: Sequence[str], seed: int) -> list[AuditResult]:
     import torch
 
-    from recurra.models.accounting import Task
-    from recurra.models.language_modeling import RecurraForCausalLM
-    from recurra.models.modeling import RecurraForSequenceClassification
-    from recurra.models.presets import preset
-
-    pairs = [pair.removeprefix("model.") for pair in assignments]
-    config = preset(name, **override({}, pairs))
+    engine = next(each for each in tasks() if name in each.presets).engine
+    changes = override({}, [pair.removeprefix("model.") for pair in assignments])
     torch.manual_seed(derive_seed(seed, "weights"))
-    if name in LANGUAGE_PRESET_NAMES:
-        language = RecurraForCausalLM(config).eval()
-        return [*language_audits(language, seed), _declared(language, Task.LANGUAGE_MODELLING)]
-    classifier = RecurraForSequenceClassification(config).eval()
-    return [*_invariance(classifier, seed), _declared(classifier, Task.CLASSIFICATION)]
+    return _with_declared(engine, engine.new_model(name, changes), seed)
 
 
 def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
-    from recurra.models.linear import LinearClassifier
-
     record = read_any_record(folder)
     recorded = record.model.parameters
     if record.model.kind == "linear":
+        from recurra.models.linear import LinearClassifier
+
         linear = LinearClassifier.load(folder / "model")
         skipped = "skipped: a linear model has neither padding nor batches"
         return [
@@ -87,70 +70,37 @@ def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
             AuditResult(name="invariance.neighbours", status="skipped", summary=skipped),
             _parameter_audit(linear.num_parameters, recorded, "the record declares"),
         ]
-    audits, model = _audits_of_weights(folder / "model", seed)
+    if not (folder / "model").is_dir():
+        raise CheckpointError(f"'{folder / 'model'}' is missing; the run folder is incomplete; train or copy it again")
+    engine = task(record.task).engine
+    model = engine.load_model(sealed_model(folder))
+    audits = engine.audit_model(model, seed)
     return [*audits, _parameter_audit(_built_parameters(model), recorded, "the record declares")]
 
 
 def _audit_folder(folder: Path, seed: int) -> list[AuditResult]:
-    """Audits a model folder, or the one within a run folder that has no record."""
-    from recurra.models.accounting import Task
-    from recurra.models.language_modeling import RecurraForCausalLM
-    from recurra.models.modeling import RecurraForSequenceClassification
+    """Audits a model folder, or the one within a run folder that has no record; one not ours is a language model."""
+    from recurra.models.folder import read_model_configuration
 
     if not (folder / "config.json").exists():
         folder = folder / "model" if (folder / "model").is_dir() else folder
-    audits, model = _audits_of_weights(folder, seed)
-    if isinstance(model, RecurraForCausalLM):
-        audits.append(_declared(model, Task.LANGUAGE_MODELLING))
-    elif isinstance(model, RecurraForSequenceClassification):
-        audits.append(_declared(model, Task.CLASSIFICATION))
-    return audits
-
-
-def _audits_of_weights(folder: Path, seed: int) -> tuple[list[AuditResult], torch.nn.Module]:
-    from recurra.models.foreign import load_language_model, read_model_configuration
-    from recurra.models.loading import load_classifier_model
-
-    if not folder.is_dir():
-        raise CheckpointError(f"'{folder}' is missing; the run folder is incomplete; train or copy it again")
     architectures = read_model_configuration(folder).get("architectures") or []
-    if "RecurraForSequenceClassification" in architectures:
-        classifier = load_classifier_model(folder)
-        return _invariance(classifier, seed), classifier
-    language = load_language_model(folder)
-    return language_audits(language, seed), language
+    engines = [each.engine for each in tasks()]
+    ours = [engine for engine in engines if engine.architecture in architectures]
+    engine = next(iter(ours), None) or next(engine for engine in engines if engine.takes_foreign_models)
+    return _with_declared(engine, engine.load_model(folder), seed)
 
 
-def _invariance(model: torch.nn.Module, seed: int) -> list[AuditResult]:
-    from recurra.evaluation.audits import audit_invariance
-
-    config: Any = model.config
-    rng = np.random.default_rng(derive_seed(seed, "audit", "tokens"))
-    longest = min(PROBE_TOKENS, int(config.max_position_embeddings))
-    lengths = rng.integers(min(3, longest), longest + 1, PROBE_ROWS)
-    rows = [{"input_ids": rng.integers(1, config.vocab_size, length)} for length in lengths]
-    return audit_invariance(model, rows, pad_token_id=config.pad_token_id or 0, seed=seed)
+def _with_declared(engine: TaskEngine, model: Any, seed: int) -> list[AuditResult]:
+    audits = engine.audit_model(model, seed)
+    declared = engine.declared_parameters(model)
+    if declared is None:
+        return audits
+    return [*audits, _parameter_audit(_built_parameters(model), declared, "the accounting declares")]
 
 
-def language_audits(model: torch.nn.Module, seed: int) -> list[AuditResult]:
-    """Audits a causal language model: causality of every head and padding; of ours also the cache."""
-    from recurra.evaluation.audits import audit_cache, audit_causality, audit_language_padding
-    from recurra.models.language_modeling import RecurraForCausalLM
-
-    audits = [*audit_causality(model, seed=seed), *audit_language_padding(model, seed=seed)]
-    return [*audits, audit_cache(model, seed=seed)] if isinstance(model, RecurraForCausalLM) else audits
-
-
-def _built_parameters(model: torch.nn.Module) -> int:
+def _built_parameters(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _declared(model: Any, task: Task) -> AuditResult:
-    from recurra.models.accounting import count_parameters
-
-    return _parameter_audit(
-        _built_parameters(model), count_parameters(model.config, task).total, "the accounting declares"
-    )
 
 
 def _parameter_audit(counted: int, declared: int, source: str) -> AuditResult:

@@ -12,7 +12,8 @@ from recurra.core.files import read_json
 from recurra.core.record import AnyRecord, holds_record, read_any_record
 from recurra.study.claim import CONFIG_NAME
 from recurra.study.progress import RunProgress, read_progress
-from recurra.study.spec import RunConfig, StudySpec, expand
+from recurra.study.spec import StudySpec, expand
+from recurra.tasks.runs import RunConfig
 
 ERROR_NAME = "error.json"
 RUNS_NAME = "runs"

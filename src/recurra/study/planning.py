@@ -11,15 +11,17 @@ from typing import Any
 from recurra.core.environment import available_cores
 from recurra.core.errors import ConfigurationError, RecurraError
 from recurra.core.progress import Reporter
+from recurra.study.calibration import training_speed
 from recurra.study.cost import CostBook
 from recurra.study.estimate import Calibrate, PlanCost, cost_plan, model_key, plain_cost
 from recurra.study.executor import workers_for
 from recurra.study.export_plan import PlannedExport, exports_of
-from recurra.study.machine import Machine
 from recurra.study.plan import PlannedRun, plan_study
 from recurra.study.process import threads_of
-from recurra.study.spec import RunConfig, StudySpec
+from recurra.study.spec import StudySpec
 from recurra.study.status import plain_run
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,9 @@ def plan_with_cost(
     threads = threads_of(machine, available_cores(), workers).threads
 
     def measure(config: RunConfig, mean_tokens: float) -> float:
-        from recurra.study.calibration import calibrate
 
         reporter.say(f"calibrating {config.model} on {threads} thread(s)")
-        return calibrate(config, mean_tokens, threads=threads)
+        return training_speed(config, mean_tokens, threads=threads)
 
     chosen: Calibrate | None = measure if calibrated else None
     try:

@@ -13,9 +13,9 @@ from pathlib import Path
 from recurra.core.errors import StorageError
 from recurra.core.files import write_json
 from recurra.core.record import AnyRecord
-from recurra.study.machine import Machine
 from recurra.study.plan import ERROR_NAME, look_at, read_reason
-from recurra.study.spec import RunConfig
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig
 
 LOG_NAME = "log.txt"
 

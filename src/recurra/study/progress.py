@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from recurra.core.errors import StorageError
 from recurra.core.files import read_json, write_json
-from recurra.core.progress import Reporter, Task
+from recurra.core.progress import ProgressTask, Reporter
 
 PROGRESS_NAME = "progress.json"
 RENEWED_EVERY_S = 5.0
@@ -137,7 +137,7 @@ class ProgressReporter(Reporter):
             self._write()
 
     @contextlib.contextmanager
-    def task(self, description: str, total: int | None) -> Iterator[Task]:
+    def task(self, description: str, total: int | None) -> Iterator[ProgressTask]:
         """Follows a task; its steps are those of the run."""
         self.note(stage=description, steps=total or 0)
         with super().task(description, total) as shown:
@@ -155,10 +155,10 @@ class ProgressReporter(Reporter):
             write_json(self.path, now.plain())
 
 
-class _FollowedTask(Task):
+class _FollowedTask(ProgressTask):
     """A task whose progress is noted as well as shown."""
 
-    def __init__(self, shown: Task, reporter: ProgressReporter) -> None:
+    def __init__(self, shown: ProgressTask, reporter: ProgressReporter) -> None:
         super().__init__(reporter, shown.description, shown.total, None)
         self._shown = shown
         self._follower = reporter

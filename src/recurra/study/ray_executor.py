@@ -20,14 +20,14 @@ from typing import Any
 
 from recurra.core.errors import RecurraError, RunError, StorageError
 from recurra.core.files import FolderLock, atomic_path, write_text
-from recurra.core.progress import Reporter, Task
+from recurra.core.progress import ProgressTask, Reporter
 from recurra.core.record import RECORD_NAME
 from recurra.study.claim import claim_folder
 from recurra.study.cluster import Cluster
-from recurra.study.machine import Machine
 from recurra.study.plan import look_at, run_folder
 from recurra.study.process import Ended, Outcome, note_failure, outcome_of, threads_of, work
-from recurra.study.spec import RunConfig
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig
 
 # A run that is started again waits this long for the process of the dead node to let go of the folder.
 RELEASE_S = 60.0
@@ -35,7 +35,7 @@ _LEFT_BEHIND = frozenset({"checkpoints", ".lock", "progress.json"})
 
 
 @dataclass(frozen=True)
-class Order:
+class RemoteRun:
     """What a node is told.
 
     Attributes:
@@ -64,7 +64,7 @@ class Answer:
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-def carry_out(order: Order) -> Answer:
+def carry_out(order: RemoteRun) -> Answer:
     """Carries out a run on the node that this is called on."""
     import socket
 
@@ -87,7 +87,7 @@ def _say_nothing(_: str) -> None:
     """What a worker writes stands in the run's log."""
 
 
-def _shares_folder(order: Order) -> bool:
+def _shares_folder(order: RemoteRun) -> bool:
     try:
         return Path(order.token_path).read_text(encoding="ascii") == order.token
     except (OSError, UnicodeDecodeError):
@@ -161,7 +161,7 @@ class RayExecutor:
             path.unlink(missing_ok=True)
 
     def _execute(
-        self, ray: ModuleType, pending: Sequence[RunConfig], token: tuple[Path, str], task: Task
+        self, ray: ModuleType, pending: Sequence[RunConfig], token: tuple[Path, str], task: ProgressTask
     ) -> list[Outcome]:
         remote = ray.remote(carry_out).options(
             num_cpus=self.cluster.cpus, num_gpus=self.cluster.gpus, max_retries=0, name="recurra run"
@@ -202,10 +202,10 @@ class RayExecutor:
             return Outcome(config, folder, None, str(error), getattr(error, "exit_code", 2))
         return None
 
-    def _order(self, config: RunConfig, token_path: Path, token: str) -> Order:
+    def _order(self, config: RunConfig, token_path: Path, token: str) -> RemoteRun:
         machine = threads_of(self.machine, max(1, int(self.cluster.cpus)), 1)
         folder = run_folder(self.output.resolve(), config)
-        return Order(config.plain(), str(folder), machine.to_json(), str(token_path), token, str(Path.cwd()))
+        return RemoteRun(config.plain(), str(folder), machine.to_json(), str(token_path), token, str(Path.cwd()))
 
     def _outcome(self, ray: ModuleType, reference: Any, config: RunConfig, lost: dict[str, int]) -> Outcome | None:
         """What became of a run; none if its node died and it is to be started again."""

@@ -5,29 +5,24 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recurra.core.environment import available_cores, environment_record
 from recurra.core.files import write_json
-from recurra.core.record import LatencyRecord, RunRecord, read_record
-from recurra.study.export_record import EXPORTS_NAME, WITH_EXITS
-from recurra.study.machine import Machine
+from recurra.core.record import AnyRecord, LatencyRecord, read_any_record
+from recurra.deployment.export_record import EXPORTS_NAME, WITH_EXITS
+from recurra.study.footprint import measure_footprint
 from recurra.study.plan import RUNS_NAME
-
-if TYPE_CHECKING:
-    from recurra.deployment.classifier import Classifier
+from recurra.tasks.base import TaskEngine, task
+from recurra.tasks.machine import Machine
 
 LATENCY_NAME = "latency.json"
-# Enough for a stable median and 90th percentile; a whole test set is timed where it is not larger.
-MOST_SAMPLES = 2_000
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class Timed:
 
     name: str
     folder: Path
-    record: RunRecord
+    record: AnyRecord
     shape: tuple[Any, ...]
 
 
@@ -64,15 +59,16 @@ def main(arguments: list[str], names: dict[str, list[str]]) -> int:
     quieten_libraries()
     threads = machine.threads or available_cores()
     torch.set_num_threads(threads)
-    by_data: dict[str, list[Timed]] = defaultdict(list)
+    by_data: dict[tuple[str, str], list[Timed]] = defaultdict(list)
     for item in _named(output, names):
-        by_data[item.record.data.fingerprint].append(item)
+        by_data[item.record.task, task(item.record.task).engine.timing_key(item.record)].append(item)
     timed: dict[str, dict[str, LatencyRecord]] = {}
     memory: dict[str, float] = {}
-    for members in by_data.values():
-        texts = _texts(members[0], machine)
-        timed |= _time_data(members, texts, threads)
-        memory |= _memory_of(members, texts, threads)
+    for (name, _), members in by_data.items():
+        engine = task(name).engine
+        inputs = engine.timing_inputs(members[0].record, members[0].folder, machine)
+        timed |= _time_data(engine, members, inputs, threads)
+        memory |= _memory_of(members, inputs, threads)
     environment = environment_record(threads=threads, precision="mixed")
     values = {"environment": environment.model_dump(mode="json")}
     exports = [f"{name}{suffix}" for name in names["exports"] for suffix in ("", WITH_EXITS)]
@@ -88,27 +84,17 @@ def main(arguments: list[str], names: dict[str, list[str]]) -> int:
 
 
 def _named(output: Path, names: dict[str, list[str]]) -> Iterator[Timed]:
-    records: dict[str, RunRecord] = {}
+    records: dict[str, AnyRecord] = {}
     for name in names["runs"]:
-        record = records[name] = read_record(output / RUNS_NAME / name)
+        record = records[name] = read_any_record(output / RUNS_NAME / name)
         yield Timed(name, output / RUNS_NAME / name, record, _shape(record))
     for name in names["exports"]:
         run_id, _, export = name.partition("/")
         yield Timed(name, output / EXPORTS_NAME / name, records[run_id], (*_shape(records[run_id]), export))
 
 
-def _shape(record: RunRecord) -> tuple[Any, ...]:
+def _shape(record: AnyRecord) -> tuple[Any, ...]:
     return (record.model.preset, str(record.config.get("model_overrides")), record.environment.precision)
-
-
-def _texts(item: Timed, machine: Machine) -> list[str]:
-    """Rows of the last reported split of a run's data."""
-    from recurra.data.configuration import DataConfig
-    from recurra.data.corpora import load_dataset
-
-    dataset = load_dataset(DataConfig.parse(item.record.config["data"]), machine.data_root)
-    texts = list(dataset.splits[dataset.reported_splits[-1]].texts)
-    return texts[:: max(1, len(texts) // MOST_SAMPLES)]
 
 
 def _representatives(members: list[Timed]) -> dict[tuple[Any, ...], Timed]:
@@ -118,44 +104,37 @@ def _representatives(members: list[Timed]) -> dict[tuple[Any, ...], Timed]:
     return found
 
 
-def _memory_of(members: list[Timed], texts: list[str], threads: int) -> dict[str, float]:
+def _memory_of(members: list[Timed], texts: Sequence[str], threads: int) -> dict[str, float]:
     """Peak memory of each export, one after the other; what stands for it is as in timing."""
-    from recurra.study.footprint import measure_footprint
-
     exports = [item for item in members if "/" in item.name]
     found = {shape: measure_footprint(item.folder, texts, threads) for shape, item in _representatives(exports).items()}
     return {item.name: found[item.shape] for item in exports}
 
 
-def _time_data(members: list[Timed], texts: list[str], threads: int) -> dict[str, dict[str, LatencyRecord]]:
-    from recurra.deployment.classifier import Classifier
+def _time_data(
+    engine: TaskEngine, members: list[Timed], inputs: Sequence[Any], threads: int
+) -> dict[str, dict[str, LatencyRecord]]:
     from recurra.evaluation.latency import measure_side_by_side, synchroniser
     from recurra.models.inference import default_device
-    from recurra.study.run import latency_batches
 
     representatives = _representatives(members)
     device = str(default_device())
-    calls: dict[str, Callable[[Any], Any]] = {}
-    precision: dict[str, str] = {}
-    for item in representatives.values():
-        classifier = Classifier.open(item.folder, threads=threads)
-        assert classifier.computation is not None
-        of_run = item.record.environment.precision
-        computed = classifier.computation.compute_precision if "/" in item.name else of_run
-        for name, competitor in _competitors(item.name, classifier):
-            calls[name] = partial(competitor.logits, clean=False)
-            precision[name] = computed
+    competitors = [
+        competitor
+        for item in representatives.values()
+        for competitor in engine.competitors(item.name, item.folder, item.record, threads=threads)
+    ]
     sizes = {1, *(int(item.record.config["protocol"]["evaluation_batch_size"]) for item in members)}
     measured: dict[str, dict[str, LatencyRecord]] = defaultdict(dict)
     for size in sorted(sizes):
         result = measure_side_by_side(
-            calls,
-            latency_batches(texts, size),
+            {competitor.name: competitor.call for competitor in competitors},
+            engine.timing_batches(inputs, size),
             synchronise=synchroniser(device),
             threads=threads,
-            precision=precision,
+            precision={competitor.name: competitor.precision for competitor in competitors},
             device=device,
-            scope="text",
+            scope=engine.timing_scope,
         )
         for name, latency in result.items():
             measured[name][f"batch_{size}"] = latency
@@ -165,15 +144,6 @@ def _time_data(members: list[Timed], texts: list[str], threads: int) -> dict[str
         for suffix in ("", WITH_EXITS)
         if f"{representatives[item.shape].name}{suffix}" in measured
     }
-
-
-def _competitors(name: str, classifier: Classifier) -> Iterator[tuple[str, Classifier]]:
-    """A model, and if it carries an exit rule, the same one with texts leaving early."""
-    yield name, classifier
-    if classifier.calibrated_rule is not None:
-        early = copy.copy(classifier)
-        early.stop_early()
-        yield f"{name}{WITH_EXITS}", early
 
 
 if __name__ == "__main__":

@@ -13,7 +13,11 @@ from pathlib import Path
 from recurra.core.errors import RecurraError
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME
+from recurra.study.claim import load_run_config
+from recurra.study.plan import ERROR_NAME
+from recurra.study.process import note_failure
 from recurra.study.progress import ProgressReporter
+from recurra.tasks.machine import Machine
 
 _PR_SET_PDEATHSIG = 1
 
@@ -24,11 +28,6 @@ def main(arguments: list[str]) -> int:
     Args:
         arguments: The run folder, and the machine as JSON.
     """
-    from recurra.study.claim import load_run_config
-    from recurra.study.machine import Machine
-    from recurra.study.plan import ERROR_NAME
-    from recurra.study.process import note_failure
-
     # A terminal sends Ctrl-C to all processes; the one that started this speaks for all.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     folder = Path(arguments[0])

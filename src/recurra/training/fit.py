@@ -71,7 +71,9 @@ def train_transformer(
     """
     tune_allocator()
     checkpoints = folder / CHECKPOINTS_NAME
-    arguments = training_arguments(protocol, checkpoints, seed=seed, precision=precision)
+    target_smoothing = protocol.label_smoothing if train.labels.ndim == 2 else 0.0
+    own = protocol.model_copy(update={"label_smoothing": 0.0}) if target_smoothing else protocol
+    arguments = training_arguments(own, checkpoints, seed=seed, precision=precision)
     steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
     auxiliary = auxiliary if protocol.auxiliary_epochs else None
     tokens = mask_tokens if protocol.hides_tokens else None
@@ -100,6 +102,7 @@ def train_transformer(
                 data_seed=derive_seed(seed, "order"),
                 one_cycle=protocol.schedule == ONE_CYCLE,
                 change_inputs=change_inputs,
+                target_smoothing=target_smoothing,
                 average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
                 callbacks=[HistoryCallback(folder / HISTORY_NAME, task), *early_stopping(protocol)],
             )
@@ -178,6 +181,9 @@ def _has_stopped(checkpoint: Path, protocol: ProtocolConfig) -> bool:
 
 def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
     logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
+    if np.ndim(prediction.label_ids) == 2:
+        # Rows with all labels right; thresholds are chosen after the training.
+        return {"accuracy": float(np.mean(((logits >= 0) == prediction.label_ids).all(axis=-1)))}
     return {"accuracy": float(np.mean(np.argmax(logits, axis=-1) == prediction.label_ids))}
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from recurra.core.configuration import GrowingSettings, override
+from recurra.core.configuration import HashedSettings, override
 from recurra.core.errors import ConfigurationError, unknown
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-class ProtocolConfig(GrowingSettings):
+class ProtocolConfig(HashedSettings):
     """A training protocol. The same protocol is used for every model of a comparison.
 
     Attributes:
@@ -53,17 +53,19 @@ class ProtocolConfig(GrowingSettings):
         auxiliary_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.
     """
 
-    _LATER: ClassVar[frozenset[str]] = frozenset(
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
         {
-            "adam_betas",
-            "activation_checkpointing",
-            "selection",
-            "token_dropout",
-            "weight_averaging",
-            "pretraining_epochs",
-            "pretraining_learning_rate",
-            "auxiliary_epochs",
-            "auxiliary_learning_rate",
+            "gradient_accumulation",
+            "weight_decay",
+            "schedule",
+            "warmup_ratio",
+            "plateau_factor",
+            "plateau_patience",
+            "early_stopping_patience",
+            "early_stopping_threshold",
+            "max_grad_norm",
+            "label_smoothing",
+            "evaluation_batch_size",
         }
     )
 
@@ -158,19 +160,20 @@ LANGUAGE_PROTOCOLS: dict[str, ProtocolConfig] = {
 }  # fmt: skip
 
 
-def load_protocol(name: str, overrides: Iterable[str] = (), *, language: bool = False) -> ProtocolConfig:
+def load_protocol(
+    name: str, overrides: Iterable[str] = (), *, known: Mapping[str, ProtocolConfig] = PROTOCOLS
+) -> ProtocolConfig:
     """Returns a protocol by name or from a YAML file, with ``key=value`` overrides applied.
 
     Args:
         name: A protocol of the task, or a file.
         overrides: Changes to it.
-        language: Whether a language model is trained: its protocols have the same names and other values.
+        known: Protocols of the task by name: those of another may have the same names and other values.
 
     Raises:
         ConfigurationError: If there is no such protocol or file, or a value is impossible.
     """
     overrides = list(overrides)
-    known = LANGUAGE_PROTOCOLS if language else PROTOCOLS
     if name in known:
         if not overrides:
             return known[name]

@@ -15,7 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from recurra.core.errors import RunError
 from recurra.core.files import read_json
-from recurra.core.progress import Reporter, Task
+from recurra.core.progress import ProgressTask, Reporter
 from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.trainer import RecurraTrainer
 
@@ -68,7 +68,7 @@ def _is_done(checkpoint: Path) -> bool:
 class StageProgress(TrainerCallback):
     """Moves the bar, says the loss of every epoch, stops when it is not finite."""
 
-    def __init__(self, name: str, task: Task) -> None:
+    def __init__(self, name: str, task: ProgressTask) -> None:
         self.name = name
         self.task = task
 

@@ -21,7 +21,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from recurra.core.errors import RunError
 from recurra.core.files import storage_errors, write_text
-from recurra.core.progress import Task
+from recurra.core.progress import ProgressTask
 from recurra.data.batching import LengthGroupedBatchSampler, sorted_batches
 from recurra.data.encoding import EncodedSplit
 from recurra.training.averaging import WeightAverage
@@ -69,6 +69,7 @@ class RecurraTrainer(Trainer):
         one_cycle: Whether the learning rate follows PyTorch's one-cycle schedule, which transformers does not have.
         change_inputs: What training changes of the token ids ``(batch, tokens)`` of a batch, and evaluation does not.
         average: If given, its averages are what is evaluated, saved and left in the model.
+        target_smoothing: Label smoothing of targets that are 0 and 1 a label, which transformers does not have.
         arguments: Of the Trainer.
     """
 
@@ -80,6 +81,7 @@ class RecurraTrainer(Trainer):
         one_cycle: bool = False,
         change_inputs: Callable[[Tensor], Tensor] | None = None,
         average: WeightAverage | None = None,
+        target_smoothing: float = 0.0,
         **arguments: Any,
     ) -> None:
         super().__init__(data_collator=collator, **arguments)
@@ -90,6 +92,7 @@ class RecurraTrainer(Trainer):
         self._epoch_started = time.perf_counter()
         self._change_inputs = change_inputs
         self._average = average
+        self._target_smoothing = target_smoothing
         if average is not None:
             self.add_callback(average)
 
@@ -148,6 +151,8 @@ class RecurraTrainer(Trainer):
         """Smooths labels and changes inputs while training only: what chooses the epoch is the plain cross-entropy."""
         if model.training and self._change_inputs is not None:
             inputs = {**inputs, "input_ids": self._change_inputs(inputs["input_ids"])}
+        if model.training and self._target_smoothing:
+            inputs = {**inputs, "labels": smooth_targets(inputs["labels"], self._target_smoothing)}
         smoother = vars(self)["label_smoother"]
         if not model.training:
             self.label_smoother = None
@@ -208,6 +213,11 @@ class RecurraTrainer(Trainer):
             remove_checkpoints_but(folder, {step, self.state.best_global_step or step})
 
 
+def smooth_targets(targets: Tensor, share: float) -> Tensor:
+    """Moves targets of a logistic loss, 0 and 1, this share of the way to one half."""
+    return targets * (1 - share) + share / 2
+
+
 class HistoryCallback(TrainerCallback):
     """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite.
 
@@ -219,7 +229,7 @@ class HistoryCallback(TrainerCallback):
     """
 
     def __init__(
-        self, path: Path, task: Task, *, read: History | None = None, tell: Callable[[Entry], str] | None = None
+        self, path: Path, task: ProgressTask, *, read: History | None = None, tell: Callable[[Entry], str] | None = None
     ) -> None:
         self.path = path
         self.task = task

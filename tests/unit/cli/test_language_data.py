@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 
 from recurra.cli.main import main
+from recurra.data.language.corpora import load_language_dataset
+from recurra.data.language.preparation import encode_for
+from recurra.data.language.tokenization import load_language_tokenizer
+from recurra.tasks.language.task import TASK
+from recurra.tasks.runs import resolve_model
 
 LINE = "The river runs past the old mill and the field , and number {} floats on it ."
 
@@ -60,16 +65,33 @@ def test_prepare_in_both_modes(text: str, tmp_path: Path, capsys: pytest.Capture
     assert "fill no block" in capsys.readouterr().out
 
 
+def test_prepare_tokenises_what_train_then_uses(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "tiny.yaml"
+    model.write_text("preset: crt-tiny\nvocab_size: 320\nmax_position_embeddings: 24\n", encoding="utf-8")
+    found = answer(capsys, "data", "prepare", text, "--model", str(model), "--cache-dir", str(tmp_path / "cache"))
+    resolved, keys = resolve_model(str(model))
+    used, _ = TASK.configure_data(text, {}, {}, None, model=(resolved, keys))
+    assert (found["context"], used.context, used.tokenizer, used.trained_vocab_size) == (24, 24, "trained", 320)
+    assert found["tokenizer"]["vocab_size"] <= 320
+    # What a training looks for lies in the cache.
+    kept = {path.name for path in (tmp_path / "cache").iterdir()}
+    dataset = load_language_dataset(used)
+    tokenizer = load_language_tokenizer(used, dataset, None)
+    for split in dataset.splits.values():
+        encode_for(split, used, tokenizer, tmp_path / "cache")
+    assert {path.name for path in (tmp_path / "cache").iterdir()} == kept
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["context=0"], "'context' is 0: allowed: 2 to"),
         (["context=-1"], "'context' is -1: allowed: 2 to"),
-        (["contxt=8"], "did you mean 'context'"),
+        (["contxt=8"], "did you mean 'data.context'"),
         (["mode=pack"], "'mode' is \"pack\""),
         (["context=100000"], "do not fill one block of 100000"),
-        (["--data-protocol", "official"], "'--data-protocol' is for labelled data"),
-        (["--text-column", "body"], "'--text-column' is for labelled data"),
+        (["--data-protocol", "official"], "'--data-protocol' has no meaning here"),
+        (["--text-column", "body"], "'--text-column' has no meaning here"),
         (["--tokenizer", "gtp2"], "did you mean 'gpt2'"),
     ],
 )

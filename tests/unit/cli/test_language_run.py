@@ -15,9 +15,9 @@ from recurra.data.language.configuration import LanguageDataConfig
 from recurra.models.configuration import CYCLES, SWIGLU
 from recurra.models.presets import preset
 from recurra.study.assignments import sort_assignments
-from recurra.study.language_assignments import configure_text
-from recurra.study.spec import RunConfig, StudySpec, expand, make_run
-from recurra.study.tasks import leaks
+from recurra.study.spec import StudySpec, expand
+from recurra.tasks.language.task import TASK
+from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS
 from reviews import write_reviews
 
@@ -66,7 +66,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 @pytest.mark.parametrize("option", ["--text-column", "--data-protocol"])
 def test_options_of_labelled_data_are_refused(option: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--model", "crt-tiny", "--data", text, "--output", "run", option, "x"]) == 2
-    assert f"'{option}' is for labelled data" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"'{option}' has no meaning here" in said and "is running text" in said
 
 
 def test_a_text_that_is_no_text_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,8 +79,8 @@ def test_a_text_that_is_no_text_is_one_line(tmp_path: Path, capsys: pytest.Captu
 
 def test_what_is_not_named_follows_from_the_model(text: str) -> None:
     def chosen(model: str, *keys: str) -> tuple[str, int, int]:
-        assigned = sort_assignments(keys, text=True)
-        config, _ = configure_text(text, {}, assigned.data, None, model=model, model_keys=assigned.model)
+        assigned = sort_assignments(keys, task=TASK)
+        config, _ = TASK.configure_data(text, {}, assigned.data, None, model=(model, assigned.model))
         return config.tokenizer, config.trained_vocab_size, config.context
 
     assert chosen("crt-tiny") == ("trained", 8192, 256)
@@ -103,8 +104,9 @@ def test_leaks_by_name_are_those_of_the_configuration() -> None:
                 keys = {"feed_forward": shape, "causal_convolution": causal, "kernel_size": kernel}
                 if shape == SWIGLU:
                     keys |= {"num_cycles": 1, "embedding_cycles": 0}
-                assert leaks("x", {"preset": "crt-tiny", **keys}) == preset("crt-tiny", **keys).leaks, keys
-    assert not leaks("recurrent", {"causal_convolution": False})
+                label = TASK.label("x", {"preset": "crt-tiny", **keys})
+                assert label.endswith("-leaks") == preset("crt-tiny", **keys).leaks, keys
+    assert TASK.label("x-leaks", {"preset": "crt-tiny", "causal_convolution": False}) == "x-leaks"
 
 
 def spec(**values: object) -> StudySpec:
@@ -121,12 +123,15 @@ def test_a_study_takes_the_protocols_of_its_task() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"data": [TEXT.plain(), {"name": "sst2"}]}, "labelled data and running text are two studies"),
-        ({"contrasts": [{"name": "c", "a": "crt-tiny", "b": "x"}]}, "'contrasts' is for classifiers"),
-        ({"exports": [{"precision": "fp16"}]}, "'exports' is for classifiers"),
-        ({"published": [{"table": "6"}]}, "'published' is for classifiers"),
+        ({"data": [TEXT.plain(), {"name": "sst2"}]}, "running text and labelled data are two studies"),
+        ({"contrasts": [{"name": "c", "a": "crt-tiny", "b": "x"}]}, "contrast 'c': unknown model of this study 'x'"),
+        ({"exports": [{"precision": "fp16"}]}, "'exports' has no meaning for running text"),
+        ({"published": [{"table": "6"}]}, "'published' has no meaning for running text"),
         ({"data": [{"name": "wikitext-2", "contxt": 3}]}, r"data 'wikitext-2': unknown key 'contxt' \(did you mean"),
-        ({"data": [{"name": "sst2", "max_lenght": 3}]}, r"unknown key 'data.0.max_lenght' \(did you mean 'max_length'"),
+        (
+            {"data": [{"name": "sst2", "max_lenght": 3}]},
+            r"data 'sst2': unknown key 'max_lenght' \(did you mean",
+        ),
     ],
 )
 def test_a_study_of_both_tasks_is_refused(values: dict[str, object], message: str) -> None:

@@ -11,15 +11,20 @@ import pytest
 import typer
 
 from recurra.cli.output import present_study, print_json, print_table
+from recurra.deployment.export_record import ExportRequest
 from recurra.study.export_plan import PlannedExport
-from recurra.study.export_record import ExportRequest
 
 
 def outcome(run_id: str, *, record: Any = None, error: str | None = None, exit_code: int = 0) -> Any:
     return SimpleNamespace(config=SimpleNamespace(run_id=run_id), record=record, error=error, exit_code=exit_code)
 
 
-def study(*outcomes: Any, audits: tuple[str, ...] = (), exports: tuple[PlannedExport, ...] = ()) -> Any:
+def study(
+    *outcomes: Any,
+    audits: tuple[str, ...] = (),
+    exports: tuple[PlannedExport, ...] = (),
+    timing_error: str | None = None,
+) -> Any:
     failed = [item for item in outcomes if item.record is None]
     return SimpleNamespace(
         output=Path("out"),
@@ -29,6 +34,7 @@ def study(*outcomes: Any, audits: tuple[str, ...] = (), exports: tuple[PlannedEx
         failed_audits=list(audits),
         summary={"tables": []},
         exports=exports,
+        timing_error=timing_error,
         failed_exports=[item for item in exports if item.state == "failed"],
     )
 
@@ -47,13 +53,21 @@ GOOD = outcome("good", record=object())
 def test_a_study_that_worked_is_one_json_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(study(GOOD)) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out) == {"output": "out", "report": "out/report.html", "tables": [], "exports": []}
+    places = {"output": "out", "report": "out/report.html"}
+    assert json.loads(out) == {**places, "tables": [], "exports": [], "timing_error": None}
     assert err == ""
 
 
 def test_a_failed_audit_is_loud(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(study(GOOD, audits=("leakage.exact.test",))) == 3
     assert "AUDIT FAILED: leakage.exact.test" in capsys.readouterr().err
+
+
+def test_a_timing_that_failed_is_told_and_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(study(GOOD, timing_error="the models could not be timed side by side (signal 9)")) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["timing_error"] in err
+    assert err.startswith("error: the models could not be timed")
 
 
 def test_one_failed_run_among_others_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:

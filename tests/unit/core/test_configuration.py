@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
-from recurra.core.configuration import Settings, content_hash, override, read_yaml, write_yaml
+from recurra.core.configuration import HashedSettings, Settings, content_hash, override, read_yaml, write_yaml
 from recurra.core.errors import ConfigurationError
 
 
@@ -28,6 +28,26 @@ class Outer(Settings):
     epochs: int = 3
     inner: Inner = Inner()
     others: list[Inner] = Field(default_factory=list)
+
+
+class Part(HashedSettings):
+    """A section of what is hashed."""
+
+    scale: float = 1
+
+
+class Whole(HashedSettings):
+    """Of its keys with defaults, the first records hold one."""
+
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"epochs"})
+
+    name: str
+    epochs: int = 3
+    rates: tuple[float, float] = (0.9, 0.95)
+    names: list[str] = Field(default_factory=list)
+    part: Part = Part()
+    parts: dict[int, Part] = Field(default_factory=dict)
+    note: str | None = None
 
 
 WORDS = st.text(max_size=6)
@@ -189,3 +209,23 @@ def test_a_key_that_stands_twice_is_one_clear_line(text: str, tmp_path: Path) ->
     ) as caught:
         read_yaml(path)
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_hashed_holds_its_first_keys_and_what_is_not_at_its_default() -> None:
+    whole = Whole(name="a")
+    assert whole.plain() == {"name": "a", "epochs": 3}
+    assert Whole.parse(whole.plain()) == whole == Whole(name="a", rates=(0.9, 0.95), names=[], part=Part(scale=1.0))
+    changed = {"rates": [0.9, 0.99], "names": ["b"], "part": {"scale": 2.0}, "parts": {"1": {}}, "note": ""}
+    for key, value in changed.items():
+        other = Whole.parse({"name": "a", key: value})
+        assert other.plain() == {"name": "a", "epochs": 3, key: value}
+        assert Whole.parse(other.plain()) == other
+
+
+def test_a_first_key_that_is_none_is_found_where_the_class_is_made() -> None:
+    with pytest.raises(TypeError, match="Wrong has no key epoch, which first records hold"):
+
+        class Wrong(Whole):
+            """Names a key that is not there."""
+
+            _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"epoch"})

@@ -61,6 +61,52 @@ with atomic_path(sys.argv[1]) as temporary:
 """
 
 
+KILLED_IN_THE_MIDDLE = """
+import os, signal, sys
+from recurra.core.files import atomic_path
+with atomic_path(sys.argv[1]) as temporary:
+    temporary.write_text("half")
+    if sys.argv[2] == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+def writer(path: Path, what: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", KILLED_IN_THE_MIDDLE, str(path), what]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_what_a_killed_process_left_goes_with_the_next_start_and_what_is_held_stays(tmp_path: Path) -> None:
+    with writer(tmp_path / "labels.csv", "die") as killed:
+        assert killed.wait() == -signal.SIGKILL
+    (abandoned,) = tmp_path.glob(".*.part")
+    others = [tmp_path / ".download.part", tmp_path / ".a.UPPER123.part", tmp_path / "b.abcdefgh.part"]
+    for path in others:
+        path.write_text("not ours")
+    with writer(tmp_path / "other.csv", "wait") as busy:
+        assert busy.stdout is not None and busy.stdin is not None and busy.stdout.readline() == "writing\n"
+        # It cleared up as it began; a third, later one leaves what it holds.
+        assert not abandoned.exists() and len(list(tmp_path.glob(".other.csv.*.part"))) == 1
+        with writer(tmp_path / "third.csv", "wait") as third:
+            assert third.stdout is not None and third.stdout.readline() == "writing\n"
+            assert len(list(tmp_path.glob(".other.csv.*.part"))) == 1
+            third.communicate()
+        busy.communicate()
+    assert (tmp_path / "other.csv").read_text() == (tmp_path / "third.csv").read_text() == "half"
+    assert sorted(tmp_path.glob(".*.part")) == sorted(others[:2]) and others[2].exists()
+
+
+def test_files_are_written_where_there_are_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    write_text(tmp_path / "a", "whole")
+    assert (tmp_path / "a").read_text() == "whole" and [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
 @pytest.mark.parametrize("old", [None, "old"])
 def test_a_kill_in_the_middle_leaves_the_old_file(old: str | None, tmp_path: Path) -> None:
     path = tmp_path / "file"
@@ -224,3 +270,9 @@ def test_the_lock_holds_while_processes_take_turns(tmp_path: Path) -> None:
         worker.join()
         assert worker.exitcode == 0
     assert json.loads((tmp_path / "counter").read_text()) == 120
+
+
+def test_json_that_is_nested_too_deeply_is_no_json(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_json(tmp_path / "a.json")

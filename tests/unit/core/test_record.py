@@ -13,6 +13,7 @@ import pytest
 from factories import RunFactory, leakage
 from recurra.core.errors import CheckpointError
 from recurra.core.record import SCHEMA_VERSION, holds_record, read_any_record, read_record, write_record
+from recurra.core.tasks import TASKS
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +42,18 @@ def test_a_missing_record_says_how_to_finish_the_run(tmp_path: Path) -> None:
         read_record(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["{", "", "[1, 2]", '"text"', '{"run_id": 3}'])
+@pytest.mark.parametrize("text", ["{", "", "[1, 2]", '"text"', '{"run_id": 3}', '{"wall_s": NaN}', '{"task": 3}'])
 def test_a_damaged_record_is_one_clear_line(text: str, run: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         read_record(damaged(run, tmp_path, text))
-    assert "run it again" in str(caught.value)
+    assert "restore it, or delete it to run again" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_record_of_a_later_version_asks_for_an_upgrade(run: Path, tmp_path: Path) -> None:
     values = json.loads((run / "record.json").read_text(encoding="utf-8"))
     text = json.dumps({**values, "schema_version": SCHEMA_VERSION + 1})
-    with pytest.raises(CheckpointError, match=f"record schema {SCHEMA_VERSION + 1}.*upgrade recurra"):
+    with pytest.raises(CheckpointError, match=f"has schema {SCHEMA_VERSION + 1}.*upgrade recurra"):
         read_record(damaged(run, tmp_path, text))
 
 
@@ -120,6 +121,20 @@ def test_the_quick_look_is_as_strict_as_reading(run: Path, tmp_path: Path) -> No
     for text in ("{", '{"schema_version": 99}', '{"run_id": 3}'):
         with pytest.raises(CheckpointError):
             holds_record(damaged(run, tmp_path, text), record.config_hash)
+
+
+@pytest.mark.parametrize("task", ["token-classification", 'wei"rd', "Klassifikation é"])
+def test_a_record_of_an_unknown_task_asks_for_an_upgrade(task: str, run: Path, tmp_path: Path) -> None:
+    """Also one whose hash fits, as the version that knows the task has written it."""
+    before = read_record(run)
+    write_record(tmp_path, before.model_copy(update={"task": task}))
+    for read in (read_any_record, read_record, lambda folder: holds_record(folder, before.config_hash)):
+        with pytest.raises(CheckpointError) as caught:
+            read(tmp_path)
+        assert str(caught.value) == (
+            f"'{tmp_path / 'record.json'}' is a record of the task '{task}', which this version does not know "
+            f"(known: {', '.join(sorted(TASKS))}); upgrade recurra"
+        )
 
 
 def test_every_committed_record_is_read() -> None:

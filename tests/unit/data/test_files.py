@@ -298,3 +298,53 @@ def test_a_large_file_streams_in_constant_memory(tmp_path: Path, suffix: str) ->
     assert rows == 40_000
     # The texts alone are 8.6 MB; Python objects of one chunk and one Parquet batch stay far below.
     assert peak < 4_500_000
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("column", ["text", "label", "id"])
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, suffix: str, column: str) -> None:
+    path, names = tmp_path / f"rows{suffix}", ["text", "label", "id", column]
+    if suffix == ".parquet":
+        pq.write_table(pa.table([["a"]] * 4, names=names), path)
+    elif suffix == ".jsonl":
+        path.write_text("{" + ", ".join(f'"{name}": "a"' for name in names) + "}\n")
+    else:
+        separator = "," if suffix == ".csv" else "\t"
+        path.write_text(separator.join(names) + "\n" + separator.join("abcd") + "\n")
+    refused(path, f"has 2 columns '{column}'; rename all but one")
+
+
+def test_a_repeat_of_what_is_not_read_is_no_matter(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a", "label": "x", "more": {"b": 1, "b": 2}, "more": 2}\n')
+    assert read_table(path, "text", "label").labels == ["x"]
+    pq.write_table(pa.table([["a"]] * 4, names=["text", "label", "more", "more"]), tmp_path / "rows.parquet")
+    assert read_table(tmp_path / "rows.parquet", "text", "label").labels == ["a"]
+
+
+def test_one_parquet_column_may_be_label_and_group(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path, ".parquet"), "text", "label", "label")
+    assert table.groups == table.labels == ["pos", "neg", "pos"]
+
+
+def test_a_label_has_at_most_500_characters(tmp_path: Path) -> None:
+    assert read_table(write(tmp_path, ".csv", [("a", "9" * 500), ("b", "0")]), "text", "label").labels[0] == "9" * 500
+    for suffix, place in ((".csv", "line 3"), (".jsonl", "line 2"), (".parquet", "row 2")):
+        path = write(tmp_path, suffix, [("a", "0"), ("b", "9" * 501)])
+        refused(path, f"{place} has a label of 501 characters in column 'label'; at most 500", "--label-column")
+    path = tmp_path / "n.jsonl"
+    path.write_text('{"text": "a", "label": ' + "9" * 5000 + "}\n")
+    refused(path, "line 1", "a number of thousands of digits; put it in quotes")
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".csv", "x" * 300, "x" * 5000 + ".csv", "a\0.csv"])
+def test_a_path_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+    for read in (lambda path: read_table(path, "text", "label"), lambda path: list(stream_texts(path))):
+        with pytest.raises(DataError, match=r"(File name too long|does not exist).*; give the path of a file"):
+            read(tmp_path / name)
+
+
+def test_a_path_through_a_file(tmp_path: Path) -> None:
+    write(tmp_path, ".csv")
+    with pytest.raises(DataError, match="does not exist; give the path of a file"):
+        read_table(tmp_path / "rows.csv" / "rows.csv", "text", "label")

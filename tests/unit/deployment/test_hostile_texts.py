@@ -18,7 +18,7 @@ from recurra.core.errors import DataError
 from recurra.data.cleaning import clean_text
 from recurra.data.encoding import encode_texts
 from recurra.deployment.export import ExportOptions, export_run
-from recurra.deployment.onnx_engine import OnnxEngine
+from recurra.deployment.onnx.engine import OnnxEngine
 from reviews import train_linear, train_tiny
 
 # Every character there is, the halves of surrogate pairs among them.

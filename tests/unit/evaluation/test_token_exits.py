@@ -15,10 +15,10 @@ from recurra.evaluation.exit_calibration import calibrate_language
 from recurra.evaluation.scoring import score_texts
 from recurra.evaluation.token_exits import score_token_exits
 from recurra.models.cache import RecurraCache
-from recurra.models.exit_rules import ConfidenceRule, ExitRule, FixedExit
-from recurra.models.exit_thresholds import calibrate_classifier
-from recurra.models.exits import confidence
-from tiny import language_model, stir, tiny_model
+from recurra.models.exits.measures import confidence
+from recurra.models.exits.rule import ExitRule
+from recurra.models.exits.rules import ConfidenceRule, FixedExit
+from tiny import language_model, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 4, "exits": [1, 3], "max_position_embeddings": 64}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -71,7 +71,7 @@ def test_one_pass_gives_what_decoding_gives(variant: str, serving: int | None) -
     nats, depths = decoded(model, rule, serving)
     found = score_token_exits(model, some_texts(), rule, serving=serving, **READ)
     np.testing.assert_allclose(found.nats, nats, rtol=1e-5, atol=1e-6)
-    assert sorted(found.taken.elements()) == sorted(depths) and len(set(depths)) >= 2
+    assert sorted(found.exit_counts.elements()) == sorted(depths) and len(set(depths)) >= 2
     assert found.mean_recurrences == pytest.approx(np.mean(depths))
 
 
@@ -84,7 +84,7 @@ def test_exact_states_cost_the_rule_alone() -> None:
     heads = np.stack([by_head["exit-1"], by_head["exit-2"], by_head["final"]])
     nearest = np.abs(heads - exact.nats).argmin(0)
     np.testing.assert_allclose(np.take_along_axis(heads, nearest[None], 0)[0], exact.nats, rtol=1e-6)
-    assert np.bincount(nearest).tolist() == [exact.taken[number] for number in (1, 3, 4)]
+    assert np.bincount(nearest).tolist() == [exact.exit_counts[number] for number in (1, 3, 4)]
     filled = score_token_exits(model, some_texts(), rule, **READ)
     assert np.abs(filled.nats - exact.nats).max() > 1e-3
 
@@ -95,7 +95,7 @@ def test_without_a_rule_and_at_a_fixed_exit_the_loss_is_that_of_the_head() -> No
     np.testing.assert_allclose(score_token_exits(model, some_texts(), None, **READ).nats, by_head["final"], rtol=1e-9)
     fixed = score_token_exits(model, some_texts(), FixedExit(3), **READ)
     np.testing.assert_allclose(fixed.nats, by_head["exit-2"], rtol=1e-9)
-    assert dict(+fixed.taken) == {3: 66}
+    assert dict(+fixed.exit_counts) == {3: 66}
 
 
 def test_cache_policies_are_compared_with_the_exact_one() -> None:
@@ -118,32 +118,8 @@ def test_a_threshold_keeps_the_loss_bound_and_a_looser_bound_takes_fewer_recurre
             assert chosen.quality == chosen.full and chosen.mean_recurrences == 4
         else:
             found = score_token_exits(model, some_texts(), chosen.rule, **READ)
-            assert found.loss == pytest.approx(chosen.quality) and dict(found.taken) == dict(chosen.taken)
+            assert found.loss == pytest.approx(chosen.quality) and dict(found.exit_counts) == dict(chosen.exit_counts)
         assert chosen.quality <= chosen.full * (1 + bound)
-        depths.append(chosen.mean_recurrences)
-    assert depths == sorted(depths, reverse=True) and depths[-1] == 1
-
-
-@pytest.mark.parametrize("kind", ["confidence", "entropy"])
-def test_a_threshold_keeps_the_agreement_of_a_classifier(kind: str) -> None:
-    model = tiny_model(num_recurrences=4, exits=[1, 3]).eval()
-    stir(model, spread=0.4)
-    ids = torch.randint(1, 40, (200, 7), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        output = model(ids)
-    logits = {1: output.exit_logits[0], 3: output.exit_logits[1], 4: output.logits}
-    by_exit = {number: scores.numpy() for number, scores in logits.items()}
-    depths = []
-    for agreement in (1.0, 0.95, 0.8, 1e-9):
-        chosen = calibrate_classifier(by_exit, agreement, kind=kind)
-        with torch.no_grad():
-            found = model(ids, exit_rule=chosen.rule)
-        share = float((found.logits.argmax(-1) == output.logits.argmax(-1)).double().mean())
-        assert share == pytest.approx(chosen.quality) and chosen.quality >= agreement
-        if chosen.rule is not None:
-            assert np.bincount(found.exited_after.numpy(), minlength=5)[[1, 3, 4]].tolist() == [
-                chosen.taken[number] for number in (1, 3, 4)
-            ]
         depths.append(chosen.mean_recurrences)
     assert depths == sorted(depths, reverse=True) and depths[-1] == 1
 
@@ -155,9 +131,10 @@ def test_a_threshold_keeps_the_agreement_of_a_classifier(kind: str) -> None:
             lambda model: calibrate_language(model, some_texts(), -0.1, **READ),
             "loss bound is -0.1; allowed: 0 or above",
         ),
-        (lambda _: calibrate_classifier({1: np.ones((2, 2))}, 0.9), "nothing to choose a threshold on"),
-        (lambda _: calibrate_classifier({}, 1.5), "agreement is 1.5; allowed: above 0, at most 1"),
-        (lambda _: calibrate_classifier({}, 0.5, kind="entropi"), "unknown exit rule to calibrate 'entropi' .did you"),
+        (
+            lambda model: calibrate_language(model, some_texts(), 0.1, kind="entropi", **READ),
+            "unknown exit rule to calibrate 'entropi' .did you",
+        ),
         (lambda model: score_token_exits(model, some_texts(), None, serving=4, **READ), "serving recurrence is 4"),
         (
             lambda _: score_token_exits(language_model(causal_convolution=False), some_texts(), None, **READ),

@@ -13,9 +13,11 @@ from transformers import DynamicCache
 from recurra import RecurraForCausalLM
 from recurra.core.errors import ConfigurationError
 from recurra.models.cache import RecurraCache, growth_bytes_per_token, make_cache
-from recurra.models.exit_rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit
-from recurra.models.exits import confidence, leaves
+from recurra.models.exits.measures import confidence
+from recurra.models.exits.rule import ExitRule
+from recurra.models.exits.rules import ConfidenceRule, EntropyRule, FixedExit
 from references.exiting_decoder import decode
+from references.exits import stops
 from tiny import language_model, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 4, "exits": [1, 3], "max_position_embeddings": 64}
@@ -87,7 +89,7 @@ def test_each_row_of_a_batch_is_decoded_as_defined(variant: str, serving: int | 
                 ids[row, max(LENGTHS) - length :].tolist(),
                 weights,
                 model.config,
-                lambda said, at: bool(leaves(rule, said[None], at)),
+                lambda said, at: stops(rule.plain(), said, at),
                 prompt=length - 2,
                 serving=serving,
             )
@@ -109,7 +111,7 @@ def test_long_texts_of_single_tokens_are_decoded_as_defined(quantile: float) -> 
             ids[0].tolist(),
             dict(model.named_parameters()),
             model.config,
-            lambda said, at: bool(leaves(rule, said[None], at)),
+            lambda said, at: stops(rule.plain(), said, at),
         )
     assert depths[0].tolist() == deep and len(rows) == sum(deep)
     torch.testing.assert_close(logits[0], torch.stack(wanted), **TOLERANCE)
@@ -156,11 +158,11 @@ def test_greedy_generation_follows_the_definition_and_counts_what_was_taken() ->
             said[0, :-1].tolist(),
             dict(model.named_parameters()),
             model.config,
-            lambda now, at: bool(leaves(rule, now[None], at)),
+            lambda said, at: stops(rule.plain(), said, at),
             prompt=4,
         )
     assert said[0, 4:].tolist() == [int(each.argmax()) for each in logits[3:]]
-    assert sorted(cache.taken.elements()) == sorted(depths[4:])
+    assert sorted(cache.exit_counts.elements()) == sorted(depths[4:])
     assert len(set(depths[4:])) > 1
 
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from recurra import RecurraForCausalLM, RecurraForSequenceClassification, preset
 from recurra.models.accounting import (
-    Task,
+    HeadKind,
     count_parameters,
     flops_per_token,
     forward_flops,
@@ -24,7 +24,7 @@ from recurra.models.accounting import (
 from recurra.models.names import LANGUAGE_PRESET_NAMES
 from tiny import language_config
 
-LANGUAGE = Task.LANGUAGE_MODELLING
+LANGUAGE = HeadKind.LANGUAGE_MODELLING
 SPECIFIED = {"crt-deep": 92_053_760, "crt-deep-separate-heads": 143_516_928, "crt-deep-tied": 40_721_664}
 PARTS = {
     "token table": 50_257 * 256,

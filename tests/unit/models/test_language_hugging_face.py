@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import AutoModel, AutoModelForCausalLM, Trainer, TrainingArguments
 
 from recurra import RecurraForCausalLM
-from recurra.models.accounting import Task, count_parameters
+from recurra.models.accounting import HeadKind, count_parameters
 from tiny import language_config, language_model, stir
 
 HEADS = ["shared", "separate", "tied"]
@@ -36,7 +36,7 @@ def test_save_and_load_is_bit_equal_and_each_weight_is_in_the_file_once(
     for first, second in zip((*ours.exit_logits, ours.logits), (*theirs.exit_logits, theirs.logits), strict=True):
         assert torch.equal(first, second)
     data = (tmp_path / "model.safetensors").read_bytes()
-    counted = count_parameters(model.config, Task.LANGUAGE_MODELLING).total
+    counted = count_parameters(model.config, HeadKind.LANGUAGE_MODELLING).total
     assert len(data) == 8 + int.from_bytes(data[:8], "little") + counted * dtype.itemsize
 
 

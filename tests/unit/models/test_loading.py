@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from recurra.core.errors import CheckpointError
+from recurra.models.folder import MOST, least_elements, weight_elements
 from recurra.models.loading import load_classifier_model
+from recurra.models.names import LANGUAGE_PRESETS, PRESETS
 from tiny import tiny_config, tiny_model
 
 
@@ -90,6 +92,44 @@ def change(folder: Path, **values: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")
 
 
+def a_billion_labels(folder: Path) -> None:
+    change(folder, num_labels=10**9, id2label=None, label2id=None)
+
+
+def a_billion_recurrences(folder: Path) -> None:
+    change(folder, num_recurrences=10**9)
+
+
+def many_cycles(folder: Path) -> None:
+    change(folder, num_cycles=10**9)
+
+
+def a_huge_vocabulary(folder: Path) -> None:
+    change(folder, vocab_size=3_900_000)
+
+
+def a_vocabulary_beyond_all(folder: Path) -> None:
+    change(folder, vocab_size=12 * 10**6)
+
+
+def nested_configuration(folder: Path) -> None:
+    (folder / "config.json").write_text("[" * 300_000, encoding="utf-8")
+
+
+def endless_configuration(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("/dev/zero")
+
+
+def large_configuration(folder: Path) -> None:
+    with (folder / "config.json").open("ab") as stream:
+        stream.truncate(20 * 2**20)
+
+
+def padding_beyond_all(folder: Path) -> None:
+    change(folder, pad_token_id=2**32)
+
+
 CASES: list[tuple[Callable[[Path], None], str]] = [
     (truncate, "is not a whole safetensors file"),
     (empty, "is not a whole safetensors file"),
@@ -98,7 +138,7 @@ CASES: list[tuple[Callable[[Path], None], str]] = [
     (no_weights, "is missing; the model folder is incomplete"),
     (no_configuration, "is not a model folder: no config.json"),
     (broken_configuration, "is not valid JSON"),
-    (list_for_configuration, "is of model type 'None'"),
+    (list_for_configuration, "holds no mapping"),
     (binary_configuration, "is not valid JSON"),
     (of_another_family, "is of model type 'bert'; a model of ours has type 'recurra'"),
     (unknown_key, "did you mean 'num_recurrences'"),
@@ -107,6 +147,15 @@ CASES: list[tuple[Callable[[Path], None], str]] = [
     (more_layers, "lacks weight 'model.core.block.layers.2"),
     (fewer_layers, "has the unknown weight 'model.core.block.layers.1"),
     (missing_weight, "lacks weight 'classifier.bias'"),
+    (a_billion_labels, "'num_labels' is 1,000,000,000; at most 100,000 is allowed"),
+    (a_billion_recurrences, "'num_recurrences' is 1,000,000,000; at most 4,096 is allowed"),
+    (many_cycles, "'num_cycles' is 1,000,000,000; at most 1,024 is allowed"),
+    (a_huge_vocabulary, "asks for tables of"),
+    (a_vocabulary_beyond_all, "'vocab_size' is 12,000,000; at most 4,000,000 is allowed"),
+    (nested_configuration, "config.json"),
+    (endless_configuration, "is no regular file"),
+    (large_configuration, "at most 16,777,216 are read"),
+    (padding_beyond_all, "'pad_token_id' is 4294967296"),
 ]
 
 
@@ -135,3 +184,20 @@ def test_a_whole_folder_loads_in_evaluation_mode(tmp_path: Path) -> None:
     assert not loaded.training
     ids = torch.randint(1, tiny_config().vocab_size, (2, 5))
     assert torch.equal(loaded(ids).logits, model(ids).logits)
+
+
+def test_no_shipped_model_is_beyond_the_bounds() -> None:
+    for _, shape in (*PRESETS.values(), *LANGUAGE_PRESETS.values()):
+        for key, most in MOST.items():
+            value = shape.get(key, 0)
+            assert (len(value) if isinstance(value, list) else value) <= most // 4
+
+
+def test_what_is_counted_is_never_more_than_a_model_has(tmp_path: Path) -> None:
+    for number, overrides in enumerate(({}, {"num_prelude_layers": 1}, {"embedding_size": 8}, {"num_labels": 7})):
+        model = tiny_model(**overrides)
+        folder = tmp_path / str(number)
+        model.save_pretrained(folder)
+        held = weight_elements(folder / "model.safetensors")
+        assert held == sum(weight.numel() for weight in load_file(folder / "model.safetensors").values())
+        assert least_elements(json.loads((folder / "config.json").read_text())) <= held

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
-from recurra.study.assignments import Assignments, configure_data, configure_run, sort_assignments
+from recurra.study.assignments import Assignments, configure_run, sort_assignments
+from recurra.tasks.classification.task import TASK
 from recurra.training.protocols import ProtocolConfig
 
 KEYS = [*ProtocolConfig.model_fields, *(f"data.{key}" for key in DataConfig.model_fields), "model.anything"]
@@ -18,7 +19,7 @@ KEYS = [*ProtocolConfig.model_fields, *(f"data.{key}" for key in DataConfig.mode
 
 @given(st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, 99)), unique_by=lambda pair: pair[0]))
 def test_every_pair_goes_to_its_section_and_none_is_lost(pairs: list[tuple[str, int]]) -> None:
-    found = sort_assignments([f"{key}={value}" for key, value in pairs])
+    found = sort_assignments([f"{key}={value}" for key, value in pairs], task=TASK)
     again = [*found.protocol, *(f"data.{key}={value}" for key, value in found.data.items())]
     again += [f"model.{key}={value}" for key, value in found.model.items()]
     assert sorted(again) == sorted(f"{key}={value}" for key, value in pairs)
@@ -26,7 +27,7 @@ def test_every_pair_goes_to_its_section_and_none_is_lost(pairs: list[tuple[str, 
 
 def test_values_are_read_as_yaml() -> None:
     found = sort_assignments(
-        ["data.fraction=0.5", "model.final_norm=true", "model.input_injection=add", "data.test=null"]
+        ["data.fraction=0.5", "model.final_norm=true", "model.input_injection=add", "data.test=null"], task=TASK
     )
     assert found.data == {"fraction": 0.5, "test": None}
     assert found.model == {"final_norm": True, "input_injection": "add"}
@@ -45,25 +46,25 @@ def test_values_are_read_as_yaml() -> None:
 )
 def test_unknown_keys_are_refused_with_a_suggestion(assignment: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        sort_assignments([assignment])
+        sort_assignments([assignment], task=TASK)
     assert said in str(caught.value)
 
 
 def test_keys_of_the_model_are_refused_where_several_are_compared() -> None:
     with pytest.raises(ConfigurationError, match=r"unknown key 'model\.hidden_size'"):
-        sort_assignments(["model.hidden_size=8"], model_keys=False)
+        sort_assignments(["model.hidden_size=8"], model_keys=False, task=TASK)
 
 
 def test_assignments_win_over_options_and_options_that_were_not_given_do_not_count() -> None:
-    options = {"text_column": "body", "tokenizer": None, "protocol": None}
-    config, note = configure_data("r.csv", options, {"text_column": "words", "tokenizer": "trained"}, None)
-    assert (config.text_column, config.tokenizer, config.protocol, note) == ("words", "trained", None, None)
+    options = {"--text-column": "body", "--tokenizer": None, "--data-protocol": None}
+    config, note = TASK.configure_data("r.csv", options, {"text_column": "words", "tokenizer": "trained"}, None)
+    assert (config.text_column, config.tokenizer, config.protocol, note) == ("words", "trained", None, "")
 
 
 def test_the_tokenizer_is_chosen_by_what_there_is(tmp_path: Path) -> None:
     def chosen(name: str, root: Path | None) -> str:
-        config, note = configure_data(name, {"tokenizer": None}, {}, root)
-        assert note is not None and config.tokenizer in note
+        config, note = TASK.configure_data(name, {"--tokenizer": None}, {}, root)
+        assert config.tokenizer in note
         return config.tokenizer
 
     assert chosen("r.csv", None) == chosen("demo", None) == chosen("r.csv", tmp_path) == "trained"

@@ -9,8 +9,8 @@ import pytest
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.data.configuration import DataConfig
 from recurra.study.claim import claim_folder, load_run_config
-from recurra.study.machine import Machine
-from recurra.study.spec import RunConfig, make_run
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
 from reviews import snapshot
 

@@ -25,11 +25,11 @@ from recurra.data.configuration import DataConfig
 from recurra.study import cluster as cluster_module
 from recurra.study.claim import claim_folder
 from recurra.study.cluster import Cluster
-from recurra.study.machine import Machine
 from recurra.study.plan import look_at, run_folder
 from recurra.study.process import Ended
-from recurra.study.ray_executor import Answer, Order, RayExecutor, carry_out, collect
-from recurra.study.spec import RunConfig, make_run
+from recurra.study.ray_executor import Answer, RayExecutor, RemoteRun, carry_out, collect
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
 
 CONFIG = make_run("linear", DataConfig(name="demo"), PROTOCOLS["paper"], seed=0, precision="fp32")
@@ -137,13 +137,13 @@ shutil.copy({str(tmp_path / "made" / "record.json")!r}, folder)
     return tmp_path / "study"
 
 
-def order(output: Path, *, shared: bool) -> Order:
+def order(output: Path, *, shared: bool) -> RemoteRun:
     folder = run_folder(output, CONFIG)
     folder.mkdir(parents=True)
     claim_folder(CONFIG, folder)
     token = output / ".shared-1"
     token.write_text("mine" if shared else "another", encoding="ascii")
-    return Order(CONFIG.plain(), str(folder), Machine(threads=1).to_json(), str(token), "mine", str(output))
+    return RemoteRun(CONFIG.plain(), str(folder), Machine(threads=1).to_json(), str(token), "mine", str(output))
 
 
 def test_a_node_that_shares_the_folder_works_in_it(worker: Path) -> None:
@@ -212,14 +212,14 @@ class FakeRay:
 
     exceptions = SimpleNamespace(RayError=DiedError, RayTaskError=RaisedError)
 
-    def __init__(self, *answers: Callable[[Order], Answer] | Exception) -> None:
+    def __init__(self, *answers: Callable[[RemoteRun], Answer] | Exception) -> None:
         self.answers = list(answers)
-        self.orders: list[Order] = []
+        self.orders: list[RemoteRun] = []
 
     def remote(self, _: Any) -> Any:
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._submit))
 
-    def _submit(self, wanted: Order) -> int:
+    def _submit(self, wanted: RemoteRun) -> int:
         self.orders.append(wanted)
         return len(self.orders) - 1
 
@@ -249,8 +249,8 @@ def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
     return run
 
 
-def done(tmp_path: Path) -> Callable[[Order], Answer]:
-    def answer(wanted: Order) -> Answer:
+def done(tmp_path: Path) -> Callable[[RemoteRun], Answer]:
+    def answer(wanted: RemoteRun) -> Answer:
         factory = RunFactory(tmp_path / "made", data="demo", rows={"train": 20, "validation": 10, "test": 10})
         run, config = factory.run("linear"), RunConfig.parse(wanted.config)
         values = {"config_hash": config.config_hash, "run_id": config.run_id}
@@ -269,7 +269,7 @@ def test_a_run_whose_node_died_is_started_again(tmp_path: Path, execute: Any) ->
 
 
 def test_a_run_that_was_done_when_its_node_died_is_not_run_again(tmp_path: Path, execute: Any) -> None:
-    def late(wanted: Order) -> Answer:
+    def late(wanted: RemoteRun) -> Answer:
         done(tmp_path)(wanted)
         raise DiedError
 

@@ -18,13 +18,15 @@ from recurra.data.corpora import load_dataset
 from recurra.data.tokenization import load_tokenizer
 from recurra.models.accounting import forward_flops
 from recurra.models.presets import preset
-from recurra.study import cost as cost_module
-from recurra.study.calibration import calibrate
-from recurra.study.cost import CostBook, DataCost, epoch_flops
+from recurra.study.calibration import training_speed
+from recurra.study.cost import CostBook
 from recurra.study.estimate import cost_plan
-from recurra.study.machine import Machine
 from recurra.study.plan import plan_study, run_folder
-from recurra.study.spec import RunConfig, StudySpec, expand
+from recurra.study.spec import StudySpec, expand
+from recurra.tasks.base import DataCost, task_of_data
+from recurra.tasks.classification.task import ClassificationTask
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig
 from reviews import write_reviews, write_tiny_model
 
 
@@ -66,9 +68,10 @@ def test_operations_are_those_of_every_row_at_its_own_length(tmp_path: Path) -> 
 
 def test_an_epoch_costs_what_its_parts_cost() -> None:
     run = RunConfig.parse({**expand(study_of_demo())[0].plain(), "model": "recurrent"})
-    parts = [epoch_flops(run, ["a", "b"], {length: 1}) for length in ("7", "20")]
-    assert epoch_flops(run, ["a", "b"], {"7": 5, "20": 2}) == 5 * parts[0] + 2 * parts[1]
-    assert parts[0] == 3 * forward_flops(preset("recurrent"), 7)
+    engine, data = task_of_data(run.data).engine, DataCost(["a", "b"], {})
+    parts = [engine.epoch_flops(run, {length: 1}, data) for length in ("7", "20")]
+    assert engine.epoch_flops(run, {"7": 5, "20": 2}, data) == 5 * parts[0] + 2 * parts[1]
+    assert parts[0] == forward_flops(preset("recurrent"), 7)
 
 
 def study_of_demo() -> StudySpec:
@@ -78,7 +81,7 @@ def study_of_demo() -> StudySpec:
 
 def test_auxiliary_rows_cost_as_often_as_they_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cost = DataCost(["a", "b"], {"9": 4}, auxiliary_lengths={"5": 3})
-    monkeypatch.setattr(cost_module, "_counted", lambda *_: cost)
+    monkeypatch.setattr(ClassificationTask, "data_cost", lambda *_: cost)
     plain = RunConfig.parse({**expand(study_of_demo())[0].plain(), "model": "recurrent"})
     protocol = plain.protocol.model_copy(update={"max_epochs": 2, "auxiliary_epochs": 7})
     found = CostBook(Machine(cache_dir=tmp_path / "cache")).training_flops(
@@ -93,13 +96,13 @@ def test_data_are_looked_at_once_and_never_again_until_they_change(
 ) -> None:
     machine = Machine(cache_dir=tmp_path / "cache")
     looked: Counter[str] = Counter()
-    count = cost_module._counted
+    count = ClassificationTask.data_cost
 
-    def counted(config: Any, machine: Machine) -> DataCost:
+    def counted(task: ClassificationTask, config: Any, machine: Machine) -> DataCost:
         looked[config.name] += 1
-        return count(config, machine)
+        return count(task, config, machine)
 
-    monkeypatch.setattr(cost_module, "_counted", counted)
+    monkeypatch.setattr(ClassificationTask, "data_cost", counted)
     runs = [run for run in expand(study(tmp_path)) if run.model != "linear"]
     first = [CostBook(machine).training_flops(run) for run in runs]
     assert len(set(first)) == 1 and sum(looked.values()) == 1
@@ -144,7 +147,7 @@ def test_a_model_without_a_record_is_calibrated_or_takes_the_others_rate(tmp_pat
 
 def test_a_calibration_is_a_plausible_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recurra.study.calibration.MEASURED_S", 0.1)
-    rate = calibrate(expand(study(tmp_path))[1], 12.4, threads=1)
+    rate = training_speed(expand(study(tmp_path))[1], 12.4, threads=1)
     assert 1e6 < rate < 1e14
 
 
@@ -178,7 +181,7 @@ def test_a_plan_without_its_data_is_shown_without_costs(
     def refuse(*_: Any) -> DataCost:
         raise DataError("the data are elsewhere")
 
-    monkeypatch.setattr(cost_module, "_counted", refuse)
+    monkeypatch.setattr(ClassificationTask, "data_cost", refuse)
     file = tmp_path / "s.yaml"
     file.write_text(write_yaml(study(tmp_path).plain()), encoding="utf-8")
     options = ["--output", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache")]

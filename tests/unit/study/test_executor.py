@@ -17,10 +17,10 @@ from recurra.core.record import read_record, write_record
 from recurra.data.configuration import DataConfig
 from recurra.models.names import PRESET_NAMES
 from recurra.study.executor import LocalExecutor, choose_next, rough_weight
-from recurra.study.machine import Machine
 from recurra.study.plan import look_at, run_folder
 from recurra.study.process import Outcome
-from recurra.study.spec import RunConfig, make_run
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
 
 DONE, REFUSED, KILLED, SILENT, LIES, SLOW = range(6)

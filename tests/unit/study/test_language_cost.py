@@ -11,22 +11,22 @@ from recurra.data.language.corpora import load_language_dataset
 from recurra.data.language.preparation import encode_for, make_samples
 from recurra.data.language.tokenization import load_language_tokenizer
 from recurra.models.accounting import language_flops
-from recurra.study.calibration import calibrate
+from recurra.study.calibration import training_speed
 from recurra.study.cost import CostBook
 from recurra.study.executor import rough_weight
-from recurra.study.language_preflight import language_configuration
-from recurra.study.machine import Machine
+from recurra.tasks.language.configuration import language_configuration
+from recurra.tasks.machine import Machine
 
 
 @pytest.mark.parametrize("mode", ["packed", "lines"])
 def test_a_training_costs_three_forward_passes_over_every_sample(mode: str, tmp_path: Path) -> None:
     run = language_run(tmp_path, mode=mode)
-    run = run.model_copy(update={"data": run.text_data.model_copy(update={"context": 32})})
+    run = run.model_copy(update={"data": run.data.model_copy(update={"context": 32})})
     book = CostBook(Machine(cache_dir=tmp_path / "cache"))
-    dataset = load_language_dataset(run.text_data)
-    tokenizer = load_language_tokenizer(run.text_data, dataset, None)
-    encoded = encode_for(dataset.splits["train"], run.text_data, tokenizer, tmp_path / "own")
-    samples = make_samples(encoded, run.text_data)
+    dataset = load_language_dataset(run.data)
+    tokenizer = load_language_tokenizer(run.data, dataset, None)
+    encoded = encode_for(dataset.splits["train"], run.data, tokenizer, tmp_path / "own")
+    samples = make_samples(encoded, run.data)
     shape = language_configuration(run, len(tokenizer), tokenizer.eos_token_id)
     forward = sum(language_flops(shape, len(row["input_ids"]), with_exits=True) for row in samples)
     assert book.training_flops(run, 1) == pytest.approx(3 * forward)
@@ -43,11 +43,11 @@ def test_what_was_counted_is_read_back_without_the_text(tmp_path: Path) -> None:
 
 def test_a_language_model_can_be_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recurra.study.calibration.MEASURED_S", 0.05)
-    assert calibrate(language_run(tmp_path), 16, threads=1) > 0
+    assert training_speed(language_run(tmp_path), 16, threads=1) > 0
 
 
 def test_more_recurrences_and_more_text_weigh_more(tmp_path: Path) -> None:
     run = language_run(tmp_path)
     deeper = language_run(tmp_path, model=tiny_variant("deep", num_recurrences=4))
-    part = run.model_copy(update={"data": run.text_data.model_copy(update={"fraction": 0.5})})
+    part = run.model_copy(update={"data": run.data.model_copy(update={"fraction": 0.5})})
     assert rough_weight(part) == rough_weight(run) / 2 and rough_weight(deeper) == 2 * rough_weight(run)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from recurra import RecurraConfig, preset
-from recurra.models.accounting import Task, count_parameters, language_flops
-from recurra.study.spec import RunConfig, expand, load_study
-from recurra.study.tasks import base_preset
+from recurra.models.accounting import HeadKind, count_parameters, language_flops
+from recurra.study.spec import expand, load_study
+from recurra.tasks.profile import base_preset
+from recurra.tasks.runs import RunConfig
 
 STUDIES = Path(__file__).parents[3] / "configs" / "studies"
 VARIES: dict[str, set[str]] = {
@@ -25,7 +26,7 @@ def configured(run: RunConfig) -> RecurraConfig:
     values = dict(run.model_overrides)
     base = base_preset(run.model, values)
     values.pop("preset", None)
-    return preset(base, **{"vocab_size": run.text_data.trained_vocab_size, **values})
+    return preset(base, **{"vocab_size": run.data.trained_vocab_size, **values})
 
 
 def test_every_study_of_language_models_is_looked_at() -> None:
@@ -37,13 +38,13 @@ def test_models_differ_in_what_is_asked_about_alone(name: str) -> None:
     runs = expand(load_study(STUDIES / f"{name}.yaml"))
     shapes = [configured(run).to_dict() for run in runs]
     assert {key for shape in shapes for key in shape if shape[key] != shapes[0][key]} == VARIES[name]
-    assert len({(run.protocol.name, str(run.text_data.plain()), run.precision) for run in runs}) == 1
+    assert len({(run.protocol.name, str(run.data.plain()), run.precision) for run in runs}) == 1
 
 
 def test_the_controls_are_as_large_or_as_costly_as_what_they_stand_beside() -> None:
     runs = expand(load_study(STUDIES / "lm-compare.yaml"))
-    sizes = {run.model: count_parameters(configured(run), Task.LANGUAGE_MODELLING).total for run in runs}
-    costs = {run.model: language_flops(configured(run), run.text_data.context, with_exits=False) for run in runs}
+    sizes = {run.model: count_parameters(configured(run), HeadKind.LANGUAGE_MODELLING).total for run in runs}
+    costs = {run.model: language_flops(configured(run), run.data.context, with_exits=False) for run in runs}
     assert list(sizes) == ["crt-tiny", "stacked-tiny-parameters", "stacked-tiny-flops"]
     assert sizes["stacked-tiny-parameters"] == pytest.approx(sizes["crt-tiny"], rel=1e-3)
     assert costs["stacked-tiny-flops"] == pytest.approx(costs["crt-tiny"], rel=1e-3)

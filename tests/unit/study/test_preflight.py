@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from recurra.comparison import carry_out, comparison
 from recurra.core.errors import ConfigurationError, DataError, RecurraError, UnavailableError
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
-from recurra.study import preflight as module
-from recurra.study.compare import comparison
-from recurra.study.machine import Machine
-from recurra.study.preflight import model_configuration, preflight
-from recurra.study.spec import RunConfig, make_run
-from recurra.study.study import run_study
+from recurra.study.preflight import preflight
+from recurra.tasks.labelling import task as module
+from recurra.tasks.labelling.configuration import model_configuration
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_csv, write_reviews
 
@@ -78,5 +78,5 @@ def test_a_study_with_bad_data_starts_nothing_and_leaves_nothing(tmp_path: Path)
     spec = comparison(data, models=["linear", "recurrent"], protocol="tuned")
     output = tmp_path / "out"
     with pytest.raises(DataError, match="one class only"):
-        run_study(spec, output, Machine(), reporter=Reporter(quiet=True), command="test")
+        carry_out(spec, output, Machine(), reporter=Reporter(quiet=True), command="test")
     assert not output.exists()

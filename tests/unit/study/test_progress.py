@@ -25,8 +25,9 @@ from recurra.core.record import read_record, write_record
 from recurra.study.claim import claim_folder
 from recurra.study.plan import PlannedRun, plan_study, run_folder
 from recurra.study.progress import PROGRESS_NAME, SILENT_AFTER_S, ProgressReporter, RunProgress, read_progress
-from recurra.study.spec import RunConfig, StudySpec
+from recurra.study.spec import StudySpec
 from recurra.study.status import find_study, look_at_study
+from recurra.tasks.runs import RunConfig
 from reviews import snapshot, write_reviews
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
-from recurra.study.export_record import ExportRequest
-from recurra.study.published import PUBLISHED
-from recurra.study.questions import Contrast, PublishedReference
-from recurra.study.spec import LINEAR, StudySpec, expand, file_hash, load_study, make_run
+from recurra.deployment.export_record import ExportRequest
+from recurra.study.spec import StudySpec, expand, load_study
+from recurra.tasks.classification.published import PUBLISHED
+from recurra.tasks.questions import Contrast, PublishedReference
+from recurra.tasks.runs import file_hash, make_run
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_reviews, write_tiny_model
 
@@ -50,7 +51,7 @@ def test_cheap_controls_come_first_then_seed_by_seed_with_every_model() -> None:
 
 def test_the_linear_control_runs_once_for_all_seeds_and_protocols() -> None:
     runs = expand(spec(models=["linear", "baseline"], protocols=["paper", "tuned"], seeds=[0, 1, 2], precision="bf16"))
-    linear = [run for run in runs if run.model == LINEAR]
+    linear = [run for run in runs if run.is_control]
     assert len(linear) == 1 and len(runs) == 1 + 2 * 3
     assert (linear[0].seed, linear[0].precision) == (0, "fp32")
 
@@ -298,7 +299,7 @@ def test_every_preset_of_the_isolation_study_has_the_recurrent_models_parameters
     from recurra.models.presets import preset
 
     study = load_study(STUDIES / "isolate.yaml")
-    shapes = {run.model: run.model_overrides for run in expand(study) if run.model != LINEAR}
+    shapes = {run.model: run.model_overrides for run in expand(study) if not run.is_control}
     counts = {}
     for name in ("stacked-shallow", "recurrent", "recurrent-R3", "recurrent-R4"):
         values = dict(shapes[name])
@@ -313,3 +314,10 @@ def test_every_key_of_a_study_file_is_in_the_reference() -> None:
             assert f"| `{key}` |" in page, key
     for table in PUBLISHED:
         assert f"`{table}`" in page
+
+
+@pytest.mark.parametrize("name", ["-rf.csv", "--help.csv", "..csv", "-.csv"])
+def test_no_name_of_a_run_is_an_option_or_hidden(name: str) -> None:
+    data = {"name": name, "tokenizer": "trained"}
+    runs = expand(StudySpec.parse({"name": "s", "data": [data], "models": ["linear", "recurrent"], "seeds": [0]}))
+    assert all(run.run_id[0] not in "-." for run in runs)

@@ -9,18 +9,21 @@ from typing import Any
 import pytest
 
 from factories import RunFactory, leakage
+from recurra import comparison
 from recurra.cli.main import main
+from recurra.comparison import StudyResult, carry_out, report_study
 from recurra.core.errors import CheckpointError, StorageError, UnavailableError
 from recurra.core.files import FolderLock, read_json, write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record, write_record
+from recurra.report import files, summary
 from recurra.study import study as study_module
-from recurra.study.machine import Machine
 from recurra.study.plan import plan_study, run_folder
 from recurra.study.process import Outcome
-from recurra.study.report import aggregate, html, tables
-from recurra.study.spec import RunConfig, StudySpec
-from recurra.study.study import StudyResult, read_latency_file, report_study, run_study
+from recurra.study.spec import StudySpec
+from recurra.study.study import read_latency_file
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig
 from reviews import snapshot
 
 
@@ -68,7 +71,7 @@ def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(study: StudySpec, output: Path) -> StudyResult:
-    return run_study(study, output, Machine(latency=False), reporter=Reporter(quiet=True), command="recurra study run")
+    return carry_out(study, output, Machine(latency=False), reporter=Reporter(quiet=True), command="recurra study run")
 
 
 def test_a_study_runs_everything_once_and_reports_in_the_order_of_the_plan(tmp_path: Path) -> None:
@@ -80,6 +83,14 @@ def test_a_study_runs_everything_once_and_reports_in_the_order_of_the_plan(tmp_p
     assert result.failed_runs == []
     assert result.failed_audits == ["demo (official): leakage.contained.test"]
     assert result.report is not None and "A study" in result.report.read_text(encoding="utf-8")
+
+
+def test_models_that_cannot_be_timed_are_told_and_cost_no_result(tmp_path: Path) -> None:
+    # The made-up runs have records and no models.
+    result = carry_out(spec(), tmp_path, Machine(), reporter=Reporter(quiet=True), command="recurra study run")
+    assert result.failed_runs == [] and result.report is not None
+    assert result.timing_error is not None and "\n" not in result.timing_error
+    assert "could not be timed side by side" in result.timing_error
 
 
 def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
@@ -151,7 +162,7 @@ def test_a_record_that_cannot_be_trusted_stops_the_study_before_it_starts(
     }[change]
     assert text.count(old) == 1
     path.write_text(text.replace(old, new), encoding="utf-8")
-    said = {"edited": "was changed after it was written", "newer": "has record schema 4"}[change]
+    said = {"edited": "was changed after it was written", "newer": "has schema 4"}[change]
     before = snapshot(tmp_path)
     with pytest.raises(CheckpointError, match=said):
         run(spec(seeds=[0, 1, 2]), tmp_path)
@@ -177,13 +188,13 @@ def test_the_report_says_why_a_run_failed_also_later(tmp_path: Path) -> None:
 
 def test_runs_are_summarised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    summarise = aggregate.summarise
+    summarise = summary.summarise
 
     def counted(*arguments: Any, **keywords: Any) -> Any:
         calls.append(arguments)
         return summarise(*arguments, **keywords)
 
-    for module in (aggregate, html, tables):
+    for module in (summary, files, comparison):
         monkeypatch.setattr(module, "summarise", counted)
     result = run(spec(), tmp_path)
     assert len(calls) == 1

@@ -122,7 +122,7 @@ def test_the_papers_protocol_is_the_papers() -> None:
     assert (paper.adam_betas, paper.weight_decay, paper.max_grad_norm) == ((0.9, 0.95), 0.01, 1.0)
     assert (paper.schedule, paper.learning_rate, paper.max_epochs) == ("onecycle", 3e-4, 10)
     assert (paper.batch_size // paper.gradient_accumulation, paper.gradient_accumulation) == (2, 8)
-    assert load_protocol("paper", language=True) == paper != load_protocol("paper")
+    assert load_protocol("paper", known=LANGUAGE_PROTOCOLS) == paper != load_protocol("paper")
 
 
 def test_one_cycle_rises_for_three_tenths_and_falls_to_almost_nothing(tmp_path: Path) -> None:

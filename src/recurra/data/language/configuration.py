@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from recurra.core.configuration import Settings
-from recurra.data.configuration import percent
+from recurra.data.configuration import RunData, percent
 
 # What people call the corpora whose data sets have a version in their name.
 ALIASES = {"wikitext-2": "wikitext-2-v1", "wikitext-103": "wikitext-103-v1"}
@@ -21,7 +20,7 @@ MINIMUM_CONTEXT = 2
 _LONGEST_CONTEXT = 1_048_576
 
 
-class LanguageDataConfig(Settings):
+class LanguageDataConfig(RunData):
     """Names a text corpus. Where local copies lie (``data_root``) is a machine's matter and is passed apart.
 
     Attributes:
@@ -38,6 +37,20 @@ class LanguageDataConfig(Settings):
             of a tokenizer folder.
         trained_vocab_size: Vocabulary size that a trained tokenizer aims at.
     """
+
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
+        {
+            "mode",
+            "context",
+            "min_characters",
+            "max_lines",
+            "fraction",
+            "validation",
+            "test",
+            "tokenizer",
+            "trained_vocab_size",
+        }
+    )
 
     name: str
     mode: Literal["packed", "lines"] = "packed"

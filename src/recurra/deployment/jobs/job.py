@@ -12,15 +12,15 @@ from recurra.core.configuration import content_hash
 from recurra.core.errors import CheckpointError, ConfigurationError, StorageError, unknown
 from recurra.core.files import FolderLock
 from recurra.core.record import read_record
-from recurra.core.sealed import Sealed
-from recurra.deployment.manifest import is_export, read_manifest
+from recurra.core.sealed import SealedByValues
+from recurra.deployment.export.manifest import is_export, read_manifest
 
 JOB_NAME = "job.json"
 TOKEN_PREFIX = ".shared-"
 PART_FORMATS = ("parquet", "jsonl", "csv", "tsv")
 
 
-class JobManifest(Sealed):
+class JobManifest(SealedByValues):
     """What the predictions of a folder are of: a second start must ask for the same.
 
     Attributes:

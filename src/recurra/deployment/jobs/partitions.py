@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recurra.core.errors import CheckpointError, DataError, StorageError
-from recurra.core.sealed import Sealed
+from recurra.core.sealed import SealedByValues
 from recurra.data.files import STREAM_FORMATS
 
 MANIFEST_SUFFIX = ".part.json"
@@ -46,7 +46,7 @@ class Partition:
         return cls(Path(values["source"]), values["name"], Path(values["output"]))
 
 
-class PartManifest(Sealed):
+class PartManifest(SealedByValues):
     """A finished part.
 
     Attributes:

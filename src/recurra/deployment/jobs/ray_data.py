@@ -20,11 +20,12 @@ from types import ModuleType
 from typing import Any
 
 from recurra.core.errors import RecurraError, RunError, StorageError
-from recurra.core.progress import Reporter, Task
+from recurra.core.progress import ProgressTask, Reporter
 from recurra.deployment.classifier import Classifier
+from recurra.deployment.export.manifest import needs_torch
 from recurra.deployment.jobs.job import Job
 from recurra.deployment.jobs.partitions import Partition, PartManifest, forget_unfinished
-from recurra.deployment.jobs.run import Order, Results
+from recurra.deployment.jobs.run import JobOrder, Results
 from recurra.deployment.jobs.work import carry_out, explain
 
 
@@ -36,7 +37,7 @@ class Worker:
         threads: Threads of a computation.
     """
 
-    def __init__(self, order: Order, threads: int) -> None:
+    def __init__(self, order: JobOrder, threads: int) -> None:
         self._order = order
         self._threads = threads
         self._classifier: Classifier | None = None
@@ -81,8 +82,6 @@ class Worker:
 
 
 def _open(job: Job, threads: int) -> Classifier:
-    from recurra.deployment.manifest import needs_torch
-
     if needs_torch(job.model):
         import torch
 
@@ -111,7 +110,7 @@ class RayDataEngine:
         self._retries = retries
         self._reporter = reporter
 
-    def carry_out(self, order: Order, partitions: Sequence[Partition], results: Results, task: Task) -> None:
+    def carry_out(self, order: JobOrder, partitions: Sequence[Partition], results: Results, task: ProgressTask) -> None:
         """Carries out all parts, in rounds.
 
         Raises:
@@ -137,7 +136,7 @@ class RayDataEngine:
                     del left[name]
                     results.failures.append(f"{name}: {_gave_up(lost[name])}; see Ray's logs")
 
-    def _round(self, order: Order, left: dict[str, Partition], results: Results, task: Task) -> None:
+    def _round(self, order: JobOrder, left: dict[str, Partition], results: Results, task: ProgressTask) -> None:
         data = _import_data()
         context = data.DataContext.get_current()
         context.enable_progress_bars = False

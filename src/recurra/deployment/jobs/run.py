@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from recurra.core.errors import RecurraError
 from recurra.core.files import write_json, write_text
-from recurra.core.progress import Reporter, Task
+from recurra.core.progress import ProgressTask, Reporter
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.jobs.job import TOKEN_PREFIX, Job, owned_folder
 from recurra.deployment.jobs.partitions import Partition, PartManifest, find_partitions, total_of
@@ -23,7 +23,7 @@ SUMMARY_NAME = "summary.json"
 
 
 @dataclass(frozen=True)
-class Order:
+class JobOrder:
     """What everyone who works at a job is told.
 
     Attributes:
@@ -68,7 +68,7 @@ class Results:
 class JobEngine(Protocol):
     """What carries out the parts of a job."""
 
-    def carry_out(self, order: Order, partitions: Sequence[Partition], results: Results, task: Task) -> None:
+    def carry_out(self, order: JobOrder, partitions: Sequence[Partition], results: Results, task: ProgressTask) -> None:
         """Carries out all parts and adds what became of each; one that fails does not stop the others."""
         ...
 
@@ -83,7 +83,7 @@ class LocalEngine:
     def __init__(self, classifier: Classifier | None = None) -> None:
         self._classifier = classifier
 
-    def carry_out(self, order: Order, partitions: Sequence[Partition], results: Results, task: Task) -> None:
+    def carry_out(self, order: JobOrder, partitions: Sequence[Partition], results: Results, task: ProgressTask) -> None:
         """Carries out all parts."""
         job = order.job
         classifier = self._classifier or Classifier.open(job.model, precision=job.precision, batch_size=job.batch_size)
@@ -117,7 +117,7 @@ def run_job(job: Job, engine: JobEngine, reporter: Reporter) -> Results:
     partitions = find_partitions(job.source, job.output, f".{job.part_format}")
     results = Results()
     with owned_folder(job, wanted), _token(job.output) as (path, token):
-        order = Order(job, wanted.content_hash, path, token)
+        order = JobOrder(job, wanted.content_hash, path, token)
         with reporter.task("files", len(partitions)) as task:
             engine.carry_out(order, partitions, results, task)
         results.parts.sort(key=lambda part: part.name)

@@ -10,8 +10,8 @@ from recurra.core.errors import DataError, RecurraError
 from recurra.data.files import stream_texts
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.jobs.partitions import Partition, PartManifest, finished, hash_of
-from recurra.deployment.prediction import CHUNK_ROWS, write_stream
-from recurra.deployment.writers import open_writer
+from recurra.deployment.prediction.files import open_writer
+from recurra.deployment.prediction.stream import CHUNK_ROWS, write_stream
 
 
 def carry_out(partition: Partition, job: str, text_column: str, classifier: Classifier) -> tuple[PartManifest, bool]:
@@ -39,7 +39,7 @@ def carry_out(partition: Partition, job: str, text_column: str, classifier: Clas
     started = time.monotonic()
     partition.manifest.unlink(missing_ok=True)
     before, digest = _stamp(partition.source), hash_of(partition.source)
-    with open_writer(partition.output, classifier.classes_.tolist()) as writer:
+    with open_writer(partition.output, classifier.decision) as writer:
         chunks = stream_texts(partition.source, text_column, CHUNK_ROWS)
         counts = write_stream(classifier, chunks, writer)
         if _stamp(partition.source) != before:

@@ -23,7 +23,8 @@ from recurra.deployment.serving.openapi import CLASSIFY, GUARDED, METRICS, PAGE,
 from recurra.deployment.serving.page import read_page
 from recurra.deployment.serving.predictions import predictions_of
 from recurra.deployment.serving.refusals import Refusal, encode, stopping
-from recurra.deployment.serving.schema import Health, ModelDescription, ModelsResponse, parse_request, unknown_model
+from recurra.deployment.serving.request import parse_request
+from recurra.deployment.serving.schema import Health, ModelDescription, ModelsResponse, unknown_model
 from recurra.deployment.serving.served import ServedModel
 from recurra.deployment.serving.settings import Limits
 
@@ -54,8 +55,8 @@ def create_application(
         yield
         await asyncio.gather(*(asyncio.to_thread(batcher.stop) for batcher in batchers.values()))
 
-    # No docs_url: its page would load scripts from elsewhere.
-    application = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
+    # No docs_url: its page would load scripts from elsewhere. No redirects: they would go where the header Host says.
+    application = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     service.add_routes(application)
     application.add_exception_handler(Refusal, _refuse)
     application.add_exception_handler(HTTPException, _refuse_route)
@@ -141,7 +142,7 @@ class _Service:
     def _result(self, name: str, computed: Computed) -> dict[str, Any]:
         return {
             "model": name,
-            "predictions": predictions_of(computed.answers, self._models[name].description.labels),
+            "predictions": predictions_of(computed.answers, self._models[name].classifier.decision),
             "waited_ms": round(computed.waited_ms, 3),
             "computed_ms": round(computed.computed_ms, 3),
             "batch_texts": computed.batch_texts,
@@ -227,6 +228,7 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
 
 
 async def _nobody_listens(request: Request, _: Exception) -> Response:
-    # 499 is what proxies log for it; nobody receives it.
-    request.state.refused = "client_gone"
+    # 499 is what proxies log for it; nobody receives it. The protocol may have said why it listens no more.
+    if not hasattr(request.state, "refused"):
+        request.state.refused = "client_gone"
     return Response(status_code=499)

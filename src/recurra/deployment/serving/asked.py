@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.depth import Trace
+from recurra.deployment.engines.depth import Trace
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 # Frames of a failure that are worth a look.
 _LAST_FRAMES = 6
+# Seconds between two lines of one kind about what clients do below HTTP: they could fill the log.
+_QUIET_S = 60.0
 
 
 class EventLog:
@@ -47,17 +52,31 @@ class EventLog:
 
 
 class ServerLogHandler(logging.Handler):
-    """Passes on what the HTTP server itself says."""
+    """Passes on what the HTTP server itself says: once a minute, with a count.
 
-    def __init__(self, log: EventLog) -> None:
+    Args:
+        log: Where to.
+        clock: Tells the time in seconds.
+    """
+
+    def __init__(self, log: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(level=logging.WARNING)
         self._log = log
+        self._clock = clock
+        # By what was said, before anything was filled in: when last, and how often since.
+        self._said: dict[tuple[str, type | None], tuple[float, int]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes one record; of an exception only its kind and place."""
         error = record.exc_info[1] if record.exc_info else None
+        kind, now = (str(record.msg), None if error is None else type(error)), self._clock()
+        last, unsaid = self._said.get(kind, (-math.inf, 0))
+        if now - last < _QUIET_S:
+            self._said[kind] = (last, unsaid + 1)
+            return
+        self._said[kind] = (now, 0)
         if error is not None:
-            self._log.failure("server", error)
+            self._log.failure("server", error, count=unsaid + 1)
         else:
             level = "error" if record.levelno >= logging.ERROR else "warning"
-            self._log.write("server", level=level, message=record.getMessage())
+            self._log.write("server", level=level, message=record.getMessage(), count=unsaid + 1)

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from recurra import __version__
+from recurra.core.version import __version__
 from recurra.deployment.serving.schema import ClassifyRequest, ClassifyResponse, ErrorResponse
 from recurra.deployment.serving.settings import Limits
 

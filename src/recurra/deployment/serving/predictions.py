@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from recurra.deployment.depth import Trace
+import numpy as np
+import numpy.typing as npt
+
+from recurra.deployment.decision import Decision
+from recurra.deployment.engines.depth import Trace
 from recurra.deployment.serving.asked import Answers
 
 
-def predictions_of(answers: Answers, labels: Sequence[str]) -> list[dict[str, Any]]:
+def predictions_of(answers: Answers, decision: Decision) -> list[dict[str, Any]]:
     """Returns an object for each text; what was not asked for has no key."""
-    found = [_said(row, labels) for row in answers.probabilities.tolist()]
+    found = _said(answers.probabilities, decision)
     if answers.exited_after is not None:
         for one, number in zip(found, answers.exited_after.tolist(), strict=True):
             one["exited_after"] = number
     if answers.trace is not None:
         for number, one in enumerate(found):
-            one.update(_thought(answers.trace, number, labels))
+            one.update(_thought(answers.trace, number, decision))
     return found
 
 
-def _said(row: Sequence[float], labels: Sequence[str]) -> dict[str, Any]:
-    best = max(range(len(row)), key=row.__getitem__)
-    return {"label": labels[best], "probabilities": dict(zip(labels, row, strict=True))}
+def _said(probabilities: npt.NDArray[np.float64], decision: Decision) -> list[dict[str, Any]]:
+    names, said = decision.label_names, []
+    for row, labels in zip(probabilities.tolist(), decision.labels(probabilities), strict=True):
+        several = {} if decision.exclusive else {"labels": labels}
+        said.append({"label": decision.text(labels), **several, "probabilities": dict(zip(names, row, strict=True))})
+    return said
 
 
-def _thought(trace: Trace, number: int, labels: Sequence[str]) -> dict[str, Any]:
-    rows = trace.probabilities[number].tolist()
+def _thought(trace: Trace, number: int, decision: Decision) -> dict[str, Any]:
+    rows = _said(trace.probabilities[number], decision)
     thought: dict[str, Any] = {
-        "recurrences": [{"after": after, **_said(row, labels)} for after, row in zip(trace.after, rows, strict=True)]
+        "recurrences": [{"after": after, **row} for after, row in zip(trace.after, rows, strict=True)]
     }
     if trace.stops_after is not None:
         thought["stops_after"] = int(trace.stops_after[number])

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from recurra.core.errors import did_you_mean
-from recurra.deployment.computation import Computation
+from recurra.deployment.engines.computation import Computation
+from recurra.deployment.export.formats.registry import FORMATS
 from recurra.deployment.serving.asked import Asked
 from recurra.deployment.serving.refusals import Refusal, shortened
-from recurra.deployment.serving.settings import Limits
 
 _TEXT = "The opening is slow, but the last act is worth the wait."
-_MUST_BE = {"exit_rule": "'calibrated' or null", "recurrences": "true or false"}
 ModelName = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -38,8 +37,8 @@ class ClassifyRequest(BaseModel):
         },
     )
 
-    text: str | Annotated[list[str], Field(min_length=1)] = Field(description="One text, or many.")
-    model: ModelName | Annotated[list[ModelName], Field(min_length=1)] | None = Field(
+    text: str | Annotated[list[str], Field(min_length=1, fail_fast=True)] = Field(description="One text, or many.")
+    model: ModelName | Annotated[list[ModelName], Field(min_length=1, fail_fast=True)] | None = Field(
         default=None, description="A model by name, or several; none takes the first that the server was started with."
     )
 
@@ -92,8 +91,9 @@ class Thought(BaseModel):
 class Prediction(BaseModel):
     """What a model says of one text. What was not asked for, or what the model has no means for, is left out."""
 
-    label: str = Field(description="The most probable label.")
-    probabilities: dict[str, float] = Field(description="By label; they add up to 1.")
+    label: str = Field(description="The most probable label; of a multi-label model all labels, joined.")
+    labels: list[str] | None = Field(default=None, description="Of a multi-label model: the labels, perhaps none.")
+    probabilities: dict[str, float] = Field(description="By label; they add up to 1, but of a multi-label model.")
     exited_after: int | None = Field(
         default=None, description="If 'exit_rule' was asked for: recurrences that the text took; the label is of there."
     )
@@ -171,6 +171,10 @@ class ExitsDescription(BaseModel):
     rows: int | None = Field(description="How many rows chose it.")
 
 
+def _list_kinds(schema: dict[str, Any]) -> None:
+    schema["enum"] = ["run", *FORMATS]
+
+
 class ModelDescription(BaseModel):
     """A model of the server."""
 
@@ -178,7 +182,7 @@ class ModelDescription(BaseModel):
 
     name: str
     labels: list[str]
-    kind: Literal["run", "safetensors", "onnx"]
+    kind: str = Field(description="A run, or the format of an export.", json_schema_extra=_list_kinds)
     size_bytes: int = Field(description="Of the files that it is read from.")
     max_length_tokens: int = Field(description="A text is cut there.")
     run_id: str
@@ -225,68 +229,8 @@ class ErrorResponse(BaseModel):
     error: ErrorDetail
 
 
-def parse_request(body: bytes, limits: Limits) -> ClassifyRequest:
-    """Reads a request's body.
-
-    Args:
-        body: JSON in UTF-8.
-        limits: Bounds of texts.
-
-    Raises:
-        Refusal: 400 if it is no JSON, 422 if it is not what is asked for or beyond a limit.
-    """
-    try:
-        request = ClassifyRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise _explain(error) from None
-    if len(request.texts) > limits.max_texts:
-        raise Refusal(
-            422,
-            "too_many_texts",
-            f"'text' has {len(request.texts):,} texts; at most {limits.max_texts:,} are allowed: send several requests",
-        )
-    for number, text in enumerate(request.texts):
-        if len(text) > limits.max_characters:
-            where = "'text'" if isinstance(request.text, str) else f"'text[{number}]'"
-            raise Refusal(
-                422,
-                "text_too_long",
-                f"{where} has {len(text):,} characters; at most {limits.max_characters:,} are allowed",
-            )
-    return request
-
-
 def unknown_model(name: str, names: list[str]) -> Refusal:
     """The answer to who asks for a model that is not there."""
     # The comparison takes time that grows with the name.
     hint = did_you_mean(name, names) if len(name) <= 100 else ""
     return Refusal(404, "unknown_model", f"unknown model '{shortened(name)}'{hint}; allowed: {', '.join(names)}")
-
-
-def _explain(error: ValidationError) -> Refusal:
-    """The first complaint, without what the user sent."""
-    first = max(error.errors(include_url=False, include_input=False, include_context=False), key=_depth)
-    kind, where = first["type"], first["loc"]
-    if kind == "json_invalid":
-        reason = first["msg"].removeprefix("Invalid JSON: ")
-        return Refusal(400, "malformed", f"the body is not JSON in UTF-8 ({reason})")
-    if not where:
-        return Refusal(422, "invalid", 'the body must be a JSON object, such as {"text": "not bad at all"}')
-    name = shortened(str(where[0]))
-    position = next((f"[{part}]" for part in where[1:] if isinstance(part, int)), "")
-    fields = list(ClassifyRequest.model_fields)
-    messages = {
-        "extra_forbidden": f"unknown key '{name}'{did_you_mean(name, fields)}; allowed: {', '.join(fields)}",
-        "missing": f"'{name}' is missing; add it",
-        "too_short": f"'{name}' is an empty list; give at least one",
-        "string_too_short": f"'{name}' holds an empty name; leave '{name}' out for the first model",
-    }
-    types = f"'{name}{position}' must be a string" + ("" if position else " or a list of strings")
-    if name in _MUST_BE:
-        types = f"'{name}' must be {_MUST_BE[name]}"
-    return Refusal(422, "invalid", messages.get(kind, types))
-
-
-def _depth(problem: Any) -> int:
-    # Of a union, the branch that came furthest is the one that was meant.
-    return len(problem["loc"]) + (problem["type"] in {"too_short", "string_too_short"})

@@ -6,14 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.manifest import is_export, needs_torch, read_manifest, read_source_record
+from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest, read_source_record
 from recurra.deployment.serving.schema import ExitsDescription, ModelDescription
 
-Kind = Literal["run", "safetensors", "onnx"]
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 _FIRST_TEXTS = ("a first text", "another, a little longer than the first, so that there is something to pad")
 
@@ -87,7 +85,6 @@ def open_models(folders: dict[str, Path], *, threads: int = 0) -> list[ServedMod
 
 def _describe(name: str, folder: Path, classifier: Classifier) -> ModelDescription:
     record = read_source_record(folder)
-    kind: Kind
     if is_export(folder):
         manifest = read_manifest(folder)
         kind, size, longest = manifest.format, manifest.size_bytes, manifest.max_length
@@ -101,7 +98,7 @@ def describe_model(
     name: str,
     classifier: Classifier,
     *,
-    kind: Kind,
+    kind: str,
     size_bytes: int,
     run_id: str,
     max_length_tokens: int = 512,
@@ -111,7 +108,7 @@ def describe_model(
     Args:
         name: What users call it.
         classifier: The model.
-        kind: What it was read from.
+        kind: What it was read from: ``run``, or the format of an export.
         size_bytes: Of the files that it was read from.
         run_id: The run that it comes from.
         max_length_tokens: Where a text is cut.
@@ -136,10 +133,11 @@ def _describe_exits(classifier: Classifier) -> ExitsDescription | None:
     if depth is None or not depth.exits:
         return None
     chosen = None if rule is None else record
+    bound = None if rule is None else rule.as_bound(depth.exits[0])
     return ExitsDescription(
         after=list(depth.exits),
         rule=None if rule is None else rule.describe(),
-        threshold=None if rule is None else rule.bound(depth.exits[0]),
+        threshold=None if bound is None else bound.value,
         agreement_asked=None if chosen is None else chosen.asked,
         agreement=None if chosen is None else chosen.agreement,
         rows=None if chosen is None else chosen.rows,

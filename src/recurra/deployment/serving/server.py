@@ -1,26 +1,21 @@
-"""Runs an application on uvicorn: a socket of ours, patience with limits, and an end that finishes what was begun."""
+"""Runs an application on uvicorn: a socket of ours, bounds on who talks, and an end that finishes what was begun."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from recurra.core.errors import UnavailableError
 from recurra.deployment.serving.gate import Gate
 from recurra.deployment.serving.log import EventLog, ServerLogHandler
-from recurra.deployment.serving.refusals import error_body
+from recurra.deployment.serving.protocol import bounded_protocol
 from recurra.deployment.serving.settings import Limits
 
-# Bytes of a request's line and headers.
-_MOST_HEAD_BYTES = 64 * 1024
 _KEEP_ALIVE_S = 30
 
 
@@ -98,7 +93,7 @@ def make_server(
     logger.setLevel(logging.WARNING)
     config = uvicorn.Config(
         application,
-        http=patient_protocol(limits),
+        http=bounded_protocol(limits),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -110,66 +105,3 @@ def make_server(
         backlog=1024,
     )
     return Server(config, started)
-
-
-def patient_protocol(limits: Limits) -> type[HttpToolsProtocol]:
-    """Returns uvicorn's protocol with bounds on heads: of time, of bytes, and of the number of connections."""
-
-    class PatientProtocol(HttpToolsProtocol):
-        """Closes a connection whose request's head does not come, or does not end."""
-
-        _head_timer: asyncio.TimerHandle | None = None
-        _head_bytes = 0
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            if len(self.connections) > limits.max_connections:
-                message = f"{limits.max_connections:,} connections are open; try again in 1 s"
-                self._end(b"429 Too Many Requests", "overloaded", message, b"retry-after: 1\r\n")
-                return
-            self._head_timer = self.loop.call_later(limits.body_timeout_s, self._too_slow)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
-            super().connection_lost(exc)
-
-        def data_received(self, data: bytes) -> None:
-            if self.transport.is_closing():
-                return
-            self._head_bytes += len(data)
-            super().data_received(data)
-            # Reset where a head ends: what is counted here is a head that goes on.
-            if self._head_bytes > _MOST_HEAD_BYTES and self._head_timer is not None:
-                message = f"the head of the request has more than {_MOST_HEAD_BYTES:,} bytes"
-                self._end(b"431 Request Header Fields Too Large", "head_too_large", message)
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            if self._head_timer is None:
-                self._head_bytes = 0
-                self._head_timer = self.loop.call_later(limits.body_timeout_s, self._too_slow)
-
-        def on_headers_complete(self) -> None:
-            self._stop_timer()
-            super().on_headers_complete()
-
-        def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
-            self._end(b"400 Bad Request", "malformed", "this is no HTTP request that can be read")
-
-        def _stop_timer(self) -> None:
-            if self._head_timer is not None:
-                self._head_timer.cancel()
-                self._head_timer = None
-
-        def _too_slow(self) -> None:
-            self._head_timer = None
-            message = f"no request came within {limits.body_timeout_s:g} s"
-            self._end(b"408 Request Timeout", "too_slow", message)
-
-        def _end(self, status: bytes, code: str, message: str, more: bytes = b"") -> None:
-            body = error_body(code, message)
-            head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n"
-            self.transport.write(head % (status, len(body), more) + body)
-            self.transport.close()
-
-    return PatientProtocol

@@ -35,10 +35,10 @@ def audit_cache(
         summary = "skipped: a leaking model has no cache, because it reads tokens that are not there yet"
         return AuditResult(name=NAME, status="skipped", summary=summary)
     length = min(tokens, config.max_position_embeddings)
-    dice = torch.Generator().manual_seed(derive_seed(seed, "cache"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "cache"))
     lengths = torch.tensor([length, max(1, length // 2), max(1, length // 10)])
     device = next(model.parameters()).device
-    ids = torch.randint(0, config.vocab_size, (len(lengths), length), generator=dice).to(device)
+    ids = torch.randint(0, config.vocab_size, (len(lengths), length), generator=generator).to(device)
     mask = (torch.arange(length) >= length - lengths[:, None]).long().to(device)
     with exact_fp32(model) as exact:
         whole = exact(ids, mask).logits

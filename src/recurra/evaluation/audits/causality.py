@@ -21,7 +21,7 @@ from recurra.core.record import AuditResult
 from recurra.core.seeds import derive_seed
 from recurra.evaluation.audits.exact import exact_fp32
 from recurra.evaluation.audits.language_probe import LanguageProbe
-from recurra.models.reach import reach_ahead
+from recurra.models.configuration import RecurraConfig
 
 # Every later token of a short row is exchanged; convolutions that read far are measured on a longer one.
 SHORT_TOKENS = 24
@@ -86,7 +86,7 @@ def audit_causality(
         For each head (``causality.final``, ``causality.exit-2``) whether it is causal; if not, which position reads
         which token, the largest measured reach and the theoretical one.
     """
-    dice = torch.Generator().manual_seed(derive_seed(seed, "causality"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "causality"))
     with exact_fp32(model) as exact:
         probe = LanguageProbe(exact)
         theory = _theory(probe)
@@ -98,9 +98,9 @@ def audit_causality(
             (min(wanted, limit or wanted), 1, ("middle", "last")),
         ):
             for _ in range(count):
-                row = torch.randint(0, probe.vocabulary, (length,), generator=dice)
+                row = torch.randint(0, probe.vocabulary, (length,), generator=generator)
                 chosen = list(range(1, length)) if places is None else sorted({length // 2, length - 1} - {0})
-                _exchange(probe, row, chosen, dice, findings)
+                _exchange(probe, row, chosen, generator, findings)
     return [_judge(head, finding, theory.get(head)) for head, finding in findings.by_head.items()]
 
 
@@ -113,12 +113,42 @@ def _theory(probe: LanguageProbe) -> dict[str, int]:
     return {head: reach_ahead(config, number) or 0 for head, number in recurrences.items()}
 
 
-def _exchange(probe: LanguageProbe, row: Tensor, places: list[int], dice: torch.Generator, findings: _Findings) -> None:
+def reach_ahead(config: RecurraConfig, recurrences: int | None = None) -> int | None:
+    """Returns the number of later tokens that a position's state can depend on, by the shape alone.
+
+    A convolution with ``kernel_size`` k and dilation s reads ``(k // 2) * s`` positions ahead, and what is applied one
+    after the other adds up: cycles of the embedding, of every layer, and of every recurrence. Causal attention adds
+    nothing, because what it reads lies earlier and has read no further ahead.
+
+    Args:
+        config: The model.
+        recurrences: How often the core is applied; none means as often as configured.
+
+    Returns:
+        0 for a causal model; none for an encoder, whose attention reads everything.
+    """
+    if not config.causal:
+        return None
+    if not config.leaks:
+        return 0
+    steps = [(config.kernel_size // 2) * dilation for dilation in config.dilations]
+
+    def of_cycles(count: int) -> int:
+        return sum(steps[number % len(steps)] for number in range(count))
+
+    applied = config.num_recurrences if recurrences is None else recurrences
+    layers = config.num_prelude_layers + config.num_core_layers * applied + config.num_coda_layers
+    return of_cycles(config.embedding_cycles) + layers * of_cycles(config.num_cycles)
+
+
+def _exchange(
+    probe: LanguageProbe, row: Tensor, places: list[int], generator: torch.Generator, findings: _Findings
+) -> None:
     for part in _chunks(places):
         base = row.repeat(len(part), 1)
         other = base.clone()
         for number, place in enumerate(part):
-            step = torch.randint(1, max(probe.vocabulary, 2), (1,), generator=dice)
+            step = torch.randint(1, max(probe.vocabulary, 2), (1,), generator=generator)
             other[number, place] = (other[number, place] + step) % probe.vocabulary
         findings.add(probe.logits(base), probe.logits(other), part)
 

@@ -35,17 +35,17 @@ def audit_language_padding(model: Any, *, tolerance: float = TOLERANCE, seed: in
         not ours is judged with padding on the right only, as in training: left of a row, transformers' own loss
         counts the first token as the prediction of a padded position.
     """
-    dice = torch.Generator().manual_seed(derive_seed(seed, "padding"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "padding"))
     with exact_fp32(model) as exact:
         probe = LanguageProbe(exact)
         limit = probe.context_tokens
         longest = min(max(LENGTHS), limit or max(LENGTHS))
         lengths = [min(length, longest) for length in LENGTHS]
-        rows = [torch.randint(0, probe.vocabulary, (length,), generator=dice) for length in lengths]
+        rows = [torch.randint(0, probe.vocabulary, (length,), generator=generator) for length in lengths]
         fill = getattr(probe.model.config, "pad_token_id", None) or 0
         fillers = {
             "padding tokens": torch.full((longest,), fill),
-            "masked tokens": torch.randint(0, probe.vocabulary, (longest,), generator=dice),
+            "masked tokens": torch.randint(0, probe.vocabulary, (longest,), generator=generator),
         }
         return [_logits(probe, rows, fillers, tolerance), _loss(probe, rows, fillers, tolerance)]
 

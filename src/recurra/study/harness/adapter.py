@@ -17,15 +17,14 @@ from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
 from recurra.core.errors import ConfigurationError, unknown
-from recurra.core.record import read_language_record
+from recurra.core.record import RECORD_NAME, read_language_record
 from recurra.data.language.configuration import LanguageDataConfig
 from recurra.deployment.language_model import LanguageModel
 from recurra.evaluation.scoring import BATCH_POSITIONS, FINAL, TokenScores, score_windows
 from recurra.evaluation.windows import Window, cut_full_windows, cut_windows
-from recurra.models.exit_rules import check_exit
+from recurra.models.exits.rule import check_exit
 from recurra.models.inference import check_precision, default_device
 from recurra.study.harness.generation import go_on
-from recurra.study.language_evaluate import is_language_run
 
 _ARGUMENTS = ("pretrained", "exit", "context", "stride", "precision", "batch_size", "device", "allow_leaks")
 _GENERATED_TOGETHER = 8
@@ -76,7 +75,7 @@ class RecurraLM(TemplateLM):
         super().__init__()
         _refuse(other)
         folder = Path(pretrained)
-        record = read_language_record(folder) if is_language_run(folder) else None
+        record = read_language_record(folder) if (folder / RECORD_NAME).exists() else None
         self.language = LanguageModel.load(folder)
         self.label = str(pretrained) if record is None else record.label
         self.leaks = bool(record is not None and record.leaks) or self._leaks_by_shape

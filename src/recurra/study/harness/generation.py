@@ -12,7 +12,7 @@ from lm_eval.models.utils_hf import stop_sequences_criteria
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.deployment.generation import GenerationSettings, Generator
 from recurra.deployment.language_model import LanguageModel
-from recurra.models.exit_rules import FixedExit
+from recurra.models.exits.rules import FixedExit
 
 # The harness' own for a model that says nothing else.
 _MOST_TOKENS = 256

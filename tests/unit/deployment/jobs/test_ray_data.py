@@ -17,7 +17,7 @@ from recurra.deployment.jobs import ray_data as module
 from recurra.deployment.jobs.job import Job
 from recurra.deployment.jobs.partitions import Partition
 from recurra.deployment.jobs.ray_data import RayDataEngine, Worker
-from recurra.deployment.jobs.run import Order, Results, run_job
+from recurra.deployment.jobs.run import JobOrder, Results, run_job
 from reviews import train_linear
 
 
@@ -127,10 +127,10 @@ def test_when_ray_itself_fails_what_is_done_stays(job: Job, monkeypatch: pytest.
     assert (again.made, again.plain()["rows"]) == (2, 3)
 
 
-def order_of(job: Job, tmp_path: Path, **changes: Any) -> Order:
+def order_of(job: Job, tmp_path: Path, **changes: Any) -> JobOrder:
     token = tmp_path / "token"
     token.write_text('"secret"', encoding="utf-8")
-    return replace(Order(job, job.manifest().content_hash, token, "secret"), **changes)
+    return replace(JobOrder(job, job.manifest().content_hash, token, "secret"), **changes)
 
 
 def row(job: Job) -> dict[str, str]:

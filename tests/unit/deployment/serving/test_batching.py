@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 
-from recurra.deployment.depth import softmax
+from recurra.deployment.engines.depth import softmax
 from recurra.deployment.serving.asked import Answers, Asked, answer
 from recurra.deployment.serving.batching import Batcher
 from recurra.deployment.serving.refusals import Refusal

@@ -10,7 +10,7 @@ import torch
 
 from recurra import RecurraForCausalLM
 from recurra.evaluation.audits import audit_cache
-from recurra.models.cached_layout import Cached
+from recurra.models.rows.cached import CachedRows
 from tiny import language_model, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 3, "exits": [1, 2], "max_position_embeddings": 40}
@@ -35,9 +35,9 @@ def test_a_leaking_model_is_skipped() -> None:
 
 def test_recurrences_that_share_keys_and_values_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The later recurrences read what the first one kept, as if a shared layer needed one cache only."""
-    right = Cached.attend
+    right = CachedRows.attend
 
-    def shared(self: Cached, query: Any, key: Any, value: Any, queries: Any, dropout: float) -> torch.Tensor:
+    def shared(self: CachedRows, query: Any, key: Any, value: Any, queries: Any, dropout: float) -> torch.Tensor:
         number = next(self.attentions)
         object.__setattr__(self, "attentions", iter([number]))
         found = right(self, query, key, value, queries, dropout)
@@ -47,29 +47,29 @@ def test_recurrences_that_share_keys_and_values_fail(monkeypatch: pytest.MonkeyP
         object.__setattr__(self, "attentions", itertools.count(number + 1))
         return found
 
-    monkeypatch.setattr(Cached, "attend", shared)
+    monkeypatch.setattr(CachedRows, "attend", shared)
     assert audit_cache(stirred()).status == "failed"
 
 
 def test_positions_that_start_anew_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cached, "positions", lambda self, device: torch.arange(self.tokens))
+    monkeypatch.setattr(CachedRows, "positions", lambda self, device: torch.arange(self.tokens))
     assert audit_cache(stirred()).status == "failed"
 
 
 def test_convolutions_that_forget_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(self: Cached, states: torch.Tensor, convolution: Any) -> torch.Tensor:
+    def forgetful(self: CachedRows, states: torch.Tensor, convolution: Any) -> torch.Tensor:
         return convolution(states)
 
-    monkeypatch.setattr(Cached, "convolve", forgetful)
+    monkeypatch.setattr(CachedRows, "convolve", forgetful)
     assert audit_cache(stirred()).status == "failed"
 
 
 def test_padding_in_a_history_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Cached.convolve
+    right = CachedRows.convolve
 
-    def unmasked(self: Cached, states: torch.Tensor, convolution: Any) -> torch.Tensor:
+    def unmasked(self: CachedRows, states: torch.Tensor, convolution: Any) -> torch.Tensor:
         object.__setattr__(self, "real", None)
         return right(self, states, convolution)
 
-    monkeypatch.setattr(Cached, "convolve", unmasked)
+    monkeypatch.setattr(CachedRows, "convolve", unmasked)
     assert audit_cache(stirred()).status == "failed"

@@ -13,8 +13,8 @@ from recurra import RecurraForCausalLM, preset
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import AuditResult
 from recurra.evaluation.audits import audit_causality
+from recurra.evaluation.audits.causality import reach_ahead
 from recurra.models.names import LANGUAGE_PRESET_NAMES
-from recurra.models.reach import reach_ahead
 from tiny import language_config, language_model, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 3, "exits": [1, 2], "max_position_embeddings": 128}

@@ -12,7 +12,7 @@ from foreign import tiny_gpt2
 from recurra import RecurraForCausalLM
 from recurra.core.record import AuditResult
 from recurra.evaluation.audits import audit_language_padding
-from recurra.models import layout
+from recurra.models.rows.padded import PaddedRows
 from tiny import language_config, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 3, "exits": [1, 2]}
@@ -79,6 +79,6 @@ def test_a_loss_that_counts_padding_fails() -> None:
 
 
 def test_convolutions_that_read_padding_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout.Padded, "convolve", lambda self, states, convolution: convolution(states))
+    monkeypatch.setattr(PaddedRows, "convolve", lambda self, states, convolution: convolution(states))
     logits, _ = audit_language_padding(stirred(**CRT))
     assert logits.status == "failed" and "left" in logits.summary

@@ -1,0 +1,123 @@
+"""The records of models that label texts: what is not as in those of other tasks."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, Literal
+
+from pydantic import Field
+
+from recurra.core.record_parts import AnyTrainingRecord, DecisionRecord, Metrics, Part, RunRecordBase
+
+
+class LengthSummary(Part):
+    """Lengths of the texts of a split in words. ``counts[i]`` texts have ``edges[i] <= words < edges[i + 1]``."""
+
+    mean: float
+    median: float
+    p90: float
+    max: int
+    edges: list[int]
+    counts: list[int]
+
+
+class SplitRecord(Part):
+    """One split: fingerprint (content and order), rows, rows a label, lengths in words."""
+
+    fingerprint: str
+    rows: int
+    label_counts: dict[str, int]
+    words: LengthSummary
+
+
+class DataRecord(Part):
+    """What it ran on. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated."""
+
+    name: str
+    protocol: str
+    fingerprint: str
+    label_names: list[str]
+    selection_split: str
+    reported_splits: list[str]
+    splits: dict[str, SplitRecord]
+    dropped: dict[str, int] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+    tokenizer: dict[str, Any] = Field(default_factory=dict)
+
+
+class EpochRecord(Part):
+    """One epoch. Losses are means over examples; ``wall_s`` is the epoch's own."""
+
+    epoch: int
+    train_loss: float
+    validation_loss: float
+    validation_accuracy: float
+    learning_rate: float
+    wall_s: float
+
+
+class TrainingRecord(AnyTrainingRecord):
+    """How a classifier's training went, epoch by epoch."""
+
+    history: list[EpochRecord] = Field(default_factory=list)
+
+
+class MetricsRecord(Part):
+    """Quality on one split.
+
+    Attributes:
+        rows: Examples evaluated.
+        accuracy: Share that is right.
+        precision: Of the positive class (label 1) for two classes, macro mean for more; so are ``recall`` and ``f1``.
+        recall: See ``precision``.
+        f1: See ``precision``.
+        loss: Mean cross-entropy in nats.
+        accuracy_interval: 95 % interval over examples (Wilson).
+        confusion_matrix: ``[true][predicted]`` counts.
+    """
+
+    rows: int
+    accuracy: float
+    precision: float
+    recall: float
+    f1: float
+    loss: float
+    accuracy_interval: tuple[float, float]
+    confusion_matrix: list[list[int]]
+
+    def figures(self) -> dict[str, str]:
+        """What a model card shows, by heading."""
+        low, high = self.accuracy_interval
+        return {
+            "accuracy": f"{self.accuracy:.4f}",
+            "95 % interval": f"{low:.4f} to {high:.4f}",
+            "precision": f"{self.precision:.4f}",
+            "recall": f"{self.recall:.4f}",
+            "F1": f"{self.f1:.4f}",
+            "loss": f"{self.loss:.4f}",
+        }
+
+
+class LabelRunRecord(RunRecordBase[DataRecord, TrainingRecord, Metrics], Generic[Metrics]):
+    """Everything about one run of a model that labels texts; each task of that kind says of which metrics.
+
+    Attributes:
+        decision: How its logits become labels; none takes the most probable label.
+    """
+
+    # What a model card says under the figures; empty for what it says of classifiers.
+    figures_note: ClassVar[str] = ""
+
+    decision: DecisionRecord | None = None
+
+
+class RunRecord(LabelRunRecord[MetricsRecord]):
+    """Everything about one run of a classifier. See the parts."""
+
+    schema_version: Literal[1, 2, 3] = 3
+    task: Literal["classification"] = "classification"
+
+    @classmethod
+    def fits(cls, text: bytes, values: dict[str, Any]) -> bool:
+        """Whether a file is what was written; those of the first schema have no hash and are taken as they are."""
+        unsealed = values.get("schema_version") == 1 and values.get("content_hash") is None
+        return unsealed or super().fits(text, values)

@@ -1,0 +1,51 @@
+"""Every task by the name that its records carry, and where its parts are: the one list that a new task is added to.
+
+Names of modules and classes alone: each layer loads what belongs to it, when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RegisteredTask:
+    """Where the parts of a task are.
+
+    Attributes:
+        package: Its package in `recurra.tasks`.
+        record: Class of its records, ``module:class``.
+        data: Class that configures its data, likewise.
+    """
+
+    package: str
+    record: str
+    data: str
+
+
+# In the order in which they are asked whether data are theirs.
+TASKS = {
+    "language modelling": RegisteredTask(
+        "recurra.tasks.language",
+        "recurra.core.language_record:LanguageRunRecord",
+        "recurra.data.language.configuration:LanguageDataConfig",
+    ),
+    "multi-label classification": RegisteredTask(
+        "recurra.tasks.multilabel",
+        "recurra.core.multilabel_record:MultiLabelRunRecord",
+        "recurra.data.multilabel:MultiLabelData",
+    ),
+    "classification": RegisteredTask(
+        "recurra.tasks.classification", "recurra.core.label_record:RunRecord", "recurra.data.configuration:DataConfig"
+    ),
+}
+
+
+@cache
+def load_class(path: str) -> Any:
+    """The class at ``module:class``."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,163 @@
+"""How logits become probabilities and labels: one label a text, or any number of them. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.core.record_parts import DecisionRecord
+from recurra.deployment.engines.depth import softmax
+
+Floats = npt.NDArray[np.floating[Any]]
+Probabilities = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+AS_JSON = "json"
+
+
+def sigmoid(scores: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+    """The logistic function, without overflow; by NumPy alone, for serving needs no SciPy."""
+    falling = np.exp(-np.abs(scores.astype(np.float64)))
+    return np.where(scores >= 0, 1.0, falling) / (1.0 + falling)
+
+
+class Decision(ABC):
+    """What the logits of a model mean.
+
+    Args:
+        label_names: Name of each label, in the order of the logits.
+    """
+
+    # Whether a text has exactly one label.
+    exclusive: bool
+
+    def __init__(self, label_names: Sequence[str]) -> None:
+        self.label_names = list(label_names)
+
+    @abstractmethod
+    def probabilities(self, logits: Floats) -> Probabilities:
+        """Returns probabilities over the last axis, in the shape of the logits."""
+
+    @abstractmethod
+    def decide(self, scores: Floats) -> npt.NDArray[Any]:
+        """Decides by probabilities ``(texts, labels)``: label indices ``(texts,)``, or truth values as the scores."""
+
+    @abstractmethod
+    def of_logits(self, logits: Floats) -> npt.NDArray[Any]:
+        """The same by logits."""
+
+    @abstractmethod
+    def labels(self, probabilities: Probabilities) -> list[list[str]]:
+        """The labels of each text."""
+
+    @abstractmethod
+    def text(self, labels: Sequence[str]) -> str:
+        """The labels of one text as one text."""
+
+    @abstractmethod
+    def record(self) -> DecisionRecord | None:
+        """What records and manifests keep; none for one label a text."""
+
+    def texts(self, probabilities: Probabilities) -> list[str]:
+        """The labels of each text as one text."""
+        return [self.text(labels) for labels in self.labels(probabilities)]
+
+    def truth_texts(self, truth: npt.NDArray[Any]) -> list[str]:
+        """The same of true labels: indices ``(texts,)``, or 0 and 1 ``(texts, labels)``."""
+        if truth.ndim == 1:
+            return [self.label_names[index] for index in truth.tolist()]
+        return [self.text([self.label_names[index] for index in np.flatnonzero(row)]) for row in truth]
+
+    def same(self, logits: Floats, others: npt.NDArray[Any]) -> Mask:
+        """Whether each text gets just these labels, ``(texts,)``; they come as `decide` gives them."""
+        equal: Mask = np.equal(self.of_logits(logits), others)
+        return equal if equal.ndim == 1 else np.all(equal, axis=1)
+
+    def agreement(self, logits: Floats, others: npt.NDArray[Any]) -> float:
+        """Share of labels that are the same: of texts, or where each label is decided for itself of all decisions."""
+        return float(np.equal(self.of_logits(logits), others).mean())
+
+
+class OneLabel(Decision):
+    """The most probable label, by the softmax."""
+
+    exclusive = True
+
+    def probabilities(self, logits: Floats) -> Probabilities:
+        """The softmax."""
+        return softmax(logits)
+
+    def decide(self, scores: Floats) -> npt.NDArray[Any]:
+        """Indices of the highest."""
+        return scores.argmax(axis=1)
+
+    def of_logits(self, logits: Floats) -> npt.NDArray[Any]:
+        """The same: the softmax keeps the order."""
+        return self.decide(logits)
+
+    def labels(self, probabilities: Probabilities) -> list[list[str]]:
+        """One each."""
+        return [[self.label_names[index]] for index in self.decide(probabilities).tolist()]
+
+    def text(self, labels: Sequence[str]) -> str:
+        """The label."""
+        return labels[0]
+
+    def record(self) -> None:
+        """Nothing."""
+        return
+
+
+class AnyLabels(Decision):
+    """Each label for itself: a text has those whose probability is not below their threshold, perhaps none.
+
+    Args:
+        label_names: Name of each label, in the order of the logits.
+        thresholds: Of each label.
+        separator: What stands between labels in one text; ``json`` writes a JSON list.
+    """
+
+    exclusive = False
+
+    def __init__(self, label_names: Sequence[str], thresholds: Sequence[float], separator: str) -> None:
+        super().__init__(label_names)
+        self.thresholds = np.asarray(thresholds, dtype=np.float64)
+        self.separator = separator
+
+    def probabilities(self, logits: Floats) -> Probabilities:
+        """The logistic function."""
+        found: Probabilities = sigmoid(logits.astype(np.float64))
+        return found
+
+    def decide(self, scores: Floats) -> Mask:
+        """Where a probability is not below the threshold."""
+        return np.asarray(scores >= self.thresholds)
+
+    def of_logits(self, logits: Floats) -> Mask:
+        """The same of the logits' probabilities."""
+        return self.decide(self.probabilities(logits))
+
+    def labels(self, probabilities: Probabilities) -> list[list[str]]:
+        """Any number each."""
+        return [[self.label_names[index] for index in np.flatnonzero(row)] for row in self.decide(probabilities)]
+
+    def text(self, labels: Sequence[str]) -> str:
+        """Joined; none give the empty text, or an empty list in JSON."""
+        if self.separator == AS_JSON:
+            return json.dumps(list(labels), ensure_ascii=False)
+        return self.separator.join(labels)
+
+    def record(self) -> DecisionRecord:
+        """Thresholds and separator."""
+        return DecisionRecord(thresholds=self.thresholds.tolist(), separator=self.separator)
+
+
+def read_decision(label_names: Sequence[str], record: DecisionRecord | None) -> Decision:
+    """The decision that a record or manifest keeps; none takes the most probable label."""
+    if record is None:
+        return OneLabel(label_names)
+    return AnyLabels(label_names, record.thresholds, record.separator)

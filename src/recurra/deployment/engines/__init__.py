@@ -1,0 +1,1 @@
+"""What computes logits from texts, and what it says of how deep it went."""

@@ -1,0 +1,63 @@
+"""What a classifier computes with, and which engine reads the model of a run. Each is imported when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.deployment.engines.computation import Computation
+
+
+class Engine(Protocol):
+    """What computes logits from cleaned texts."""
+
+    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
+        """Returns ``(texts, labels)``."""
+        ...
+
+
+@runtime_checkable
+class ConcurrentEngine(Protocol):
+    """An engine that several threads may ask at once."""
+
+    @property
+    def concurrency(self) -> int:
+        """How many of them gain by it."""
+        ...
+
+
+class LoadedEngine(Engine, Protocol):
+    """An engine that was read from disk and says how it computes.
+
+    Attributes:
+        computation: Precision of the stored weights and of the computation, engine and device.
+    """
+
+    computation: Computation
+
+
+def load_engine(
+    folder: Path, *, kind: str, max_length: int, precision: str | None = None, preferred: str | None = None
+) -> LoadedEngine:
+    """Reads the model folder of a run.
+
+    Args:
+        folder: The model folder.
+        kind: ``transformer`` or ``linear``.
+        max_length: Tokens after which a text is cut.
+        precision: Precision to compute in, if the user asks for one.
+        preferred: Precision to compute in otherwise, where the device is good at it; none takes that of the weights.
+
+    Raises:
+        CheckpointError: If it is not whole, or not ours.
+        ConfigurationError: If ``precision`` is unknown, or FP16 on a CPU.
+    """
+    from recurra.deployment.engines.trained import LinearEngine, TransformerEngine
+
+    if kind == "linear":
+        return LinearEngine.load(folder)
+    return TransformerEngine.load(folder, precision=precision, preferred=preferred, max_length=max_length)

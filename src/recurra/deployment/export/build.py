@@ -1,0 +1,210 @@
+"""From a finished run to a folder that other tools read: weights, tokenizer, cleaning, labels, card, and a check."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerFast
+
+from recurra.core.environment import code_record
+from recurra.core.errors import CheckpointError, ConfigurationError, StorageError
+from recurra.core.files import write_text
+from recurra.core.folders import atomic_folder
+from recurra.core.model_files import FileEntry, describe_file
+from recurra.core.progress import Reporter
+from recurra.core.record import RECORD_NAME, AnyLabelRecord, read_record
+from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
+from recurra.deployment.decision import read_decision
+from recurra.deployment.engines.budget import DEFAULT_BATCH_SIZE
+from recurra.deployment.engines.depth import DeepEngine
+from recurra.deployment.engines.trained import TransformerEngine
+from recurra.deployment.export.card import CARD_NAME, render_card
+from recurra.deployment.export.check import CheckRows, choose_exit_rows, choose_rows, compare_logits, judge_check
+from recurra.deployment.export.exit_calibration import agreement_asked, calibrate_exits
+from recurra.deployment.export.formats.interface import ExportFormat, ExportSource, StoredModel
+from recurra.deployment.export.formats.registry import find_format, find_precision
+from recurra.deployment.export.manifest import RUN_RECORD_NAME, ExportManifest, is_export, write_manifest
+from recurra.deployment.export.options import ExportOptions
+from recurra.deployment.export.records import CalibrationRecord, CheckRecord
+
+MODEL = "model"
+
+
+def export_run(
+    run: Path | str,
+    output: Path | str,
+    options: ExportOptions | None = None,
+    *,
+    rows: CheckRows | None = None,
+    exit_rows: CheckRows | None = None,
+    reporter: Reporter | None = None,
+) -> ExportManifest:
+    """Exports a run, checks the export against the run's model, and puts it in its place when it is whole.
+
+    Args:
+        run: A finished run folder.
+        output: Folder to write; a sibling with a name of its own holds it until it is whole.
+        options: What to make.
+        rows: Rows to check on, for a caller that has them; none chooses as the options say.
+        exit_rows: Rows to choose the exit rule of a model with exits on, likewise.
+        reporter: For progress.
+
+    Raises:
+        CheckpointError: If the run is not finished, damaged, or not ours.
+        ConfigurationError: For an unknown format or precision, a model that the format does not store, or an agreement
+            without exits.
+        UnavailableError: If a package that the format needs is not installed.
+        StorageError: If the output is there already, lies inside the run, or cannot be written.
+        AuditError: If the export does not compute what the run's model computes; nothing is written then.
+    """
+    run, output, options = Path(run), Path(output), options or ExportOptions()
+    reporter = reporter or Reporter(quiet=True)
+    precision, export_format = find_precision(options.format, options.precision), find_format(options.format)
+    export_format.check_packages()
+    record = _read_run(run)
+    check_place(run, output, overwrite=options.overwrite)
+    if rows is None:
+        rows = choose_rows(record, file=options.rows_file, text_column=options.text_column, data_root=options.data_root)
+    if rows.note:
+        reporter.say(f"not checked on the run's own rows: {rows.note}")
+    source = _load(run, record)
+    export_format.check_model(source.engine.model.config)
+    asked = _agreement_asked(source, export_format, options.agreement)
+    if source.engine.depth.exits and record.decision is not None:
+        reporter.say("texts with any number of labels do not stop early: texts will take all recurrences")
+    if source.engine.depth.exits and not export_format.carries_exits:
+        reporter.say(f"exports as {options.format} carry no exits: texts will take all recurrences")
+    reporter.say(f"{record.run_id}: the run's model on {len(rows.texts):,} rows of {rows.source}")
+    reference = source.engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
+    with atomic_folder(output, replace=options.overwrite) as folder:
+        reporter.say(f"writing {options.format} in {options.precision}")
+        write_tokenizer(source.engine.tokenizer, source.engine.max_length, folder)
+        export_format.write(source, precision.name, folder)
+        # Read as a user's program will.
+        engine = export_format.open(
+            StoredModel(folder, precision.name, source.engine.max_length, source.engine.pad_token_id)
+        )
+        logits = engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
+        check = compare_logits(
+            rows,
+            reference,
+            logits,
+            by=engine.computation,
+            reference_by=source.engine.computation,
+            decision=read_decision(record.data.label_names, record.decision),
+        )
+        judge_check(check, precision)
+        exits = None
+        if asked is not None:
+            assert isinstance(engine, DeepEngine)
+            exit_rows = exit_rows or choose_exit_rows(
+                record, file=options.rows_file, text_column=options.text_column, data_root=options.data_root
+            )
+            exits = calibrate_exits(engine, exit_rows, asked, DEFAULT_BATCH_SIZE)
+            reporter.say(exits.describe())
+        return _describe(source, options, folder, check=check, exits=exits)
+
+
+def _read_run(run: Path) -> AnyLabelRecord:
+    if is_export(run):
+        raise CheckpointError(f"'{run}' is an export; give the run that it was made from")
+    if not (run / RECORD_NAME).exists() and not (run / MODEL).is_dir():
+        raise CheckpointError(f"'{run}' is not a run folder; give a folder made by 'recurra train'")
+    record = read_record(run)
+    if record.model.kind == "linear":
+        raise ConfigurationError(
+            f"'{run}' is a linear model: it has no layers to store in another precision; "
+            "use the run folder itself, or export a Transformer"
+        )
+    return record
+
+
+def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
+    """Refuses an output that would touch the run or something that is no export.
+
+    Raises:
+        StorageError: What is in the way.
+    """
+    source, target = run.resolve(), output.resolve()
+    if target == source or source in target.parents or target in source.parents:
+        where = "is the run itself" if target == source else "and the run lie one inside the other"
+        raise StorageError(f"'{output}' {where} ('{run}'); choose an --output beside it")
+    if not output.exists():
+        return
+    if not overwrite:
+        raise StorageError(f"'{output}' is there already; choose another --output, or replace it with --overwrite")
+    if not output.is_dir():
+        raise StorageError(f"'{output}' is a file, where a folder is needed; choose another --output")
+    if any(output.iterdir()) and not is_export(output):
+        raise StorageError(f"'{output}' is not an export of ours and is not replaced; choose another --output")
+
+
+def _load(run: Path, record: AnyLabelRecord) -> ExportSource:
+    max_length = int(record.config["data"]["max_length"])
+    return ExportSource(run, record, TransformerEngine.load(run / MODEL, precision="fp32", max_length=max_length))
+
+
+def _agreement_asked(source: ExportSource, export_format: ExportFormat, asked: float | None) -> float | None:
+    """The agreement to calibrate to; none if the model has no exits, or the format does not carry them."""
+    if source.record.decision is not None:
+        if asked is None:
+            return None
+        raise ConfigurationError(
+            f"an agreement of {asked:g} is asked for, and exit rules are for models that give each text one label; "
+            "leave --agreement out"
+        )
+    found = agreement_asked(source.engine.model.config, asked)
+    if found is None or export_format.carries_exits:
+        return found
+    if asked is not None:
+        raise ConfigurationError(
+            f"an agreement of {asked:g} is asked for, and exports as {export_format.name} carry no exits; "
+            "leave --agreement out, or choose another --format"
+        )
+    return None
+
+
+def write_tokenizer(tokenizer: PreTrainedTokenizerFast, max_length: int, folder: Path) -> None:
+    """Writes ``tokenizer.json`` and ``tokenizer_config.json``, with the length after which texts are cut."""
+    tokenizer.model_max_length = max_length
+    tokenizer.save_pretrained(folder)
+
+
+def _describe(
+    source: ExportSource,
+    options: ExportOptions,
+    folder: Path,
+    *,
+    check: CheckRecord,
+    exits: CalibrationRecord | None,
+) -> ExportManifest:
+    """Adds the run's record, the card, and last the manifest."""
+    record_file = source.run / RECORD_NAME
+    shutil.copyfile(record_file, folder / RUN_RECORD_NAME)
+    record = source.record
+    manifest = ExportManifest(
+        run_id=record.run_id,
+        record_hash=record.content_hash or describe_file(record_file).sha256,
+        format=options.format,
+        precision=options.precision,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        code=code_record(),
+        label_names=record.data.label_names,
+        max_length=source.engine.max_length,
+        pad_token_id=source.engine.pad_token_id,
+        cleaning=CLEANING_NAME,
+        cleaning_steps=list(CLEANING_STEPS),
+        files=_files(folder),
+        check=check,
+        exits=exits,
+        decision=record.decision,
+    )
+    card = render_card(record, manifest, num_recurrences=source.engine.depth.num_recurrences)
+    write_text(folder / CARD_NAME, card)
+    return write_manifest(folder, manifest.model_copy(update={"files": _files(folder)}))
+
+
+def _files(folder: Path) -> dict[str, FileEntry]:
+    return {path.name: describe_file(path) for path in sorted(folder.iterdir())}

@@ -1,0 +1,149 @@
+"""The model card of an export, from the run's record and the export's own check."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from recurra.core.record import AnyLabelRecord
+from recurra.deployment.export.formats.registry import find_format
+from recurra.deployment.export.manifest import MANIFEST_NAME, RUN_RECORD_NAME, ExportManifest
+
+CARD_NAME = "README.md"
+TEMPLATES = Path(__file__).parent / "templates"
+MIB = 2**20
+# Above this share of one label in training the classifier has learned to lean towards it.
+_IMBALANCE = 0.6
+_ONE_LABEL = (
+    "Every text gets one of the labels, also one that none of them fits, and one without words.",
+    "Probabilities are the softmax of the logits and were not calibrated.",
+)
+_ANY_LABELS = (
+    "Every text gets the labels whose probability is not below their threshold, or none; texts without words too.",
+    "Probabilities are the logistic function of the logits, each label for itself, and were not calibrated.",
+)
+
+
+def render_card(record: AnyLabelRecord, manifest: ExportManifest, *, num_recurrences: int) -> str:
+    """Returns the card as Markdown.
+
+    Args:
+        record: The run's.
+        manifest: The export's, with every file but the card.
+        num_recurrences: Of the model.
+    """
+    export_format = find_format(manifest.format)
+    page = (
+        _environment()
+        .get_template("README.md.j2")
+        .render(
+            record=record,
+            record_hash=manifest.record_hash,
+            record_name=RUN_RECORD_NAME,
+            manifest_name=MANIFEST_NAME,
+            code=manifest.code,
+            format=manifest.format,
+            precision=manifest.precision,
+            max_length=manifest.max_length,
+            usage=export_format.usage.format(
+                cleaning="; ".join(manifest.cleaning_steps),
+                max_length=manifest.max_length,
+                pad_token_id=manifest.pad_token_id,
+            ),
+            weights_name=", ".join(export_format.weight_files),
+            weights_bytes=manifest.weights_bytes,
+            folder_bytes=manifest.size_bytes,
+            check=manifest.check,
+            exits=manifest.exits,
+            thresholds=_thresholds(manifest),
+            num_recurrences=num_recurrences,
+            train=record.data.splits["train"],
+            limits=limits(record, manifest),
+        )
+    )
+    # A lone surrogate from a broken label cannot be written as UTF-8.
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _thresholds(manifest: ExportManifest) -> dict[str, float]:
+    decision = manifest.decision
+    return {} if decision is None else dict(zip(manifest.label_names, decision.thresholds, strict=True))
+
+
+def limits(record: AnyLabelRecord, manifest: ExportManifest) -> list[str]:
+    """What a user of the model has to know, one sentence each, as far as the record tells it."""
+    found = [
+        f"The audit {audit.name} failed: {audit.summary}. Do not trust the figures above as they stand."
+        for audit in record.failed_audits()
+    ]
+    found += [f"Not audited: {audit.name} ({audit.summary})." for audit in record.audits if audit.status == "skipped"]
+    found += _seen(record)
+    train = record.data.splits["train"]
+    label, rows = max(train.label_counts.items(), key=lambda item: item[1])
+    if rows > _IMBALANCE * train.rows:
+        found.append(f"{rows / train.rows:.0%} of the training rows are {label}: the classifier leans towards it.")
+    found += [
+        "Nothing but the splits above was tested: no other source, time, topic or language.",
+        *(_ONE_LABEL if manifest.decision is None else _ANY_LABELS),
+        f"What stands beyond the first {manifest.max_length} tokens of a text is not read; case, HTML tags and URLs "
+        "are removed before.",
+    ]
+    check = manifest.check
+    pairs = "rows" if manifest.decision is None else "pairs of a row and a label"
+    if check.label_agreement < 1:
+        found.append(
+            f"Stored in {manifest.precision}, it gives another label than the run's model for "
+            f"{1 - check.label_agreement:.2%} of the {pairs} that it was checked on."
+        )
+    if check.accuracy is None:
+        found.append("The export was checked on rows whose labels are not known or not the model's own.")
+    return found
+
+
+def _seen(record: AnyLabelRecord) -> list[str]:
+    return [
+        f"On {audit.name.rpartition('.')[2]}, rows that stand inside a training row make a difference: {audit.summary}."
+        for audit in record.audits
+        if audit.status == "measured" and audit.name.startswith("seen.") and audit.value
+    ]
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=False,  # Markdown: every text that came from outside goes through `md` or `code`
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        md=_markdown,
+        code=lambda value: str(value).replace("`", "'"),
+        count=lambda value: f"{value:,}",
+        decimal=lambda value, digits: f"{value:.{digits}f}",
+        significant=lambda value: f"{value:.2g}",
+        shortest=lambda value: f"{value:.6g}",
+        amount=_amount,
+        mib=lambda value: f"{value / MIB:.2f}",
+    )
+    return environment
+
+
+def _markdown(value: Any) -> str:
+    """A text on one line in which no Markdown or HTML takes effect."""
+    plain = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for character in "\\`*_[]|":
+        plain = plain.replace(character, f"\\{character}")
+    return plain
+
+
+def _amount(value: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g}"

@@ -1,0 +1,202 @@
+"""Holding an export against the run's model, on real rows, before the export takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.core.errors import AuditError, DataError, RecurraError
+from recurra.core.record import AnyLabelRecord
+from recurra.data.cleaning import clean_texts
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset, recorded_data
+from recurra.data.dataset import TextSplit
+from recurra.data.files import stream_texts
+from recurra.deployment.decision import Decision
+from recurra.deployment.engines.computation import Computation
+from recurra.deployment.export.formats.precisions import StoredPrecision
+from recurra.deployment.export.records import CheckRecord
+
+MOST_ROWS = 2000
+# Lost points of accuracy are judged where labels are known for so many rows.
+LEAST_JUDGED_ROWS = 200
+
+Logits = npt.NDArray[np.float32]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, eq=False)
+class CheckRows:
+    """Rows to check an export on.
+
+    Attributes:
+        source: Which, in words.
+        texts: Cleaned texts.
+        labels: Their true labels, ``(rows,)`` or ``(rows, labels)``, if they are known and the model's own.
+        note: Why the run's own rows were not taken, if they were to be.
+    """
+
+    source: str
+    texts: Sequence[str]
+    labels: npt.NDArray[np.int64] | None = None
+    note: str = ""
+
+
+def choose_rows(
+    record: AnyLabelRecord, *, file: Path | str | None = None, text_column: str = "text", data_root: Path | None = None
+) -> CheckRows:
+    """Returns rows to check on: those of a file, else the run's own validation split, else the embedded demo corpus.
+
+    Args:
+        record: The run's.
+        file: A file of the user with texts; their labels are not looked at.
+        text_column: Column of that file.
+        data_root: Local copies of public data.
+
+    Raises:
+        DataError: If the file cannot be read or has no rows, or the data root is no folder.
+    """
+    if file is not None:
+        return _rows_of_file(file, text_column)
+    if data_root is not None and not data_root.is_dir():
+        raise DataError(f"the data root '{data_root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
+    try:
+        split = _own_split(record, check_split(record), data_root)
+    except RecurraError as error:
+        demo = load_dataset(DataConfig(name="demo")).splits["test"]
+        source = "the embedded demo corpus, for the run's own data are not at hand"
+        return CheckRows(source, demo.texts[:MOST_ROWS], note=str(error))
+    return rows_of(split, record)
+
+
+def rows_of(split: TextSplit, record: AnyLabelRecord) -> CheckRows:
+    """Rows of one of the run's splits to check on."""
+    chosen = split.select(_spread(range(len(split))))
+    return CheckRows(f"the {split.name} split of {record.data.name}", chosen.texts, chosen.labels)
+
+
+def check_split(record: AnyLabelRecord) -> str:
+    """The split of a run's data that exports are checked on: validation, or what chose its checkpoint."""
+    return "validation" if "validation" in record.data.splits else record.data.selection_split
+
+
+def choose_exit_rows(
+    record: AnyLabelRecord, *, file: Path | str | None = None, text_column: str = "text", data_root: Path | None = None
+) -> CheckRows:
+    """Returns rows to choose an exit rule on: those of a file, else of the split that chose the run's weights.
+
+    A reported split would no longer be unseen. Rows of something else than the run's own data choose nothing: then
+    there are none, and a note.
+
+    Args:
+        record: The run's.
+        file: A file of the user with texts.
+        text_column: Column of that file.
+        data_root: Local copies of public data.
+    """
+    if file is not None:
+        return _rows_of_file(file, text_column)
+    try:
+        return rows_of(_own_split(record, record.data.selection_split, data_root), record)
+    except RecurraError as error:
+        return CheckRows("no rows", [], note=str(error))
+
+
+def _rows_of_file(file: Path | str, text_column: str) -> CheckRows:
+    texts = [text for chunk in stream_texts(file, text_column, MOST_ROWS) for text in chunk]
+    if not texts:
+        raise DataError(f"'{file}' has no rows to check the export on; give a file with texts")
+    return CheckRows(f"the file {Path(file).name}", clean_texts(_spread(texts)))
+
+
+def _own_split(record: AnyLabelRecord, name: str, data_root: Path | None) -> TextSplit:
+    data = record.data
+    dataset = load_dataset(recorded_data(record), data_root)
+    split = dataset.splits.get(name)
+    if split is None or split.fingerprint != data.splits[name].fingerprint:
+        raise DataError(f"the {name} split of '{data.name}' is not what the run was recorded on; the data have changed")
+    return split
+
+
+def _spread(items: Sequence[Item]) -> list[Item]:
+    """At most `MOST_ROWS` of some items, evenly spread: a sorted file has its labels one after the other."""
+    chosen = np.linspace(0, len(items) - 1, min(len(items), MOST_ROWS)).round().astype(int)
+    return [items[index] for index in chosen.tolist()]
+
+
+def compare_logits(
+    rows: CheckRows,
+    reference: Logits,
+    logits: Logits,
+    *,
+    by: Computation,
+    reference_by: Computation,
+    decision: Decision,
+) -> CheckRecord:
+    """Describes how far an export's logits lie from those of the run's model.
+
+    Args:
+        rows: The rows.
+        reference: Logits of the run's model, ``(rows, labels)``.
+        logits: Logits of the export, likewise.
+        by: How the export was computed.
+        reference_by: How the run's model was computed.
+        decision: What makes labels of logits.
+
+    Raises:
+        AuditError: If a logit of the export is not finite.
+    """
+    if not np.isfinite(logits).all():
+        bad = int((~np.isfinite(logits).all(axis=1)).sum())
+        raise AuditError(
+            f"the export gives logits that are not finite for {bad} of {len(logits)} rows; "
+            "nothing was written; export in fp32 or bf16, which have a larger range"
+        )
+    return CheckRecord(
+        source=rows.source,
+        rows=len(rows.texts),
+        label_agreement=decision.agreement(logits, decision.of_logits(reference)),
+        largest_logit_difference=float(np.abs(logits.astype(np.float64) - reference).max()),
+        largest_logit=float(np.abs(reference).max()),
+        reference=reference_by,
+        computation=by,
+        reference_accuracy=None if rows.labels is None else float(decision.same(reference, rows.labels).mean()),
+        accuracy=None if rows.labels is None else float(decision.same(logits, rows.labels).mean()),
+    )
+
+
+def judge_check(check: CheckRecord, precision: StoredPrecision) -> None:
+    """Refuses an export that is not the run's model any more.
+
+    Args:
+        check: What was measured.
+        precision: Precision of the stored weights, with what it may change.
+
+    Raises:
+        AuditError: If labels differ too often, logits differ where they must not, or too much accuracy is lost.
+    """
+    measured = (
+        f"{check.label_agreement:.2%} of {check.rows:,} labels agree, "
+        f"largest logit difference {check.largest_logit_difference:.2g}, on {check.source}"
+    )
+    name, tolerance, most = precision.name, precision.logit_tolerance, precision.most_lost_points
+    if check.label_agreement < precision.least_agreement:
+        raise AuditError(
+            f"the {name} export disagrees with the run's model: {measured}; at least {precision.least_agreement:.1%} "
+            "of labels must agree; nothing was written; export in a wider precision"
+        )
+    if tolerance is not None and check.largest_logit_difference > tolerance * max(1.0, check.largest_logit):
+        raise AuditError(
+            f"the {name} export does not compute what the run's model computes: {measured}; nothing was written"
+        )
+    lost = check.lost_points
+    if most is not None and lost is not None and check.rows >= LEAST_JUDGED_ROWS and lost > most:
+        raise AuditError(
+            f"the {name} export loses {lost:.2f} points of accuracy ({measured}); at most {most} are allowed; "
+            "nothing was written; export in fp32"
+        )

@@ -1,0 +1,1 @@
+"""The formats that a run can be exported as, one module each."""

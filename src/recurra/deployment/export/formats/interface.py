@@ -1,0 +1,129 @@
+"""What a format of exports declares and does. Imports nothing heavy, so that a command line can list formats."""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from recurra.core.errors import UnavailableError
+from recurra.deployment.export.formats.precisions import StoredPrecision
+
+if TYPE_CHECKING:
+    from recurra.core.record import AnyLabelRecord
+    from recurra.deployment.engines.interface import LoadedEngine
+    from recurra.deployment.engines.trained import TransformerEngine
+
+
+@dataclass(frozen=True, eq=False)
+class ExportSource:
+    """What is exported.
+
+    Attributes:
+        run: The run's folder.
+        record: Its record.
+        engine: Its model in FP32, with tokenizer.
+    """
+
+    run: Path
+    record: AnyLabelRecord
+    engine: TransformerEngine
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model as it lies in an export's folder.
+
+    Attributes:
+        folder: The export.
+        precision: Precision of the stored weights.
+        max_length: Tokens after which a text is cut.
+        pad_token_id: Token that fills.
+    """
+
+    folder: Path
+    precision: str
+    max_length: int
+    pad_token_id: int
+
+
+class ExportFormat(ABC):
+    """A way to store a classifier of ours, a Transformer, and to predict with what was stored.
+
+    A subclass is declared in a module of its own that imports torch, onnx and the like inside its methods only, and is
+    named once in `recurra.deployment.export.formats.registry`. Command line, manifests, studies, reports and the server
+    learn of it there. The tokenizer, the run's record, the card and the manifest are written for every format alike.
+
+    Attributes:
+        name: What users ask for, also the folder name of a study's exports: lower case letters, digits and hyphens.
+        precisions: What the weights can be stored in, the first being the widest.
+        weight_files: Files that hold the weights.
+        carries_exits: Whether what `open` returns is a `recurra.deployment.engines.depth.DeepEngine`, so that texts can
+            leave at the exits of a model that has them. If not, exports compute all recurrences.
+        needs_torch: Whether `open` takes torch and transformers.
+        packages: What `write` imports beyond the dependencies of this package.
+        install: What pip is told to install them.
+        usage: Markdown for the card: how other programs read the folder. ``{cleaning}``, ``{max_length}`` and
+            ``{pad_token_id}`` stand for those of the export.
+    """
+
+    name: ClassVar[str]
+    precisions: ClassVar[tuple[StoredPrecision, ...]]
+    weight_files: ClassVar[tuple[str, ...]]
+    carries_exits: ClassVar[bool]
+    needs_torch: ClassVar[bool]
+    packages: ClassVar[tuple[str, ...]] = ()
+    install: ClassVar[str] = ""
+    usage: ClassVar[str]
+
+    @abstractmethod
+    def write(self, source: ExportSource, precision: str, folder: Path) -> None:
+        """Writes the model: weights and configuration.
+
+        Args:
+            source: The run.
+            precision: Name of one of `precisions`.
+            folder: Where to write; nothing but the tokenizer lies there.
+
+        Raises:
+            AuditError: If the weights do not fit the precision, or what was written is not what was meant.
+        """
+
+    @abstractmethod
+    def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> LoadedEngine:
+        """Reads what `write` wrote.
+
+        Args:
+            stored: The model.
+            precision: Precision to compute in, if the user asks for one.
+            threads: Threads of a computation, where the engine has its own; 0 takes all cores.
+
+        Raises:
+            ConfigurationError: If it cannot be computed in that precision.
+            UnavailableError: If a package is missing.
+            CheckpointError: If the model cannot be read.
+        """
+
+    def check_model(self, config: object) -> None:  # noqa: B027 - most formats take every configuration
+        """Refuses a model that the format is not made for; this takes all.
+
+        Args:
+            config: The model's `recurra.models.configuration.RecurraConfig`.
+
+        Raises:
+            ConfigurationError: Naming the key, its value, and what is allowed.
+        """
+
+    def check_packages(self) -> None:
+        """Looks whether what `write` needs is installed, without importing it.
+
+        Raises:
+            UnavailableError: Which package is missing, and what installs it.
+        """
+        for package in self.packages:
+            if importlib.util.find_spec(package) is None:
+                raise UnavailableError(
+                    f"the format {self.name} needs the package {package}; pip install '{self.install or package}'"
+                )

@@ -1,0 +1,54 @@
+"""Exports as an ONNX graph in FP32 or int8, which are computed without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recurra.deployment.export.formats.interface import ExportFormat, ExportSource, StoredModel
+from recurra.deployment.export.formats.precisions import FP32, INT8
+from recurra.deployment.onnx.contract import MODEL_NAME, check_writable
+
+if TYPE_CHECKING:
+    from recurra.deployment.engines.interface import LoadedEngine
+
+
+class OnnxFormat(ExportFormat):
+    """What ONNX Runtime reads."""
+
+    name = "onnx"
+    precisions = (FP32, INT8)
+    weight_files = (MODEL_NAME,)
+    carries_exits = True
+    needs_torch = False
+    packages = ("onnx", "onnxruntime")
+    install = "recurra[onnx]"
+    usage = (
+        '`recurra.Classifier.from_export(".")` in Python. Other programs clean the texts first ({cleaning}), tokenise\n'
+        "them with `tokenizer.json`, cut them at {max_length} tokens and pad with token {pad_token_id}."
+    )
+
+    def check_model(self, config: object) -> None:
+        """Refuses norms, positions and biases that the graph is not written for."""
+        check_writable(config)
+
+    def write(self, source: ExportSource, precision: str, folder: Path) -> None:
+        """Writes ``config.json`` and ``model.onnx``."""
+        from recurra.deployment.onnx.model import write_onnx
+
+        metadata = {"run_id": source.record.run_id, "labels": json.dumps(source.record.data.label_names)}
+        write_onnx(source.engine.model, precision, source.engine.max_length, folder, metadata)
+
+    def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> LoadedEngine:
+        """Reads it into ONNX Runtime."""
+        from recurra.deployment.onnx.engine import OnnxEngine
+
+        return OnnxEngine.load(
+            stored.folder,
+            precision=stored.precision,
+            max_length=stored.max_length,
+            pad_token_id=stored.pad_token_id,
+            requested=precision,
+            threads=threads,
+        )

@@ -1,0 +1,72 @@
+"""Exports as a Hugging Face folder: weights in FP32, bf16 or FP16 as safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recurra.core.errors import AuditError
+from recurra.deployment.export.formats.interface import ExportFormat, ExportSource, StoredModel
+from recurra.deployment.export.formats.precisions import BF16, FP16, FP32
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from recurra.deployment.engines.interface import LoadedEngine
+
+# The name that transformers looks for.
+WEIGHTS_NAME = "model.safetensors"
+
+
+class SafetensorsFormat(ExportFormat):
+    """What transformers reads as it is."""
+
+    name = "safetensors"
+    precisions = (FP32, BF16, FP16)
+    weight_files = (WEIGHTS_NAME,)
+    carries_exits = True
+    needs_torch = True
+    usage = (
+        '`recurra.Classifier.from_export(".")` in Python; after `import recurra` the stock classes of transformers '
+        "read this folder too, and\nthen the texts have to be cleaned first: {cleaning}."
+    )
+
+    def write(self, source: ExportSource, precision: str, folder: Path) -> None:
+        """Writes ``config.json`` and ``model.safetensors``."""
+        write_safetensors(source.run / "model", precision, folder)
+
+    def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> LoadedEngine:  # noqa: ARG002 - torch has its own
+        """Reads it into torch, whose threads are set there."""
+        from recurra.deployment.engines.trained import TransformerEngine
+
+        return TransformerEngine.load(stored.folder, precision=precision, max_length=stored.max_length)
+
+
+def write_safetensors(model_folder: Path, precision: str, folder: Path) -> None:
+    """Writes ``config.json`` and ``model.safetensors`` with every weight in ``precision``.
+
+    Args:
+        model_folder: The model folder of a run.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
+        folder: Where to write.
+
+    Raises:
+        CheckpointError: If the model folder is not whole.
+        AuditError: If a weight does not fit the precision.
+    """
+    from recurra.models.inference import PRECISIONS
+    from recurra.models.loading import load_classifier_model
+
+    model = load_classifier_model(model_folder).to(PRECISIONS[precision])
+    _check_range(model, precision)
+    model.save_pretrained(folder)
+    # The library leaves the file readable by its owner alone.
+    (folder / WEIGHTS_NAME).chmod(0o644)
+
+
+def _check_range(model: PreTrainedModel, precision: str) -> None:
+    for name, weight in model.state_dict().items():
+        if not weight.isfinite().all():
+            raise AuditError(
+                f"weight '{name}' has values that {precision} cannot hold; nothing was written; export in fp32 or bf16"
+            )

@@ -1,0 +1,29 @@
+"""What to make of a run. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What to make of a run.
+
+    Attributes:
+        format: A name of `recurra.deployment.export.formats.registry`.
+        precision: Precision of the stored weights; one of those that the format has.
+        overwrite: Whether an export that lies at the output already is replaced.
+        rows_file: File of texts to check on; none takes the run's validation split, or the demo corpus.
+        text_column: Column of that file.
+        data_root: Local copies of public data.
+        agreement: Of a model with exits: share of rows that keep their label when texts stop early; none means 0.99.
+    """
+
+    format: str = "safetensors"
+    precision: str = "fp32"
+    overwrite: bool = False
+    rows_file: Path | None = None
+    text_column: str = "text"
+    data_root: Path | None = None
+    agreement: float | None = None

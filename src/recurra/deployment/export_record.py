@@ -1,0 +1,160 @@
+"""What a study asks to be exported, and the record of one export: how the stored model did on the run's own splits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import model_validator
+
+from recurra.core.configuration import HashedSettings, Settings
+from recurra.core.errors import ConfigurationError
+from recurra.core.record import AnyRecord, CodeRecord, EnvironmentRecord, MetricsRecord
+from recurra.core.sealed import SealedByValues
+from recurra.deployment.engines.computation import Computation
+from recurra.deployment.export.formats.registry import find_precision
+from recurra.deployment.export.records import CalibrationRecord, CheckRecord
+
+EXPORTS_NAME = "exports"
+# Behind the name of an export: the same with texts leaving at its exits.
+WITH_EXITS = "+exits"
+_ERROR_SUFFIX = ".error.json"
+
+
+class ExportRequest(Settings):
+    """One export of every Transformer of a study, once it is trained.
+
+    Attributes:
+        format: A name of `recurra.deployment.export.formats.registry`.
+        precision: Precision of the stored weights.
+    """
+
+    format: str = "safetensors"
+    precision: str
+
+    @model_validator(mode="after")
+    def _known(self) -> ExportRequest:
+        try:
+            find_precision(self.format, self.precision)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def name(self) -> str:
+        """Name of the folder and of the record."""
+        return f"{self.format}-{self.precision}"
+
+
+class ExportedSplit(HashedSettings):
+    """The export and the run's model, computed in FP32, on the same rows.
+
+    Attributes:
+        metrics: Of the export.
+        reference: Of the run's model.
+        labels_changed: Rows that got another label.
+        only_export: Rows that only the export got right.
+        only_reference: Rows that only the run's model got right.
+    """
+
+    metrics: MetricsRecord
+    reference: MetricsRecord
+    labels_changed: int
+    only_export: int
+    only_reference: int
+
+
+class ExportedExits(HashedSettings):
+    """The same export with texts leaving at the exits, by the rule that it was calibrated to.
+
+    Attributes:
+        calibration: How the rule was chosen, on validation rows.
+        splits: Against the run's model in full, computed in FP32.
+        taken: Rows of each split by the recurrences that they took.
+    """
+
+    calibration: CalibrationRecord
+    splits: dict[str, ExportedSplit]
+    taken: dict[str, dict[int, int]]
+
+
+class ExportRecord(SealedByValues):
+    """What became of one export of one run.
+
+    Attributes:
+        run_id: The run.
+        record_hash: Hash of its record: with another record the export is another.
+        format: As asked for.
+        precision: Precision of the stored weights.
+        created: When.
+        code: Which version made it.
+        environment: Where it was evaluated.
+        computation: How.
+        weights_bytes: Size of the file with the weights.
+        folder_bytes: Size of all files of the export.
+        splits: Each reported split.
+        check: What the export's own check found.
+        exits: With early exit, for a model with exits of which a threshold keeps enough labels.
+    """
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    record_hash: str
+    format: str
+    precision: str
+    created: str
+    code: CodeRecord
+    environment: EnvironmentRecord
+    computation: Computation
+    weights_bytes: int
+    folder_bytes: int
+    splits: dict[str, ExportedSplit]
+    check: CheckRecord
+    exits: ExportedExits | None = None
+
+
+def export_folder(output: Path, run_id: str, request: ExportRequest) -> Path:
+    """Where an export of a study lies; its record lies beside it."""
+    return output / EXPORTS_NAME / run_id / request.name
+
+
+def record_path(folder: Path) -> Path:
+    """The record of the export in a folder."""
+    return folder.with_name(f"{folder.name}.json")
+
+
+def error_path(folder: Path) -> Path:
+    """Why the export in a folder failed when it was last tried."""
+    return folder.with_name(f"{folder.name}{_ERROR_SUFFIX}")
+
+
+def write_export_record(folder: Path, record: ExportRecord) -> None:
+    """Writes the record beside the export, atomically and with its hash."""
+    record.write(record_path(folder))
+
+
+def read_export_record(path: Path) -> ExportRecord:
+    """Reads the record of an export.
+
+    Raises:
+        CheckpointError: If it cannot be read, a newer version wrote it, or it was changed.
+    """
+    return ExportRecord.read(path, what="a record of an export", cure="restore it, or delete it to export again")
+
+
+def fits(export: ExportRecord, record: AnyRecord) -> bool:
+    """Whether an export was made of this very run: a run that was deleted and trained anew is another.
+
+    Records of schema 1 have no hash of their own and are taken by their identifier.
+    """
+    return export.run_id == record.run_id and (record.content_hash or export.record_hash) == export.record_hash
+
+
+def load_export_records(output: Path) -> list[ExportRecord]:
+    """Every export record of a study's folder, by run and name.
+
+    Raises:
+        CheckpointError: If one cannot be trusted.
+    """
+    paths = sorted((output / EXPORTS_NAME).glob("*/*.json"))
+    return [read_export_record(path) for path in paths if not path.name.endswith(_ERROR_SUFFIX)]

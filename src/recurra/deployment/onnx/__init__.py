@@ -1,0 +1,1 @@
+"""The classifier as an ONNX graph: writing it, and computing with it."""

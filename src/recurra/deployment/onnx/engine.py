@@ -1,0 +1,205 @@
+"""Logits by ONNX Runtime. Neither torch nor transformers is needed, nor imported."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from recurra.core.errors import ConfigurationError
+from recurra.core.files import read_json
+from recurra.data.encoding import encode_texts
+from recurra.deployment.engines.budget import TOKENS_A_ROW, padded_ids
+from recurra.deployment.engines.computation import Computation
+from recurra.deployment.engines.depth import Depth, Early
+from recurra.deployment.onnx.contract import (
+    CONFIDENCES,
+    ENTROPIES,
+    EXIT_LOGITS,
+    EXITED_AFTER,
+    INPUT_IDS,
+    LOGITS,
+    MASK,
+    MODEL_NAME,
+    RECURRENCES,
+)
+from recurra.deployment.onnx.sessions import Sessions
+from recurra.models.exits.measures import CONFIDENCE, ENTROPY
+from recurra.models.exits.rule import Bound, ExitRule
+
+TOKENIZER_NAME = "tokenizer.json"
+CONFIGURATION_NAME = "config.json"
+# No probability is so large: the head speaks, and nobody leaves.
+_NOBODY = 2.0
+
+
+class OnnxEngine:
+    """Runs an exported classifier on ONNX Runtime.
+
+    Args:
+        sessions: The loaded model.
+        tokenizer: Its tokenizer.
+        precision: Precision of the stored weights, which is computed in.
+        max_length: Tokens after which a text is cut.
+        pad_token_id: Token that fills.
+        exits: Recurrences after which a head of their own stands.
+        num_recurrences: How often the core is applied, if nothing else is said.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        tokenizer: Tokenizer,
+        *,
+        precision: str,
+        max_length: int,
+        pad_token_id: int,
+        exits: Sequence[int] = (),
+        num_recurrences: int = 1,
+    ) -> None:
+        self.sessions = sessions
+        self.depth = Depth(tuple(exits), num_recurrences, int(sessions.session.get_outputs()[0].shape[1]))
+        self.tokenizer = tokenizer
+        self._encoding = threading.Lock()
+        self.max_length = max_length
+        self.pad_token_id = pad_token_id
+        self.computation = Computation(
+            engine="onnxruntime", storage_precision=precision, compute_precision=precision, device="cpu"
+        )
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        *,
+        precision: str,
+        max_length: int,
+        pad_token_id: int,
+        requested: str | None = None,
+        threads: int = 0,
+    ) -> OnnxEngine:
+        """Reads model and tokenizer from an export.
+
+        Args:
+            folder: The export.
+            precision: Precision of the stored weights.
+            max_length: Tokens after which a text is cut.
+            pad_token_id: Token that fills.
+            requested: Precision to compute in, if the user asks for one; only that of the weights will do.
+            threads: Threads of a computation; 0 takes all cores.
+
+        Raises:
+            ConfigurationError: If another precision is asked for.
+            UnavailableError: If ONNX Runtime is not installed.
+            CheckpointError: If this version of it cannot read the model.
+        """
+        if requested not in (None, precision):
+            raise ConfigurationError(
+                f"'{folder}' is an ONNX export and computes in {precision}, not in {requested}; "
+                "leave --precision out, or export safetensors"
+            )
+        sessions = Sessions(folder / MODEL_NAME, precision, threads)
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
+        return cls(
+            sessions,
+            tokenizer,
+            precision=precision,
+            max_length=max_length,
+            pad_token_id=pad_token_id,
+            **_read_depth(folder),
+        )
+
+    @property
+    def concurrency(self) -> int:
+        """How many threads may ask at once and gain by it."""
+        return self.sessions.threads if self.sessions.apart else 1
+
+    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
+        """Returns ``(texts, labels)`` for cleaned texts."""
+        (result,) = self._run(texts, batch_size, [LOGITS])
+        return result
+
+    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
+        """Computes cleaned texts, each no deeper than the rule lets it."""
+        bounds = _bounds(rule, self.depth.exits)
+        if not np.isfinite(bounds[CONFIDENCES]).any():
+            taken = np.full(len(texts), self.depth.num_recurrences, dtype=np.int64)
+            return Early(self.logits(texts, batch_size), taken)
+        logits, depths = self._run(texts, batch_size, [LOGITS, EXITED_AFTER], bounds)
+        return Early(logits, depths)
+
+    def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, npt.NDArray[np.float32]]:
+        """Returns what the model says after each recurrence, ``(texts, labels)``, for cleaned texts.
+
+        Without exits the final head is applied early, and each recurrence is a run of its own from the start.
+        """
+        most, exits = self.depth.num_recurrences, self.depth.exits
+        if exits:
+            everybody = {CONFIDENCES: np.full(len(exits), _NOBODY, dtype=np.float32)}
+            last, early = self._run(texts, batch_size, [LOGITS, EXIT_LOGITS], everybody)
+            return {number: early[:, index] for index, number in enumerate(exits)} | {most: last}
+        found = {
+            number: self._run(texts, batch_size, [LOGITS], {RECURRENCES: np.array(number)})[0]
+            for number in range(1, most)
+        }
+        return found | {most: self.logits(texts, batch_size)}
+
+    def _run(
+        self, texts: Sequence[str], batch_size: int, outputs: Sequence[str], more: Mapping[str, Any] | None = None
+    ) -> list[npt.NDArray[Any]]:
+        """Outputs of the graph, in the order of the texts."""
+        # Where a text is cut is set for each call: two threads would take it from each other.
+        with self._encoding:
+            input_ids, offsets = encode_texts(texts, self.tokenizer, self.max_length)
+        lengths, starts = np.diff(offsets), offsets[:-1]
+
+        def compute(session: Any, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
+            ids, keep = padded_ids(input_ids, starts[rows], lengths[rows], self.pad_token_id)
+            found: list[npt.NDArray[Any]] = session.run(
+                outputs, {INPUT_IDS: ids, MASK: keep.astype(np.int64), **(more or {})}
+            )
+            return found
+
+        if len(texts) == 1:
+            return compute(self.sessions.alone(lengths), np.zeros(1, dtype=np.int64))
+        results: list[npt.NDArray[Any]] = []
+        for rows, found in self.sessions.run(lengths, batch_size * TOKENS_A_ROW, compute):
+            if not results:
+                results = [np.empty((len(texts), *values.shape[1:]), dtype=values.dtype) for values in found]
+            for result, values in zip(results, found, strict=True):
+                result[rows] = values
+        return results
+
+
+def _bounds(rule: ExitRule, exits: Sequence[int]) -> dict[str, npt.NDArray[np.float32]]:
+    """A rule as the graph takes it, see `recurra.deployment.onnx.exits`.
+
+    Raises:
+        ConfigurationError: If the graph has no comparison for it.
+    """
+    confidences, entropies = [], []
+    for number in exits:
+        bound = rule.as_bound(number) if rule.asks(number) else Bound(CONFIDENCE, np.inf)
+        if bound is None or bound.measure not in (CONFIDENCE, ENTROPY):
+            raise ConfigurationError(
+                f"an ONNX export cannot stop texts by rule '{rule.name}': its graph compares the {CONFIDENCE} or the "
+                f"{ENTROPY} of a head with a bound and can do no more; take another rule, or an export in safetensors"
+            )
+        confidences.append(bound.value if bound.measure == CONFIDENCE else _NOBODY)
+        entropies.append(bound.value if bound.measure == ENTROPY else -1.0)
+    names = {CONFIDENCES: confidences, ENTROPIES: entropies}
+    return {name: np.array(values, dtype=np.float32) for name, values in names.items()}
+
+
+def _read_depth(folder: Path) -> dict[str, Any]:
+    """Exits and number of recurrences, from the model's configuration."""
+    path = folder / CONFIGURATION_NAME
+    if not path.is_file():
+        return {}
+    config = read_json(path)
+    return {"exits": config.get("exits", ()), "num_recurrences": int(config.get("num_recurrences", 1))}

@@ -1,0 +1,283 @@
+"""Exits in the ONNX graph: rows that leave are taken out of the batch, and the loop ends when nobody is left.
+
+What the graph has besides `recurra.deployment.onnx.model.build_classifier`'s:
+
+* input ``exit_confidences``, FP32 ``(exits,)``: a row leaves after an exit if the largest probability of that exit's
+  head is at least this: 0 lets everybody leave, 2 nobody. At infinity, which it is if left out, the head is not asked.
+* input ``exit_entropies``, FP32 ``(exits,)``: a row also leaves if the entropy of a head that is asked, in nats, is at
+  most this. Below 0, which it is if left out, nobody leaves for it.
+* output ``exited_after``, int64 ``(batch,)``: recurrences that each row took; ``logits`` are those of the head there.
+  Without rows if no exit is asked or passed: everybody took all of them.
+* output ``exit_logits``, FP32 ``(batch, exits, labels)``: what each exit's head said; not a number where it was not
+  asked, or the row had left. Without rows likewise.
+
+There are two loops over the core, of which one runs: one as in a model without exits, so that a batch for which none is
+asked costs hardly more than there, and one that reads the exits. Neither stands inside a choice, as would be plainer:
+ONNX Runtime packs the weights of a matrix product for the processor in the main graph and in the bodies right below it,
+no deeper, and takes twice as long without (`docs/decisions/0016-exits-in-onnx.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from recurra.deployment.onnx.contract import (
+    CONFIDENCES,
+    ENTROPIES,
+    EXIT_LOGITS,
+    EXITED_AFTER,
+    INPUT_IDS,
+    LOGITS,
+    RECURRENCES,
+)
+from recurra.deployment.onnx.graph import Branch, Carried, Graph
+from recurra.deployment.onnx.layers import LayerWriter
+from recurra.deployment.onnx.parts import Rows
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+# Of what is written down: logits, recurrences taken, logits of the exits.
+_KINDS = (FLOAT, INT64, FLOAT)
+_NOTHING = onnx.numpy_helper.from_array(np.array([np.nan], dtype=np.float32))
+
+
+@dataclass(frozen=True)
+class _Left:
+    """The rows of the batch that have not left: names of the values that have a row for each of them.
+
+    Attributes:
+        states: ``(rows, tokens, hidden)``.
+        numbers: Their numbers in the batch, ``(rows,)``.
+        rows: The rest of what layers and heads read.
+    """
+
+    states: str
+    numbers: str
+    rows: Rows
+
+    @property
+    def values(self) -> list[tuple[str, int]]:
+        """All of them, with the types of their elements."""
+        found = [(self.states, FLOAT), (self.numbers, INT64), (self.rows.seen, BOOL)]
+        found += [(self.rows.first, FLOAT)] * bool(self.rows.first)
+        return found + [(name, INT64) for name in (self.rows.where, self.rows.real) if name]
+
+    def renamed(self, names: Sequence[str]) -> _Left:
+        """The same values under other names, in the order of `values`."""
+        states, numbers, seen, *more = names
+        first, where, real = (
+            more.pop(0) if name else "" for name in (self.rows.first, self.rows.where, self.rows.real)
+        )
+        return _Left(states, numbers, Rows(first=first, seen=seen, where=where, real=real))
+
+
+@dataclass(frozen=True)
+class _ExitsRead:
+    """What the loop that reads the exits leaves behind: names of values.
+
+    Attributes:
+        left: The rows that stay.
+        written: Logits, recurrences taken, logits of the exits; without rows if it did not run.
+        some: Whether anybody is left.
+        ran: Whether it ran.
+    """
+
+    left: _Left
+    written: Sequence[str]
+    some: str
+    ran: str
+
+
+class ExitWriter:
+    """Writes the recurrences of a model with exits, its heads, and what is made of them.
+
+    Args:
+        layers: Writes the layers; its rows are those of the whole batch.
+    """
+
+    def __init__(self, layers: LayerWriter) -> None:
+        self.layers, self.graph, self.config = layers, layers.graph, layers.config
+        self.exits, self.labels = len(self.config.exits), int(self.config.num_labels)
+        info = helper.make_tensor_value_info
+        self.inputs: list[onnx.ValueInfoProto] = [info(name, FLOAT, [self.exits]) for name in (CONFIDENCES, ENTROPIES)]
+        self.outputs: list[onnx.ValueInfoProto] = [
+            info(EXITED_AFTER, INT64, ["rows_asked"]),
+            info(EXIT_LOGITS, FLOAT, ["rows_asked", self.exits, self.labels]),
+        ]
+        self._trips = self.graph.weight(RECURRENCES, np.asarray(self.config.num_recurrences, dtype=np.int64))
+
+    def write(self, states: str) -> None:
+        """Adds the outputs to the main graph.
+
+        Args:
+            states: What the core is given, ``(batch, tokens, hidden)``.
+        """
+        graph, layers = self.graph, self.layers
+        for name, never in ((CONFIDENCES, np.inf), (ENTROPIES, -1.0)):
+            graph.weight(name, np.full(self.exits, never, dtype=np.float32))
+        asked = graph.op("Less", graph.op("ReduceMin", CONFIDENCES, keepdims=0), graph.number(np.inf))
+        last = graph.op("Sub", self._trips, graph.constant(1, np.int64))
+        if self.config.input_injection == "none":
+            layers.rows = replace(layers.rows, first="")
+
+        body = Graph(graph)
+        iteration, inner = graph.name("iteration"), graph.name("states")
+        result = layers.recurrence(body, inner, iteration, narrow=False)
+        carried = [Carried(states, inner, result)]
+        (states,) = graph.loop(last, carried, body, iteration=iteration, begins=graph.op("Not", asked))
+
+        nobody = graph.constant(np.empty(0), np.int64)
+        left = _Left(states, nobody, layers.rows)
+        written = [
+            graph.constant(np.empty((0, self.labels)), np.float32),
+            nobody,
+            graph.constant(np.empty((0, self.exits, self.labels)), np.float32),
+        ]
+        self._finish(self._read_exits(left, written, last, asked), last)
+
+    def _read_exits(self, left: _Left, written: Sequence[str], last: str, asked: str) -> _ExitsRead:
+        """All recurrences but the last, behind which there is no exit."""
+        graph, layers = self.graph, self.layers
+        body = Graph(graph)
+        iteration = graph.name("iteration")
+        inner = left.renamed([graph.name("left") for _ in left.values])
+        before = [graph.name("written") for _ in written]
+        numbers, *begun = self._begin(body, iteration, [inner.numbers, *before])
+        with layers.among(inner.rows):
+            states = layers.recurrence(body, inner.states, iteration, narrow=False)
+            now = _Left(states, numbers, inner.rows)
+            found = self._read_exit(body, now, begun, iteration)
+        count = body.op("Shape", found[1])
+        goes_on = body.op("Greater", body.op("Squeeze", count), body.constant(0, np.int64))
+        kinds = [kind for _, kind in left.values]
+        carried = [
+            Carried(outer, name, result, kind)
+            for outer, name, result, kind in zip(
+                [*(name for name, _ in left.values), *written],
+                [*(name for name, _ in inner.values), *before],
+                found,
+                [*kinds, *_KINDS],
+                strict=True,
+            )
+        ]
+        true, false = (graph.constant(value, np.bool_) for value in (True, False))
+        carried.append(Carried(true, graph.name("some"), body.op("Identity", goes_on), BOOL))
+        carried.append(Carried(false, graph.name("listened"), body.op("Identity", true), BOOL))
+        *found, some, ran = graph.loop(last, carried, body, iteration=iteration, begins=asked, goes_on=goes_on)
+        return _ExitsRead(left.renamed(found[: len(kinds)]), found[len(kinds) :], some, ran)
+
+    def _begin(self, body: Graph, iteration: str, values: Sequence[str]) -> list[str]:
+        """Before the first recurrence nothing is written and everybody is there; made here, it costs nobody else."""
+        start, later = Graph(body), Graph(body)
+        batch = start.op("Shape", INPUT_IDS, start=0, end=1)
+        zero, one = (start.constant(value, np.int64) for value in (0, 1))
+        shapes = [
+            start.op("Concat", batch, start.numbers(*rest), axis=0)
+            for rest in ([self.labels], [self.exits, self.labels])
+        ]
+        logits, exit_logits = (start.op("ConstantOfShape", shape, value=_NOTHING) for shape in shapes)
+        made = [
+            start.op("Range", zero, start.op("Squeeze", batch), one),
+            logits,
+            start.op("Expand", self._trips, batch),
+            exit_logits,
+        ]
+        kinds = [INT64, *_KINDS]
+        first = body.op("Equal", iteration, body.constant(0, np.int64))
+        kept = [later.op("Identity", name) for name in values]
+        return body.choose(
+            first,
+            Branch(start, list(zip(made, kinds, strict=True))),
+            Branch(later, list(zip(kept, kinds, strict=True))),
+        )
+
+    def _read_exit(self, body: Graph, now: _Left, written: Sequence[str], iteration: str) -> list[str]:
+        """After one recurrence: who leaves, if an exit stands here and is asked; else all as it was."""
+        exits, most = list(self.config.exits), int(self.config.num_recurrences)
+        # Behind the exits' bounds stands one for recurrences without an exit, and for those beyond the configuration's.
+        numbers = [exits.index(done) if done in exits else len(exits) for done in range(1, most + 1)]
+        place = body.op("Min", iteration, body.constant(most - 1, np.int64))
+        number = body.op("Gather", body.numbers(*numbers), place, axis=0)
+        bounds = body.op("Concat", CONFIDENCES, body.constant([np.inf], np.float32), axis=0)
+        bound = body.op("Gather", bounds, number, axis=0)
+        asks = body.op("Less", bound, body.number(np.inf))
+
+        graph = Graph(body)
+        said = self._exit_head(graph, self.layers.read(graph, now.states), number)
+        leaves = self._leaves(graph, said, bound, number)
+        staying = graph.op("Squeeze", graph.op("NonZero", graph.op("Not", leaves)), graph.numbers(0))
+        kept = [graph.op("Gather", name, staying, axis=0) for name, _ in now.values]
+        logits, depths, exit_logits = written
+        index = graph.op("Unsqueeze", now.numbers, graph.numbers(1))
+        done = graph.op("Add", iteration, graph.constant(1, np.int64))
+        exit_number = graph.op("Expand", number, graph.op("Shape", index))
+        kept += [
+            # What a deeper exit says takes the place of what this one said.
+            graph.op("ScatterND", logits, index, said),
+            graph.op("ScatterND", depths, index, graph.op("Where", leaves, done, self._trips)),
+            graph.op("ScatterND", exit_logits, graph.op("Concat", index, exit_number, axis=1), said),
+        ]
+        kinds = [*(kind for _, kind in now.values), *_KINDS]
+        passing = Graph(body)
+        same = [passing.op("Identity", name) for name in (*(name for name, _ in now.values), *written)]
+        return body.choose(
+            asks,
+            Branch(graph, list(zip(kept, kinds, strict=True))),
+            Branch(passing, list(zip(same, kinds, strict=True))),
+        )
+
+    def _finish(self, found: _ExitsRead, last: str) -> None:
+        """The last recurrence and the final head, if anybody is left."""
+        graph, layers, left = self.graph, self.layers, found.left
+        logits, depths, exits = found.written
+        going, gone = Graph(graph), Graph(graph)
+        with layers.among(left.rows):
+            states = layers.recurrence(going, left.states, last, narrow=self.config.pooling == "first")
+            pooled = layers.read(going, states)
+        said = going.op("Add", *layers.head(going, pooled))
+        early, straight = Graph(going), Graph(going)
+        index = early.op("Unsqueeze", left.numbers, early.numbers(1))
+        (whole,) = going.choose(
+            found.ran,
+            Branch(early, [(early.op("ScatterND", logits, index, said), FLOAT)]),
+            Branch(straight, [(straight.op("Identity", said), FLOAT)]),
+        )
+        nothing_new = gone.op("Identity", logits)
+        graph.choose(found.some, Branch(going, [(whole, FLOAT)]), Branch(gone, [(nothing_new, FLOAT)]), [LOGITS])
+        graph.rename(depths, EXITED_AFTER)
+        graph.rename(exits, EXIT_LOGITS)
+
+    def _exit_head(self, graph: Graph, pooled: str, number: str) -> str:
+        """Logits ``(rows, labels)`` of an exit's head."""
+        heads = self.exits if self.config.heads == "separate" else 1
+        weights, biases = (
+            np.stack([self.layers.weights[f"exit_classifiers.{index}.{part}"] for index in range(heads)])
+            for part in ("weight", "bias")
+        )
+        weights = weights.transpose(0, 2, 1)
+        if heads == 1:
+            weight, bias = graph.weight("exit_classifiers.weight", weights[0]), biases[0]
+            return str(graph.op("Gemm", pooled, weight, graph.weight("exit_classifiers.bias", bias)))
+        weight = graph.op("Gather", graph.weight("exit_classifiers.weight", weights), number, axis=0)
+        bias = graph.op("Gather", graph.weight("exit_classifiers.bias", biases), number, axis=0)
+        return str(graph.op("Gemm", pooled, weight, bias))
+
+    def _leaves(self, graph: Graph, said: str, bound: str, number: str) -> str:
+        """Who is sure enough, ``(rows,)``; see `recurra.models.exits.measures`."""
+        shares = graph.op("Softmax", said, axis=-1)
+        sure = graph.op("GreaterOrEqual", graph.op("ReduceMax", shares, graph.numbers(-1), keepdims=0), bound)
+        most = graph.op("Gather", ENTROPIES, number, axis=0)
+        asked, other = Graph(graph), Graph(graph)
+        scores = asked.op("LogSoftmax", said, axis=-1)
+        own = asked.op("Neg", asked.op("ReduceSum", asked.op("Mul", shares, scores), asked.numbers(-1), keepdims=0))
+        either = asked.op("Or", sure, asked.op("LessOrEqual", own, most))
+        (found,) = graph.choose(
+            graph.op("GreaterOrEqual", most, graph.number(0.0)),
+            Branch(asked, [(either, BOOL)]),
+            Branch(other, [(other.op("Identity", sure), BOOL)]),
+        )
+        return found

@@ -1,0 +1,1 @@
+"""Predicting streams of texts, and the files of predictions."""

@@ -1,0 +1,103 @@
+"""Predictions as text: CSV, TSV, JSON lines, one JSON document, or a line for a person."""
+
+from __future__ import annotations
+
+import csv
+import json
+from typing import TextIO
+
+import numpy as np
+
+from recurra.deployment.decision import Decision
+from recurra.deployment.engines.computation import Computation
+from recurra.deployment.prediction.layout import Layout, PredictedRows
+
+
+class TableWriter:
+    """Writes CSV or TSV with a header."""
+
+    def __init__(self, stream: TextIO, layout: Layout, delimiter: str) -> None:
+        self._layout = layout
+        self._writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
+        self._writer.writerow(layout.columns)
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows."""
+        self._writer.writerows(zip(*self._layout.values(rows), strict=True))
+
+
+class JsonLinesWriter:
+    """Writes one JSON object a line; the probabilities of the classes are an object of their own."""
+
+    def __init__(self, stream: TextIO, layout: Layout, *, between: str = "") -> None:
+        """Starts at the present place of the stream.
+
+        Args:
+            stream: Where to write.
+            layout: The columns.
+            between: What stands before the line feed between two rows: a comma inside a JSON array.
+        """
+        self._stream = stream
+        self._layout = layout
+        self._between = between
+        self._started = False
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows."""
+        fixed = len(self._layout.columns) - len(self._layout.label_names)
+        names = self._layout.columns[:fixed]
+        for values in zip(*self._layout.values(rows), strict=True):
+            row = dict(zip(names, values[:fixed], strict=True))
+            row["probabilities"] = dict(zip(self._layout.label_names, values[fixed:], strict=True))
+            line = json.dumps(row, ensure_ascii=False)
+            if self._between:
+                self._stream.write(f"{self._between}\n{line}" if self._started else line)
+            else:
+                self._stream.write(f"{line}\n")
+            self._started = True
+
+
+class LineWriter:
+    """Writes a line for each row, for a person or a pipe: label, its probability, text, separated by tabs."""
+
+    def __init__(self, stream: TextIO, decision: Decision) -> None:
+        self._stream = stream
+        self._decision = decision
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows; white space inside a text becomes single spaces, so that a row stays one line."""
+        decision = self._decision
+        decided = decision.decide(rows.probabilities)
+        for text, label, number, row in zip(
+            rows.texts, decision.texts(rows.probabilities), decided, rows.probabilities, strict=True
+        ):
+            chosen = ";".join(f"{probability:.4f}" for probability in np.atleast_1d(row[number]))
+            self._stream.write(f"{label}\t{chosen}\t{' '.join(text.split())}\n")
+
+
+class JsonDocumentWriter:
+    """Writes one JSON document with a list of predictions, row by row; a context manager.
+
+    Args:
+        stream: Where to write.
+        decision: What makes labels of probabilities.
+        computation: How the predictions were computed, to be said in the document too.
+    """
+
+    def __init__(self, stream: TextIO, decision: Decision, computation: Computation | None = None) -> None:
+        self._stream = stream
+        self._computation = computation
+        self._rows = JsonLinesWriter(stream, Layout(decision), between=",")
+
+    def __enter__(self) -> JsonDocumentWriter:
+        how = f'"computation": {json.dumps(self._computation.plain())}, ' if self._computation else ""
+        self._stream.write(f'{{{how}"predictions": [\n')
+        return self
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows."""
+        self._rows.write(rows)
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            self._stream.write("\n]}\n")

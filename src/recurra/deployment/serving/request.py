@@ -1,0 +1,126 @@
+"""From the bytes of a body to a request, at a bounded cost: whoever sends what is wrong must not hold up others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from recurra.core.errors import did_you_mean
+from recurra.deployment.serving.refusals import Refusal, shortened
+from recurra.deployment.serving.schema import ClassifyRequest
+from recurra.deployment.serving.settings import Limits
+
+_FIELDS = tuple(ClassifyRequest.model_fields)
+_MUST_BE = {"exit_rule": "'calibrated' or null", "recurrences": "true or false"}
+# JSON values of a body that are no texts: keys, names of models, what stands beside them.
+_OTHER_VALUES = 256
+# Of a body with too many values this much is read, to say what is wrong with it.
+_BEGINNING_BYTES = 16 * 1024
+
+
+def parse_request(body: bytes, limits: Limits) -> ClassifyRequest:
+    """Reads a request's body.
+
+    A body with many more values than a request may have is not parsed but for its beginning. What is parsed is checked
+    from the outside in, and up to the first mistake: the length of a list before its items.
+
+    Args:
+        body: JSON in UTF-8.
+        limits: Bounds of texts.
+
+    Raises:
+        Refusal: 400 if it is no JSON, 422 if it is not what is asked for or beyond a limit.
+    """
+    most = limits.max_texts + _OTHER_VALUES
+    whole = _has_at_most(body, most)
+    try:
+        value = from_json(body) if whole else from_json(body[:_BEGINNING_BYTES], allow_partial="trailing-strings")
+    except ValueError as error:
+        raise Refusal(400, "malformed", f"the body is not JSON in UTF-8 ({error})") from None
+    if isinstance(value, dict):
+        texts = value.get("text")
+        if isinstance(texts, list) and len(texts) > limits.max_texts:
+            number = f"{len(texts):,}" if whole else f"more than {limits.max_texts:,}"
+            raise _too_many(f"'text' has {number} texts; at most {limits.max_texts:,} are allowed")
+        value = _shortest_with_its_mistakes(value)
+    try:
+        request = ClassifyRequest.model_validate(value)
+    except ValidationError as error:
+        first = _first(error, whole)
+        if first is not None:
+            raise _explain(first) from None
+    if not whole:
+        raise _too_many(f"the body has more than {most:,} values; at most {limits.max_texts:,} texts are allowed")
+    _check_characters(request, limits)
+    return request
+
+
+def _has_at_most(body: bytes, most: int) -> bool:
+    """Whether a body has no more JSON values than that, found out without parsing it."""
+    if _count_values(body) <= most:
+        return True
+    # Commas and brackets may be those of texts. Without what is escaped, quotes only begin and end strings, and every
+    # second part lies outside of them. Strings are at most two for each value: its key and itself.
+    parts = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * most + 4)
+    return _count_values(b"".join(parts[::2])) <= most
+
+
+def _count_values(outside: bytes) -> int:
+    return 1 + outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+
+
+def _shortest_with_its_mistakes(value: dict[str, Any]) -> dict[str, Any]:
+    """The keys that there are, and the first that there is not: one is told of, however many were sent."""
+    unknown = next((key for key in value if key not in _FIELDS), None)
+    wanted = _FIELDS if unknown is None else (*_FIELDS, unknown)
+    return {key: value[key] for key in wanted if key in value}
+
+
+def _check_characters(request: ClassifyRequest, limits: Limits) -> None:
+    for number, text in enumerate(request.texts):
+        if len(text) > limits.max_characters:
+            where = "'text'" if isinstance(request.text, str) else f"'text[{number}]'"
+            raise Refusal(
+                422,
+                "text_too_long",
+                f"{where} has {len(text):,} characters; at most {limits.max_characters:,} are allowed",
+            )
+
+
+def _too_many(what: str) -> Refusal:
+    return Refusal(422, "too_many_texts", f"{what}: send several requests")
+
+
+def _first(error: ValidationError, whole: bool) -> Any:
+    """The complaint to tell; none if the rest of the body may put it right."""
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    if not whole:
+        problems = [problem for problem in problems if problem["type"] != "missing"]
+    first = max(problems, key=_depth, default=None)
+    return first if whole or first is None or not first["type"].endswith("too_short") else None
+
+
+def _explain(first: Any) -> Refusal:
+    """A complaint in words, without what the user sent."""
+    kind, where = first["type"], first["loc"]
+    if not where:
+        return Refusal(422, "invalid", 'the body must be a JSON object, such as {"text": "not bad at all"}')
+    name = shortened(str(where[0]))
+    position = next((f"[{part}]" for part in where[1:] if isinstance(part, int)), "")
+    messages = {
+        "extra_forbidden": f"unknown key '{name}'{did_you_mean(name, _FIELDS)}; allowed: {', '.join(_FIELDS)}",
+        "missing": f"'{name}' is missing; add it",
+        "too_short": f"'{name}' is an empty list; give at least one",
+        "string_too_short": f"'{name}' holds an empty name; leave '{name}' out for the first model",
+    }
+    types = f"'{name}{position}' must be a string" + ("" if position else " or a list of strings")
+    if name in _MUST_BE:
+        types = f"'{name}' must be {_MUST_BE[name]}"
+    return Refusal(422, "invalid", messages.get(kind, types))
+
+
+def _depth(problem: Any) -> int:
+    # Of a union, the branch that came furthest is the one that was meant.
+    return len(problem["loc"]) + (problem["type"] in {"too_short", "string_too_short"})

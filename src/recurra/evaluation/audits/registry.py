@@ -1,0 +1,139 @@
+"""Every audit, registered once: when it runs, on what, what a failure means for a reader, and where it is.
+
+A new audit is a module beside this one and an entry here; tasks run all audits of a subject, and reports take their
+meanings from here. Reading the registry loads neither torch nor scikit-learn: an audit's module is imported when it
+runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from recurra.core.record import AuditResult
+
+UNKNOWN_MEANING = "What this audit guards does not hold: do not rely on the figures before you know why."
+_ROOM = __name__.rpartition(".")[0]
+
+
+class Subject(StrEnum):
+    """What an audit looks at; it says when the audit runs and what it is called with."""
+
+    LABELLED_DATA = "labelled data"
+    """Before any training: ``(dataset)``."""
+    PREDICTIONS = "predictions"
+    """After a split was predicted: ``(train, split, correct)``."""
+    CLASSIFIER = "classifier"
+    """A model: ``(model, rows, pad_token_id=, seed=)``."""
+    LANGUAGE_MODEL = "language model"
+    """A model: ``(model, seed=)``."""
+    OUR_LANGUAGE_MODEL = "language model of ours"
+    """A `recurra.models.language_modeling.RecurraForCausalLM`: ``(model, seed=)``."""
+    PERPLEXITY = "perplexity"
+    """A figure: ``(word_perplexity, makes the causality audit)``."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One audit.
+
+    Attributes:
+        name: First part of the names of its results, before the first full stop.
+        subject: What it looks at.
+        home: Module of this package and function that makes it: ``leakage:audit_leakage``; the function gives one
+            result or a list.
+        meanings: What a failure means for a reader, by the first part of a result's name; the longest that fits counts.
+    """
+
+    name: str
+    subject: Subject
+    home: str
+    meanings: Mapping[str, str] = field(default_factory=dict)
+
+    def make(self, *arguments: Any, **keywords: Any) -> list[AuditResult]:
+        """Makes it, with the arguments of its subject."""
+        module, _, function = self.home.partition(":")
+        found = getattr(importlib.import_module(f"{_ROOM}.{module}"), function)(*arguments, **keywords)
+        return [found] if isinstance(found, AuditResult) else list(found)
+
+
+# In the order in which those of one subject run.
+AUDITS: list[Audit] = [
+    Audit(
+        "leakage",
+        Subject.LABELLED_DATA,
+        "leakage:audit_leakage",
+        {
+            "leakage": "Rows of this split also stand in the training rows, so a model can score by remembering: every "
+            "accuracy on the split is too high, for every model. Compare on a split without the overlap."
+        },
+    ),
+    Audit(
+        "shortcuts",
+        Subject.LABELLED_DATA,
+        "shortcuts:audit_shortcuts",
+        {
+            "shortcut": "Labels can be guessed from the form of the text (length, punctuation, spacing) without "
+            "reading it: part of every accuracy here says nothing about language."
+        },
+    ),
+    Audit("seen", Subject.PREDICTIONS, "seen:audit_seen"),
+    Audit(
+        "invariance",
+        Subject.CLASSIFIER,
+        "invariance:audit_invariance",
+        {
+            "invariance": "The model's answer for a text depends on more than the text: its figures are not to be "
+            "trusted.",
+            "invariance.padding": "The model's answer for a text changes with the padding behind it: its figures "
+            "depend on how texts were batched, and are not to be trusted.",
+            "invariance.neighbour": "The model's answer for a text changes with the other texts in the batch: its "
+            "figures depend on how texts were batched, and are not to be trusted.",
+        },
+    ),
+    Audit(
+        "causality",
+        Subject.LANGUAGE_MODEL,
+        "causality:audit_causality",
+        {
+            "causality": "The model sees tokens that it is to predict: its loss and perplexity are not to be trusted.",
+        },
+    ),
+    Audit("padding", Subject.LANGUAGE_MODEL, "language_padding:audit_language_padding"),
+    Audit("cache", Subject.OUR_LANGUAGE_MODEL, "caching:audit_cache"),
+    Audit(
+        "perplexity",
+        Subject.PERPLEXITY,
+        "too_good:audit_too_good",
+        {
+            "perplexity": "The perplexity is better than honest models of this size reach: look for a leak before "
+            "it is quoted."
+        },
+    ),
+]
+
+
+def run_audits(subject: Subject, *arguments: Any, **keywords: Any) -> list[AuditResult]:
+    """Makes every audit of a subject.
+
+    Args:
+        subject: What is looked at.
+        arguments: As the subject says.
+        keywords: Likewise.
+    """
+    chosen = [audit for audit in AUDITS if audit.subject is subject]
+    return [result for audit in chosen for result in audit.make(*arguments, **keywords)]
+
+
+def looks_at(name: str, *subjects: Subject) -> bool:
+    """Whether the audit that gives results of this name looks at one of these subjects."""
+    return any(audit.name == name.partition(".")[0] and audit.subject in subjects for audit in AUDITS)
+
+
+def meaning(name: str) -> str:
+    """What it means for a reader if the audit of this name fails."""
+    known = {prefix: text for audit in AUDITS for prefix, text in audit.meanings.items() if name.startswith(prefix)}
+    return known[max(known, key=len)] if known else UNKNOWN_MEANING

@@ -1,0 +1,164 @@
+"""The one loop over the recurrences: recur, look at the exit's head, ask the rule, drop the rows that stop, go on.
+
+Training and inference, scoring and decoding all run it. What differs is what they do at a stop, and how rows are
+dropped, which their layout knows. An ONNX graph holds the same loop in its own words; tests compare the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from recurra.models.exits.rule import ExitRule
+from recurra.models.recurrence import RecurrentCore
+from recurra.models.rows.layout import RowLayout
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A recurrence after which the loop looks up: an exit, or the last one.
+
+    Attributes:
+        recurrence: Recurrences computed so far.
+        final: Whether no row goes on.
+        states: ``(batch, tokens, hidden)`` of the rows that are still computed, as their layout has them; of the
+            leading positions alone where only those are asked for.
+        layout: How they lie, all positions of them.
+    """
+
+    recurrence: int
+    final: bool
+    states: Tensor
+    layout: RowLayout
+
+
+@dataclass(frozen=True)
+class Exited:
+    """What rows that may stop early end with.
+
+    Attributes:
+        logits: Of the head after which each row stopped, ``(rows, ..., classes)``; zeros of a row that was never there.
+        exited_after: Recurrences that were computed of each row, ``(rows,)``.
+    """
+
+    logits: Tensor
+    exited_after: Tensor
+
+
+# Says at a stop which of the remaining rows are dropped, ``(remaining,)``; none drops nobody.
+AtStop = Callable[[Stop], Tensor | None]
+# Logits ``(remaining, ..., classes)`` of the head at a stop, given the numbers of the remaining rows.
+ReadHead = Callable[[Stop, Tensor], Tensor]
+# Which positions of the remaining rows decide, ``(remaining, positions)``, given their numbers; none means all.
+CountedPositions = Callable[[Tensor], Tensor | None]
+
+
+def run_recurrences(
+    core: RecurrentCore,
+    states: Tensor,
+    layout: RowLayout,
+    at_stop: AtStop,
+    *,
+    stops: Collection[int],
+    last: int,
+    queries: int | None = None,
+    all_states: list[Tensor] | None = None,
+) -> None:
+    """Applies the core; rows that are dropped at a stop cost nothing any more.
+
+    Args:
+        core: The shared layers.
+        states: ``(batch, tokens, hidden)``, what the core reads first.
+        layout: How the rows lie in them.
+        at_stop: Called after each stop, and in any case after ``last``, where its answer changes nothing.
+        stops: Recurrences after which ``at_stop`` is called.
+        last: Recurrence after which no row goes on.
+        queries: Leading positions that ``at_stop`` is given, if not all.
+        all_states: If given, the states after every layer are put behind what is there.
+    """
+    first = states
+    for done in range(1, last + 1):
+        final = done == last
+        updated = core(states, first, done - 1, layout, queries=queries if final else None, all_states=all_states)
+        states = layout.merge(updated, states)
+        if not final and done not in stops:
+            continue
+        shown = states if final or queries is None else layout.leading(states, queries)
+        stopping = at_stop(Stop(done, final, shown, layout))
+        if final or stopping is None:
+            continue
+        kept = (~stopping).nonzero()[:, 0]
+        if len(kept) == len(stopping):
+            continue
+        dropped = stopping.nonzero()[:, 0]
+        if layout.has_cache:
+            skipped = layout.take(states, dropped), layout.take(first, dropped)
+            layout.note_skipped(dropped, done, *core.skipped_keys_and_values(*skipped, done, layout.rotary))
+        if not len(kept):
+            layout.skip_recurrences(core.num_recurrences - done)
+            break
+        states, first, layout = layout.drop(states, first, dropped, kept)
+        if not states.numel():
+            break  # Only rows without tokens remain, which fill a packed batch up and whose logits mean nothing.
+
+
+def exit_early(
+    core: RecurrentCore,
+    states: Tensor,
+    layout: RowLayout,
+    rule: ExitRule,
+    read_head: ReadHead,
+    *,
+    rows: int,
+    stops: Collection[int],
+    last: int,
+    present: Tensor | None = None,
+    counted: CountedPositions | None = None,
+    queries: int | None = None,
+) -> Exited:
+    """Runs the recurrences and lets each row stop after the first exit at which the rule says so.
+
+    Args:
+        core: As `run_recurrences` takes it, and so the next two, ``stops``, ``last`` and ``queries``.
+        states: See there.
+        layout: See there.
+        rule: Decides.
+        read_head: Gives the logits at a stop. Not called at an exit that the rule does not ask for.
+        rows: Rows in all.
+        stops: See there.
+        last: See there.
+        present: Numbers of the rows that are there, below ``rows``; none means all.
+        counted: Says which positions decide, for heads that say something at several.
+        queries: See there.
+    """
+    remaining = torch.arange(rows, device=states.device) if present is None else present
+    exited_after = torch.full((rows,), last, device=states.device)
+    logits: Tensor | None = None
+    state: Tensor | None = None
+
+    def at_stop(stop: Stop) -> Tensor | None:
+        nonlocal remaining, logits, state
+        if not stop.final and not rule.asks(stop.recurrence):
+            return None
+        head_logits = read_head(stop, remaining)
+        exits = torch.ones_like(remaining, dtype=torch.bool)
+        if not stop.final:
+            positions = None if counted is None else counted(remaining)
+            decision = rule.decide(head_logits, stop.recurrence, counted=positions, state=state)
+            exits = decision.exits
+            state = None if decision.state is None else decision.state[~exits]
+        if logits is None:
+            at_once = len(remaining) == rows and bool(exits.all())
+            logits = head_logits if at_once else head_logits.new_zeros(rows, *head_logits.shape[1:])
+        stopped, remaining = remaining[exits], remaining[~exits]
+        exited_after[stopped] = stop.recurrence
+        if logits is not head_logits:
+            logits[stopped] = head_logits[exits]
+        return exits
+
+    run_recurrences(core, states, layout, at_stop, stops=stops, last=last, queries=queries)
+    assert logits is not None
+    return Exited(logits, exited_after)

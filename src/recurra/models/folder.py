@@ -1,0 +1,137 @@
+"""A model folder looked at before anything of it is built: regular files, bounded sizes, weights that fit.
+
+A configuration decides how much is allocated, so its numbers are held against bounds and against the header of the
+weights first: one that asks for more than its weights hold is refused before it costs memory.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from recurra.core.errors import CheckpointError
+from recurra.core.files import read_json
+
+CONFIG_NAME = "config.json"
+WEIGHTS_NAME = "model.safetensors"
+# A configuration of ours has a few kilobytes; one with 100,000 label names a few megabytes.
+MOST_CONFIG_BYTES = 16 * 2**20
+MOST_TOKENIZER_BYTES = 256 * 2**20
+# Far beyond any model that is trained with this package, and far below what would take gigabytes by itself.
+MOST = {
+    "num_labels": 100_000,
+    "vocab_size": 4_000_000,
+    "hidden_size": 65_536,
+    "embedding_size": 65_536,
+    "intermediate_size": 1_048_576,
+    "num_attention_heads": 4096,
+    "num_prelude_layers": 1024,
+    "num_core_layers": 1024,
+    "num_coda_layers": 1024,
+    "num_recurrences": 4096,
+    "exits": 4096,
+    "num_cycles": 1024,
+    "embedding_cycles": 1024,
+    "kernel_size": 4096,
+    "max_position_embeddings": 16_777_216,
+    "type_vocab_size": 65_536,
+}
+
+
+def regular_file(path: Path, most_bytes: int) -> Path:
+    """Returns a path whose file can be read whole.
+
+    Raises:
+        CheckpointError: If it is a device, a pipe or a folder, or larger than ``most_bytes``.
+        OSError: If it is not there.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(f"'{path}' is no regular file; copy the model folder again")
+    if found.st_size > most_bytes:
+        raise CheckpointError(
+            f"'{path}' has {found.st_size:,} bytes; at most {most_bytes:,} are read: not a file of such a model"
+        )
+    return path
+
+
+def read_model_configuration(folder: Path) -> dict[str, Any]:
+    """Returns the values of a model folder's ``config.json``.
+
+    Raises:
+        CheckpointError: If there is none, or it is not a mapping that can be read.
+    """
+    path = folder / CONFIG_NAME
+    try:
+        values = read_json(regular_file(path, MOST_CONFIG_BYTES))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"'{folder}' is not a model folder: no {CONFIG_NAME}; give a Hugging Face folder"
+        ) from error
+    except RecursionError as error:
+        raise CheckpointError(
+            f"'{path}' is nested too deeply to be a configuration; copy the model folder again"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"'{path}' is not valid JSON ({error}); copy the model folder again") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"'{path}' holds no mapping; copy the model folder again")
+    return values
+
+
+def check_sizes(folder: Path, values: Mapping[str, Any]) -> None:
+    """Holds the sizes of a configuration of ours against bounds, and its tables against the weights beside it.
+
+    Raises:
+        CheckpointError: If a size is beyond its bound, or the weights have another table; whatever else does not fit is
+            found when they are loaded.
+    """
+    path = folder / CONFIG_NAME
+    named = values.get("id2label")
+    sizes = {**values, "num_labels": max(len(named) if isinstance(named, dict) else 0, _whole(values, "num_labels"))}
+    sizes["exits"] = len(exits) if isinstance(exits := values.get("exits"), list) else 0
+    for key, most in MOST.items():
+        size = _whole(sizes, key)
+        if size > most:
+            raise CheckpointError(f"'{path}': '{key}' is {size:,}; at most {most:,} is allowed: not a model of ours")
+    exits = values.get("exits")
+    if isinstance(exits, list) and len(exits) > MOST["num_recurrences"]:
+        raise CheckpointError(
+            f"'{path}': 'exits' names {len(exits):,}; at most {MOST['num_recurrences']:,} are allowed"
+        )
+    wanted = least_elements(sizes)
+    held = weight_elements(folder / WEIGHTS_NAME)
+    if held is not None and wanted > 2 * held:
+        raise CheckpointError(
+            f"'{path}' asks for tables of {wanted:,} numbers, and '{WEIGHTS_NAME}' holds {held:,} in all: "
+            "not a checkpoint of this configuration; copy or train it again"
+        )
+
+
+def least_elements(sizes: Mapping[str, Any]) -> int:
+    """Numbers that a model of these sizes has in the tables and layers that no other key can take away."""
+    width = _whole(sizes, "hidden_size", 1)
+    embedding = _whole(sizes, "embedding_size") or width
+    layers = sum(_whole(sizes, f"num_{part}_layers") for part in ("prelude", "core", "coda"))
+    tables = _whole(sizes, "vocab_size", 1) * embedding
+    heads = 0 if sizes.get("causal") else _whole(sizes, "num_labels") * width
+    return int(tables + heads + layers * 4 * width * width)
+
+
+def weight_elements(path: Path) -> int | None:
+    """Numbers in a safetensors file, by its header; none if there is no such file or it cannot be read."""
+    try:
+        with safe_open(path, framework="np") as handle:
+            return sum(prod(handle.get_slice(name).get_shape()) for name in handle.keys())  # noqa: SIM118 - no mapping
+    except (OSError, SafetensorError):
+        return None
+
+
+def _whole(values: Mapping[str, Any], key: str, otherwise: int = 0) -> int:
+    value = values.get(key)
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else otherwise

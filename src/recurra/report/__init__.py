@@ -1,0 +1,19 @@
+"""Aggregates run records into tables, tests and a report. Reads files only; imports no torch and names no task."""
+
+from __future__ import annotations
+
+from recurra.report.documents import read_study, render_results_markdown
+from recurra.report.files import write_report
+from recurra.report.render.html import render_report
+from recurra.report.render.markdown import markdown_table
+from recurra.report.summary import summarise_folders, summarise_runs
+
+__all__ = [
+    "markdown_table",
+    "read_study",
+    "render_report",
+    "render_results_markdown",
+    "summarise_folders",
+    "summarise_runs",
+    "write_report",
+]

@@ -1,0 +1,321 @@
+"""Models of a table held against each other by any measure: on the same rows, or by seeds where none are on disk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from recurra.evaluation.significance import (
+    BootstrapDifference,
+    McNemarTest,
+    discordant_odds_ratio,
+    holm,
+    mcnemar,
+    mean_interval,
+    paired_bootstrap,
+)
+from recurra.report.load import Correctness, load_correctness
+from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.measures import Measure
+from recurra.tasks.reporting import Reporting
+from recurra.tasks.summary import PairTest, SeedTest
+
+SIGNIFICANCE_LEVEL = 0.05
+KnownRows = dict[bytes, tuple[bytes, NDArray[np.int64]]]
+
+
+@dataclass(frozen=True)
+class ScoredModel:
+    """The runs of one model on one split, read once and ready to be held against another's.
+
+    Attributes:
+        label: Name in the table.
+        split: The split.
+        seeds: Seed of each run.
+        values: The measure of each run; empty if one was not evaluated on the split.
+        correct: Which rows each run got right; none where the predictions cannot be read, or are not asked for.
+        seeded: Whether another seed gives another model; the linear control is always the same.
+        every_value: The measure of each run that there is, those that `only` leaves out too: what the seed alone moves.
+        barred: Why it is held against nobody; empty if it may be.
+    """
+
+    label: str
+    split: str
+    seeds: tuple[int, ...]
+    values: tuple[float, ...]
+    correct: tuple[Correctness | None, ...]
+    seeded: bool
+    every_value: tuple[float, ...]
+    barred: str = ""
+
+    def only(self, runs: Collection[int]) -> ScoredModel:
+        """The same with some of the runs, by their positions."""
+        kept = sorted(set(runs))
+        return replace(
+            self,
+            seeds=tuple(self.seeds[index] for index in kept),
+            values=tuple(self.values[index] for index in kept),
+            correct=tuple(self.correct[index] for index in kept),
+        )
+
+    @property
+    def rows(self) -> int:
+        """Rows of the split; 0 if no predictions can be read."""
+        return next((len(item.correct) for item in self.correct if item is not None), 0)
+
+    @cached_property
+    def mean_correct(self) -> NDArray[np.float64]:
+        """Share of the seeds that get each row right, ``(rows,)``."""
+        right = [item.correct for item in self.correct if item is not None]
+        return np.mean(right, axis=0, dtype=np.float64)
+
+    @property
+    def spread(self) -> float | None:
+        """What the seed alone moves: the best seed less the worst one; none for a single run."""
+        return max(self.every_value) - min(self.every_value) if len(self.every_value) > 1 else None
+
+
+def scored_model(
+    label: str, runs: Sequence[LoadedRun], split: str, reporting: Reporting, known: KnownRows | None = None
+) -> ScoredModel:
+    """Reads how a model's runs did on a split; rows that are ``known`` are not decoded again."""
+    evaluated = all(split in run.record.metrics for run in runs)
+    measure = reporting.measure
+    values = tuple(measure.read(run.record.metrics[split]) for run in runs) if evaluated else ()
+    return ScoredModel(
+        label=label,
+        split=split,
+        seeds=tuple(run.record.seed for run in runs),
+        values=values,
+        correct=tuple(load_correctness(run, split, known) if measure.paired_by_rows else None for run in runs),
+        seeded=not all(reporting.stands_everywhere(run) for run in runs),
+        every_value=values,
+        barred=reporting.barred(runs),
+    )
+
+
+def obstacle(first: ScoredModel, second: ScoredModel) -> str:
+    """Why two models cannot be tested against each other by rows; empty if they can."""
+    if not paired_seeds(first, second):
+        return "the models have no seed in common"
+    everything = [*first.correct, *second.correct]
+    known = [item for item in everything if item is not None]
+    if len(known) < len(everything):
+        return f"the predictions on the {first.split} split are not on disk"
+    if not all(item.same_rows(known[0]) for item in known):
+        return f"the models were not evaluated on the same rows of the {first.split} split"
+    return "" if first.rows else f"the {first.split} split has no rows"
+
+
+def bootstrap(first: ScoredModel, second: ScoredModel) -> BootstrapDifference:
+    """Paired bootstrap over rows, each row's correctness averaged over a model's seeds."""
+    return paired_bootstrap(first.mean_correct, second.mean_correct)
+
+
+def paired_seeds(first: ScoredModel, second: ScoredModel) -> list[tuple[int, int]]:
+    """Positions of the runs to hold against each other: equal seeds; what no seed changes meets every seed."""
+    if not first.seeded and len(first.seeds) == 1:
+        return [(0, index) for index in range(len(second.seeds))]
+    if not second.seeded and len(second.seeds) == 1:
+        return [(index, 0) for index in range(len(first.seeds))]
+    return [(index, second.seeds.index(seed)) for index, seed in enumerate(first.seeds) if seed in second.seeds]
+
+
+def paired(first: ScoredModel, second: ScoredModel) -> tuple[ScoredModel, ScoredModel]:
+    """Both with the runs of `paired_seeds` alone: a seed that one side alone has says nothing of the difference.
+
+    It still says what the seed moves, and may keep a difference from being supported.
+    Models without a seed in common stay as they are; `obstacle` names it.
+    """
+    pairs = paired_seeds(first, second)
+    return (first.only([i for i, _ in pairs]), second.only([j for _, j in pairs])) if pairs else (first, second)
+
+
+def seed_tests(first: ScoredModel, second: ScoredModel) -> list[tuple[tuple[int, int], McNemarTest]]:
+    """McNemar's test for each pair of seeds that has predictions."""
+    tests = []
+    for i, j in paired_seeds(first, second):
+        a, b = first.correct[i], second.correct[j]
+        if a is not None and b is not None:
+            tests.append(((first.seeds[i], second.seeds[j]), mcnemar(a.correct, b.correct)))
+    return tests
+
+
+def seeds_apart(first: ScoredModel, second: ScoredModel) -> bool | None:
+    """Whether the ranges of the seeds do not touch; none if neither model has a second seed."""
+    a, b = first.every_value, second.every_value
+    if len(a) < 2 and len(b) < 2:
+        return None
+    return min(a) > max(b) or min(b) > max(a)
+
+
+def seed_p_value(gaps: Sequence[float]) -> float | None:
+    """Of the paired t-test that a mean of gaps is 0, two-sided; none with one pair, or if all gaps are the same."""
+    interval = mean_interval(gaps)
+    if not interval.sd:
+        return None
+    statistic = interval.mean / (interval.sd / math.sqrt(len(gaps)))
+    return float(2 * special.stdtr(len(gaps) - 1, -abs(statistic)))
+
+
+def compare_models(models: Mapping[str, ScoredModel], measure: Measure) -> list[PairTest]:
+    """Tests every pair of models of a table on one split.
+
+    By rows:
+
+    * Bootstrap over rows of the difference in correctness, each row's correctness averaged over a model's seeds.
+      Corrected by Holm over the pairs.
+    * McNemar's test for each seed that both models have. Corrected by Holm over all seeds and pairs.
+
+    By seeds: the seed sets the first weights and the order of the data, so equal seeds are paired (Student's t).
+    Corrected by Holm over the pairs. What other data would give is not in it.
+
+    Seeds that one model alone has are left out of all; what no seed changes meets every seed.
+
+    Args:
+        models: The models of the table on the split, by label.
+        measure: What they are judged by.
+    """
+    pairs = [
+        paired(first, second)
+        for first, second in combinations(models.values(), 2)
+        if first.values and second.values and not first.barred and not second.barred
+    ]
+    return _by_rows(pairs, measure) if measure.paired_by_rows else _by_seeds(pairs, measure)
+
+
+def _by_rows(pairs: Sequence[tuple[ScoredModel, ScoredModel]], measure: Measure) -> list[PairTest]:
+    reasons = [obstacle(*pair) for pair in pairs]
+    bootstraps = [None if reason else bootstrap(*pair) for pair, reason in zip(pairs, reasons, strict=True)]
+    corrected = iter(holm([item.p for item in bootstraps if item is not None]))
+    mcnemar_tests = [
+        [] if reason else [(seeds, test.only_a, test.only_b, test.p) for seeds, test in seed_tests(*pair)]
+        for pair, reason in zip(pairs, reasons, strict=True)
+    ]
+    corrected_seeds = iter(holm([p for of_pair in mcnemar_tests for *_, p in of_pair]))
+    return [
+        _row_test(
+            pair,
+            measure,
+            bootstrap=found,
+            p_holm=None if found is None else next(corrected),
+            mcnemar_tests=[SeedTest(*values, next(corrected_seeds)) for values in of_pair],
+            reason=reason,
+        )
+        for pair, reason, found, of_pair in zip(pairs, reasons, bootstraps, mcnemar_tests, strict=True)
+    ]
+
+
+def _row_test(
+    models: tuple[ScoredModel, ScoredModel],
+    measure: Measure,
+    *,
+    bootstrap: BootstrapDifference | None,
+    p_holm: float | None,
+    mcnemar_tests: list[SeedTest],
+    reason: str,
+) -> PairTest:
+    gap = float(np.mean(models[0].values) - np.mean(models[1].values))
+    apart = seeds_apart(*models)
+    only = [sum(getattr(test, side) for test in mcnemar_tests) for side in ("only_first", "only_second")]
+    significant = p_holm is not None and p_holm < SIGNIFICANCE_LEVEL
+    return PairTest(
+        first=models[0].label,
+        second=models[1].label,
+        split=models[0].split,
+        seeds=models[0].seeds,
+        rows=0 if reason else models[0].rows,
+        gap=gap,
+        low=bootstrap.low if bootstrap else None,
+        high=bootstrap.high if bootstrap else None,
+        p=bootstrap.p if bootstrap else None,
+        p_holm=p_holm,
+        mcnemar=mcnemar_tests,
+        odds_ratio=discordant_odds_ratio(*only) if mcnemar_tests else None,
+        seeds_apart=apart,
+        supported=significant and apart is not False,
+        statement=_statement(models, measure, gap, significant, apart, tested=bootstrap is not None),
+        reason=reason,
+    )
+
+
+def _statement(
+    models: tuple[ScoredModel, ScoredModel],
+    measure: Measure,
+    gap: float,
+    significant: bool,
+    apart: bool | None,
+    *,
+    tested: bool,
+) -> str:
+    ahead, behind = (model.label for model in (models if gap >= 0 else models[::-1]))
+    size = measure.size(gap)
+    if not tested:
+        verdict = f"{ahead} is {size} ahead, untested."
+    elif not significant:
+        verdict = "No difference is supported."
+    elif apart is False:
+        verdict = f"{ahead} is {size} ahead on these rows, but the seeds overlap: not supported."
+    else:
+        verdict = f"{ahead} is {size} ahead of {behind}."
+    return f"{verdict} {_seed_noise(models, measure, gap, apart)}"
+
+
+def _seed_noise(models: tuple[ScoredModel, ScoredModel], measure: Measure, gap: float, apart: bool | None) -> str:
+    """The gap against what the seed alone moves."""
+    if apart is None:
+        return "One seed each: what the seed alone moves is unknown."
+    moved = [
+        f"{model.label} by {measure.number(model.spread)}" if model.spread else f"{model.label} not at all"
+        for model in models
+        if model.spread is not None
+    ]
+    overlap = "the seeds do not overlap" if apart else "the seeds overlap"
+    size = measure.number(abs(gap))
+    return f"The seed alone moves {' and '.join(moved)} ({measure.unit}), the gap is {size}: {overlap}."
+
+
+def _by_seeds(pairs: Sequence[tuple[ScoredModel, ScoredModel]], measure: Measure) -> list[PairTest]:
+    found = [_seed_test(first, second, measure) for first, second in pairs if paired_seeds(first, second)]
+    corrected = iter(holm([test.p for test in found if test.p is not None]))
+    return [_judged(test if test.p is None else replace(test, p_holm=next(corrected))) for test in found]
+
+
+def _seed_test(first: ScoredModel, second: ScoredModel, measure: Measure) -> PairTest:
+    """The test of a pair, the better of the two first."""
+    pairs = paired_seeds(first, second)
+    gaps = [measure.merit(first.values[i]) - measure.merit(second.values[j]) for i, j in pairs]
+    interval = mean_interval(gaps)
+    if interval.mean < 0:
+        return _seed_test(second, first, measure)
+    return PairTest(
+        first=first.label,
+        second=second.label,
+        split=first.split,
+        seeds=tuple(sorted(first.seeds[i] for i, _ in pairs)),
+        rows=0,
+        gap=interval.mean,
+        low=interval.low,
+        high=interval.high,
+        p=seed_p_value(gaps),
+        p_holm=None,
+        mcnemar=[],
+        odds_ratio=None,
+        seeds_apart=seeds_apart(first, second),
+        supported=False,
+        statement="",
+    )
+
+
+def _judged(test: PairTest) -> PairTest:
+    supported = test.p_holm is not None and test.p_holm < SIGNIFICANCE_LEVEL
+    if test.low is None:
+        return replace(test, statement="nothing: one seed")
+    return replace(test, supported=supported, statement=f"{test.first} is better" if supported else "no difference")

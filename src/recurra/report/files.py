@@ -1,0 +1,178 @@
+"""What a report writes into a study's folder: the page, figures as SVG, numbers as CSV and LaTeX for a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from recurra.core.files import read_json, write_json, write_text
+from recurra.core.formatting import slug
+from recurra.deployment.export_record import ExportRecord
+from recurra.report.figures import Drawings, draw
+from recurra.report.figures.standalone import standalone
+from recurra.report.load import load_runs
+from recurra.report.render.csv import csv_tables
+from recurra.report.render.html import render_page, render_report
+from recurra.report.render.latex import latex_tables
+from recurra.report.summary import plain_summary, reporting_of, summarise
+from recurra.tasks.drawing.chart import Chart
+from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.questions import NO_QUESTIONS, Questions
+from recurra.tasks.summary import Summary
+
+FIGURES = "figures"
+TABLES = "tables"
+MANIFEST_NAME = "exports.json"
+REPORT_NAME = "report.html"
+SUMMARY_NAME = "summary.json"
+
+
+def write_report(
+    output: Path | str,
+    runs: Sequence[Path],
+    *,
+    title: str,
+    command: str = "",
+    latency: Mapping[str, Any] | None = None,
+    failures: Mapping[str, str] | None = None,
+    questions: Questions = NO_QUESTIONS,
+    exports: Sequence[ExportRecord] = (),
+) -> Path:
+    """Writes ``report.html``, ``summary.json``, ``figures/`` and ``tables/`` from run folders.
+
+    Args:
+        output: The study's folder; or a path that ends in ``.html``, then only that file is written.
+        runs: Run folders. Those without a readable record are listed as failed.
+        title: Heading of the report.
+        command: The command that makes these runs again.
+        latency: Content of the study's ``latency.json``, if there is one.
+        failures: Reasons of failed runs that the caller knows, by run identifier.
+        questions: Contrasts and published tables that the study names.
+        exports: Records of exports of these runs.
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    path = Path(output)
+    alone = path.suffix == ".html"
+    finished, failed = load_runs(runs, failures)
+    base = path.parent if alone else path
+    summary = summarise(finished, latency, failed, base=base, questions=questions, exports=exports)
+    if alone:
+        write_text(path, render_report(summary, finished, title=title, command=command))
+        return path
+    return write_study_report(path, summary, finished, title=title, command=command)
+
+
+def write_study_report(
+    folder: Path, summary: Summary, runs: Sequence[LoadedRun], *, title: str, command: str = ""
+) -> Path:
+    """Writes everything that a study shows into its folder: the page, its figures and tables, the plain values.
+
+    Args:
+        folder: The study's folder.
+        summary: Of the runs.
+        runs: The runs themselves.
+        title: Heading of the report.
+        command: The command that makes these runs again.
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    drawn = draw(summary, runs)
+    target = folder / REPORT_NAME
+    write_text(target, render_page(summary, runs, drawn, title=title, command=command))
+    write_json(folder / SUMMARY_NAME, plain_summary(summary))
+    write_files(folder, summary, drawn)
+    return target
+
+
+def write_files(folder: Path, summary: Summary, drawn: Drawings) -> list[Path]:
+    """Writes ``figures/*.svg``, ``tables/*.csv`` and ``tables/*.tex``; removes what only an earlier call wrote.
+
+    Args:
+        folder: The study's folder.
+        summary: Of its runs.
+        drawn: Its drawings.
+
+    Returns:
+        The files, relative to the folder.
+
+    Raises:
+        StorageError: If one cannot be written.
+    """
+    files = {**_figures(summary, drawn), **_tables(summary)}
+    for name, content in files.items():
+        write_text(folder / name, content)
+    for name in _written_before(folder) - set(files):
+        (folder / name).unlink(missing_ok=True)
+    write_json(folder / MANIFEST_NAME, {"files": sorted(files)})
+    return [Path(name) for name in files]
+
+
+def _written_before(folder: Path) -> set[str]:
+    """Files that an earlier call listed; only such that lie where we write, whatever the list says."""
+    try:
+        listed = read_json(folder / MANIFEST_NAME)["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {str(name) for name in listed if Path(str(name)).parent.as_posix() in (FIGURES, TABLES)}
+
+
+def table_slugs(summary: Summary) -> dict[str, str]:
+    """Part of a file name for each table, by its key; numbered where two titles would give the same."""
+    slugs: dict[str, str] = {}
+    for table in summary.tables:
+        name = slug(table.title)[:80]
+        taken = set(slugs.values())
+        slugs[table.key] = next(
+            candidate
+            for candidate in (name, *(f"{name}-{number}" for number in range(2, len(summary.tables) + 2)))
+            if candidate not in taken
+        )
+    return slugs
+
+
+def _figures(summary: Summary, drawn: Drawings) -> dict[str, str]:
+    return {f"{FIGURES}/{name}": content for name, (_, content) in named_figures(summary, drawn).items()}
+
+
+def named_figures(
+    summary: Summary, drawn: Drawings, kinds: Collection[str] | None = None
+) -> dict[str, tuple[Chart, str]]:
+    """Drawings by file name, with their SVG.
+
+    Args:
+        summary: Of a study.
+        drawn: Its drawings.
+        kinds: Of a table's drawings those of these kinds alone; those across tables are always there.
+    """
+    slugs = table_slugs(summary)
+    named = len(summary.tables) > 1 or (summary.task and reporting_of(summary.task).figures_name_their_table)
+    shown = {f"{slug(chart.heading)[:120]}.svg": (chart, standalone(chart)) for chart in drawn.study}
+    for table in summary.tables:
+        for chart in drawn.tables[table.key]:
+            if kinds is None or chart.kind in kinds:
+                name = f"{f'{slugs[table.key]}-' if named else ''}{slug(chart.heading)[:60]}.svg"
+                shown[name] = (chart, standalone(chart, table.title))
+    return shown
+
+
+def _tables(summary: Summary) -> dict[str, str]:
+    """CSV of each part over all tables, and LaTeX of each part of each table."""
+    if not summary.task:
+        return {}
+    parts = reporting_of(summary.task).tables
+    slugs = table_slugs(summary)
+    files = {f"{TABLES}/{key}.csv": content for key, content in csv_tables(summary.tables, parts).items()}
+    for table in summary.tables:
+        for key, content in latex_tables(table, parts).items():
+            files[f"{TABLES}/{slugs[table.key]}-{key}.tex"] = content.encode("utf-8", "replace").decode("utf-8")
+    return files

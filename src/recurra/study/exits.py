@@ -1,0 +1,208 @@
+"""Early exits of a finished run: a threshold chosen on validation rows, judged and timed on reported ones, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recurra.core.environment import environment_record
+from recurra.core.errors import ConfigurationError
+from recurra.core.exits_record import EXITS_NAME, EarlyExitRecord, ExitsRecord, TimedEarlyExit
+from recurra.core.record import read_any_record
+from recurra.evaluation.latency import measure_side_by_side, synchroniser
+from recurra.models.exits.measures import CONFIDENCE
+from recurra.models.exits.rule import ExitRule
+from recurra.models.exits.rules import FixedExit
+from recurra.models.exits.thresholds import CalibratedExits
+from recurra.models.inference import default_device, torch_threads
+from recurra.tasks.base import EXITS, FULL, ExitQuality, ExitSubject, Given, refuse_options, task
+from recurra.tasks.run_folder import accelerator_name
+
+BATCH_SIZES = (1, 32)
+
+
+@dataclass(frozen=True)
+class MeasuredExit:
+    """One way of leaving, judged and timed."""
+
+    label: str
+    judged: ExitQuality
+    timed: list[TimedEarlyExit]
+
+
+@dataclass(frozen=True)
+class ExitChoice:
+    """A threshold, what chose it, what it does elsewhere and what it saves.
+
+    Attributes:
+        run_id: The run.
+        asked: What it was to keep, in words.
+        chosen_on: The split that chose it.
+        chosen: The rule, and what it does there.
+        judged: What it does on the reported split; none if there is no rule.
+        timed: By batch size; empty if there is no rule.
+        fixed: Every exit by itself, if that was asked for.
+        threads: Of the numeric library.
+        num_recurrences: Of the model.
+        unit: What stops early: ``Rows`` or ``Tokens``.
+        quality: What the quality is.
+        what: What was timed, in words.
+    """
+
+    run_id: str
+    asked: str
+    chosen_on: str
+    chosen: CalibratedExits
+    judged: ExitQuality | None
+    timed: list[TimedEarlyExit]
+    fixed: list[MeasuredExit] = field(default_factory=list)
+    threads: int = 1
+    num_recurrences: int = 1
+    unit: str = "Rows"
+    quality: str = "accuracy"
+    what: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "run_id": self.run_id,
+            "asked": self.asked,
+            "chosen_on": self.chosen_on,
+            "chosen": self.chosen.plain(),
+            "judged": None if self.judged is None else _plain_judged(self.judged),
+            "timed": _plain_timed(self.timed),
+            "fixed": [
+                {"label": each.label, "judged": _plain_judged(each.judged), "timed": _plain_timed(each.timed)}
+                for each in self.fixed
+            ],
+        }
+
+
+def _plain_judged(judged: ExitQuality) -> dict[str, Any]:
+    values = {key: value for key, value in vars(judged).items() if key != "exited_after"}
+    return {**values, "taken": {str(number): count for number, count in sorted(judged.exited_after.items())}}
+
+
+def _plain_timed(timed: Sequence[TimedEarlyExit]) -> list[dict[str, Any]]:
+    return [{**each.plain(), "speed_up": each.speed_up} for each in timed]
+
+
+def choose_exits(
+    run: Path,
+    *,
+    keep: Given | None = None,
+    kind: str = CONFIDENCE,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    threads: int = 0,
+    data_root: Path | None = None,
+    each: bool = False,
+) -> ExitChoice:
+    """Chooses the threshold of a rule for a finished run, judges it and times it.
+
+    Args:
+        run: A run of a Transformer with exits.
+        keep: How much of its quality must stay, by the option of its task: ``--bound``, the share by which a language
+            model's loss may grow, or ``--agreement``, the share of rows that keep the full model's label.
+        kind: ``confidence`` or ``entropy``.
+        batch_sizes: Rows a batch to time.
+        threads: Of the numeric library; 0 takes all cores.
+        data_root: Local copies of public data.
+        each: Also judge and time every exit by itself.
+
+    Raises:
+        CheckpointError: If the run is not finished or damaged.
+        ConfigurationError: If it has no exits, or something is asked for that is not its own.
+        DataError: If its data cannot be had any more.
+    """
+    engine = task(read_any_record(run).task).engine
+    options = dict(keep or {})
+    refuse_options(options, frozenset({engine.exit_option}), f"for '{run}' it is '{engine.exit_option}'")
+    wanted = options.get(engine.exit_option)
+    if each and not engine.records_exits:
+        raise ConfigurationError(f"'--keep' is for language models, and '{run}' is no run of one; leave it out")
+    share = engine.exit_default if wanted is None else float(wanted)
+    with torch_threads(threads):
+        subject = engine.exit_subject(run, data_root)
+        asked = engine.describe_kept(share)
+        chosen = subject.choose(share, kind)
+        judged = None if chosen.rule is None else subject.judge(chosen.rule)
+        timed = [] if chosen.rule is None else [_time(subject, chosen.rule, size) for size in batch_sizes]
+        fixed = []
+        for number in subject.model.config.exits if each else ():
+            rule = FixedExit(number)
+            times = [_time(subject, rule, size) for size in batch_sizes]
+            fixed.append(MeasuredExit(f"after loop {number}", subject.judge(rule), times))
+        return ExitChoice(
+            run_id=subject.run_id,
+            asked=asked,
+            chosen_on=subject.chosen_on,
+            chosen=chosen,
+            judged=judged,
+            timed=timed,
+            fixed=fixed,
+            threads=torch.get_num_threads(),
+            num_recurrences=int(subject.model.config.num_recurrences),
+            unit=subject.unit,
+            quality=subject.quality,
+            what=subject.timed,
+        )
+
+
+def _time(subject: ExitSubject, rule: ExitRule, batch_size: int) -> TimedEarlyExit:
+    records = measure_side_by_side(
+        subject.calls(rule),
+        subject.batches(batch_size),
+        warmup=2,
+        synchronise=synchroniser(str(default_device())),
+        threads=torch.get_num_threads(),
+    )
+    return TimedEarlyExit(batch_size=batch_size, full_ms=records[FULL].mean_ms, exits_ms=records[EXITS].mean_ms)
+
+
+def keep_exits(run: Path, choice: ExitChoice) -> ExitsRecord:
+    """Writes ``exits.json`` into a run's folder; what stood there before is replaced.
+
+    Args:
+        run: The run folder.
+        choice: Measured with every exit by itself (`recurra.study.exits.choose_exits`, ``each``).
+
+    Raises:
+        StorageError: If it cannot be written.
+        ValueError: If the exits were not measured by themselves.
+    """
+    if not choice.fixed:
+        raise ValueError("the exits were not measured one by one")
+    first = choice.fixed[0].judged
+    rule = choice.chosen.rule
+    chosen = None
+    if choice.judged is not None and rule is not None:
+        chosen = _record(MeasuredExit(rule.describe(), choice.judged, choice.timed))
+    return ExitsRecord(
+        run_id=choice.run_id,
+        num_recurrences=choice.num_recurrences,
+        split=first.split,
+        chosen_on=choice.chosen_on,
+        asked=choice.asked,
+        full_loss=first.full,
+        fixed=[_record(measured) for measured in choice.fixed],
+        chosen=chosen,
+        environment=environment_record(
+            threads=choice.threads,
+            precision="fp32",
+            accelerator=accelerator_name() if torch.cuda.is_available() else None,
+        ),
+    ).write(run / EXITS_NAME)
+
+
+def _record(measured: MeasuredExit) -> EarlyExitRecord:
+    judged = measured.judged
+    return EarlyExitRecord(
+        label=measured.label,
+        loss=judged.exits,
+        taken=dict(sorted(judged.exited_after.items())),
+        timed=measured.timed,
+    )

@@ -1,0 +1,128 @@
+"""What the audits of a table's runs found, once a finding, with what it means for a reader."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from recurra.core.record import AuditResult
+from recurra.evaluation.audits.registry import Subject, looks_at, meaning
+from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.summary import AuditLine
+
+
+def of_data(name: str) -> bool:
+    """Whether an audit looks at the data alone, and so says the same of every model."""
+    return looks_at(name, Subject.LABELLED_DATA)
+
+
+def group_of(name: str, splits: Iterable[str]) -> tuple[str, str]:
+    """Family and split of an audit, for a reader: ``leakage.contained.test`` is ``("leakage on test", "test")``.
+
+    Args:
+        name: Name of the audit.
+        splits: Names of the splits of its data.
+    """
+    split = next((split for split in splits if name.endswith(f".{split}")), "")
+    if not split:
+        return name.replace(".", " "), ""
+    return f"{name.partition('.')[0]} on {split}", split
+
+
+def _example(audit: AuditResult) -> str:
+    """The first example of a failure, if the audit kept one."""
+    examples = audit.details.get("examples")
+    if not isinstance(examples, list) or not examples or not isinstance(examples[0], dict) or "text" not in examples[0]:
+        return ""
+    text, source = examples[0]["text"], examples[0].get("train_text")
+    return f"“{text}” stands in the training row “{source}”" if source else f"“{text}”"
+
+
+def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
+    """Collects the audits of all runs of a table: failed first, then measured, skipped, passed.
+
+    The same finding of several runs is one line that says whom it concerns. Passed audits of a trained model differ in
+    their figures from run to run: they are one line with the run that came closest to the threshold. What is only
+    measured is one line a model.
+
+    Args:
+        groups: The runs of each model, by label.
+    """
+    runs_of = {label: [run.record.seed for run in runs] for label, runs in groups.items()}
+    found: dict[tuple[str, str, str], list[tuple[str, int, AuditResult]]] = defaultdict(list)
+    for label, runs in groups.items():
+        for run in runs:
+            for audit in run.record.audits:
+                same = "" if audit.status == "passed" and not of_data(audit.name) else audit.summary
+                if audit.status == "measured":
+                    same = label
+                found[(audit.name, audit.status, same)].append((label, run.record.seed, audit))
+    order = {"failed": 0, "measured": 1, "skipped": 2, "passed": 3}
+    splits = [split for runs in groups.values() for run in runs for split in run.record.data.splits]
+    lines = [_line(name, status, members, runs_of, splits) for (name, status, _), members in found.items()]
+    return sorted(lines, key=lambda line: (order[line.status], line.scope, line.name))
+
+
+def _line(
+    name: str,
+    status: str,
+    members: Sequence[tuple[str, int, AuditResult]],
+    runs_of: Mapping[str, Sequence[int]],
+    splits: Iterable[str],
+) -> AuditLine:
+    group, split = group_of(name, splits)
+    worst = max((audit for _, _, audit in members), key=lambda audit: audit.value if audit.value is not None else -1.0)
+    return AuditLine(
+        name=name,
+        group=group,
+        status=status,
+        summary=_over_seeds([audit for _, _, audit in members]) if status == "measured" else worst.summary,
+        meaning=meaning(name) if status == "failed" else "",
+        example=_example(worst) if status == "failed" else "",
+        value=_mean([audit.value for _, _, audit in members]) if status == "measured" else worst.value,
+        threshold=worst.threshold,
+        concerns=_concerns(members, runs_of),
+        scope="data" if of_data(name) else "model",
+        split=split,
+    )
+
+
+def _over_seeds(audits: Sequence[AuditResult]) -> str:
+    """The finding of one run, or the mean and the extremes of the figure over several."""
+    values = [audit.value for audit in audits if audit.value is not None]
+    if len(audits) == 1 or not values:
+        return audits[0].summary
+    text = f"over {len(values)} runs: mean {_mean(values):+.3f} ({min(values):+.3f} to {max(values):+.3f})"
+    seen, unseen = ([audit.details.get(group, {}) for audit in audits] for group in ("seen", "unseen"))
+    if all("accuracy" in group for group in [*seen, *unseen]):
+        text = (
+            f"accuracy {_mean([group['accuracy'] for group in seen]):.3f} on the {seen[0]['rows']:,} rows that stand "
+            f"inside a training row, {_mean([group['accuracy'] for group in unseen]):.3f} on the "
+            f"{unseen[0]['rows']:,} that do not; {text}"
+        )
+    equal = [audit.details.get("at_equal_length") for audit in audits]
+    if all(equal):
+        text += f"; at equal length {_mean([item['difference'] for item in equal if item]):+.3f}"
+    return text
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else 0.0
+
+
+def _concerns(members: Sequence[tuple[str, int, AuditResult]], runs_of: Mapping[str, Sequence[int]]) -> str:
+    seeds: dict[str, list[int]] = defaultdict(list)
+    for label, seed, _ in members:
+        if seed not in seeds[label]:
+            seeds[label].append(seed)
+    if all(len(seeds.get(label, ())) == len(of_model) for label, of_model in runs_of.items()):
+        return "every run"
+    parts = []
+    for label, of_run in seeds.items():
+        if len(of_run) == len(runs_of[label]):
+            parts.append(label)
+        else:
+            word = "seed" if len(of_run) == 1 else "seeds"
+            parts.append(f"{label} ({word} {', '.join(str(seed) for seed in of_run)})")
+    return "; ".join(parts)

@@ -1,0 +1,167 @@
+"""The exports of a table's models: size, accuracy and time of the same weights, stored in each precision."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from recurra.core.record import LatencyRecord, MetricsRecord
+from recurra.deployment.export.formats.registry import storage_order
+from recurra.deployment.export_record import WITH_EXITS, ExportedExits, ExportRecord, fits
+from recurra.evaluation.significance import mean_interval
+from recurra.tasks.classification.measures import ACCURACY
+from recurra.tasks.classification.published import PUBLISHED
+from recurra.tasks.estimates import ExportLine, MeasuredExports, PublishedExport
+from recurra.tasks.loaded_runs import LoadedRun, TableRuns
+from recurra.tasks.measures import estimate
+from recurra.tasks.questions import PublishedReference
+
+MIB = 2**20
+
+
+def export_lines(
+    table: TableRuns,
+    exports: Sequence[ExportRecord],
+    measured: MeasuredExports,
+    references: Sequence[PublishedReference] | None,
+) -> list[ExportLine]:
+    """Summarises the exports of each model over its seeds, models in the table's order.
+
+    Args:
+        table: The runs of the table.
+        exports: Every export record of the study; those of other runs, or of runs since trained anew, are left out.
+        measured: Their latencies and memory.
+        references: Published tables that the study names.
+    """
+    by_run: dict[str, list[ExportRecord]] = defaultdict(list)
+    for record in exports:
+        by_run[record.run_id].append(record)
+    lines = []
+    for label, runs in table.groups.items():
+        kinds: dict[tuple[str, str], list[tuple[LoadedRun, ExportRecord]]] = defaultdict(list)
+        for run in runs:
+            for record in by_run.get(run.record.run_id, []):
+                if table.headline in record.splits and fits(record, run.record):
+                    kinds[record.format, record.precision].append((run, record))
+        for kind in sorted(kinds, key=lambda item: storage_order(*item)):
+            members = kinds[kind]
+            lines.append(_line(label, table, members, measured, references))
+            early = [(run, record) for run, record in members if record.exits and table.headline in record.exits.splits]
+            if early:
+                lines.append(_line(label, table, early, measured, None, exits=True))
+    return lines
+
+
+def _line(
+    label: str,
+    table: TableRuns,
+    members: Sequence[tuple[LoadedRun, ExportRecord]],
+    measured: MeasuredExports,
+    references: Sequence[PublishedReference] | None,
+    *,
+    exits: bool = False,
+) -> ExportLine:
+    """One line; with ``exits`` that of the same exports when texts leave early."""
+    records = [record for _, record in members]
+    first = records[0]
+    early = [record.exits for record in records if record.exits] if exits else []
+    splits = [item.splits[table.headline] for item in early or records]
+    key = partial(_key, suffix=WITH_EXITS if exits else "")
+    gaps = [split.metrics.accuracy - split.reference.accuracy for split in splits]
+    rows = sum(split.metrics.rows for split in splits)
+    return ExportLine(
+        model=label,
+        format=first.format,
+        precision=first.precision,
+        computed="; ".join(dict.fromkeys(_computed(record) for record in records)),
+        exits=_exits_of_rows(early, table.headline),
+        seeds=[run.record.seed for run, _ in members],
+        weights_mib=statistics.median(record.weights_bytes for record in records) / MIB,
+        folder_mib=statistics.median(record.folder_bytes for record in records) / MIB,
+        accuracy=estimate(ACCURACY, [split.metrics for split in splits]),
+        f1=statistics.fmean(split.metrics.f1 for split in splits),
+        gap=statistics.fmean(gaps),
+        gap_half=_half(gaps),
+        largest_gap=max(gaps, key=abs),
+        labels_changed=sum(split.labels_changed for split in splits),
+        only_export=sum(split.only_export for split in splits),
+        only_reference=sum(split.only_reference for split in splits),
+        rows=rows,
+        largest_logit_difference=max(record.check.largest_logit_difference for record in records),
+        median_ms=_times(map(key, records), measured, lambda timing: timing.median_ms),
+        p90_ms=_times(map(key, records), measured, lambda timing: timing.p90_ms),
+        p99_ms=_times(map(key, records), measured, lambda timing: timing.p99_ms),
+        texts_per_s=_times(map(key, records), measured, lambda timing: 1000 / timing.mean_ms),
+        memory_mib=max(filter(None, map(measured.memory_mib.get, map(_key, records))), default=None),
+        published=_published(first, members[0][0], [split.metrics for split in splits], references),
+    )
+
+
+def _computed(record: ExportRecord) -> str:
+    how = record.computation
+    return f"{how.compute_precision}, {how.engine} on {how.device}"
+
+
+def _half(values: Sequence[float]) -> float | None:
+    """Half the 95 % interval over seeds; none for a single seed. Equal values vary by nothing."""
+    if len(values) < 2:
+        return None
+    mean, _, low, _ = mean_interval(values)
+    return 0.0 if low is None else float(mean - low)
+
+
+def _key(record: ExportRecord, suffix: str = "") -> str:
+    return f"{record.run_id}/{record.format}-{record.precision}{suffix}"
+
+
+def _exits_of_rows(early: Sequence[ExportedExits], split: str) -> str | None:
+    """Where rows leave, over all seeds."""
+    if not early:
+        return None
+    taken: Counter[int] = Counter()
+    for item in early:
+        taken.update(item.taken[split])
+    total = max(1, taken.total())
+    return ", ".join(f"{count / total:.0%} after {number}" for number, count in sorted(taken.items()))
+
+
+def _times(
+    names: Iterable[str],
+    measured: MeasuredExports,
+    read: Callable[[LatencyRecord], float | None],
+) -> dict[str, float]:
+    """Median over seeds of one figure, by batch size; batches without it are left out."""
+    by_batch: dict[int, list[float]] = defaultdict(list)
+    for name in names:
+        for timing in measured.latency.get(name, {}).values():
+            value = read(timing)
+            if value is not None:
+                by_batch[timing.batch_size].append(value)
+    return {str(batch): statistics.median(values) for batch, values in sorted(by_batch.items())}
+
+
+def _published(
+    record: ExportRecord,
+    run: LoadedRun,
+    metrics: Sequence[MetricsRecord],
+    references: Sequence[PublishedReference] | None,
+) -> list[PublishedExport]:
+    """Published figures of the same preset in the same precision, where the study names them."""
+    preset = run.record.model.preset
+    ours = statistics.fmean(item.accuracy for item in metrics)
+    return [
+        PublishedExport(
+            source=published.source,
+            protocol=published.protocol,
+            accuracy=published.figures[preset].accuracy,
+            size_mib=published.sizes_mib.get(preset),
+            latency_ms=published.figures[preset].latency_ms,
+            difference=ours - published.figures[preset].accuracy,
+        )
+        for reference in references or ()
+        if reference.precision is not None and reference.fits(run.data_settings, record.precision)
+        for published in [PUBLISHED[reference.table]]
+        if preset in published.figures
+    ]

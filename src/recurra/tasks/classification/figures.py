@@ -1,0 +1,177 @@
+"""Lengths of the texts, and confusion matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from recurra.core.formatting import significant
+from recurra.core.record import LengthSummary, RunRecord
+from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
+from recurra.tasks.drawing import svg
+from recurra.tasks.drawing.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, LegendEntry
+
+LABELS_IN_MATRIX = 10
+SHARE_SHOWN = 0.995
+MATRIX_LEFT = 84.0
+MATRIX_TOP = 10.0
+
+
+def lengths(record: RunRecord, key: str) -> Chart | None:
+    """Lengths of the training texts in words, and those of the test texts over them.
+
+    Args:
+        record: Any run of the table.
+        key: Unique in the page.
+    """
+    splits = record.data.splits
+    other = "test" if "test" in splits else next((name for name in record.data.reported_splits if name in splits), "")
+    names = [name for name in dict.fromkeys(("train", other)) if name in splits and sum(splits[name].words.counts) > 0]
+    return length_chart("Lengths of the texts in words", [(name, splits[name].words) for name in names], key)
+
+
+def length_chart(heading: str, named: Sequence[tuple[str, LengthSummary]], key: str) -> Chart | None:
+    """Distributions of lengths in words over each other: the first as an area, the others as lines.
+
+    Args:
+        heading: Heading of the drawing.
+        named: Name and lengths of each set of texts.
+        key: Unique in the page.
+    """
+    if not named:
+        return None
+    names, summaries = [name for name, _ in named], [item for _, item in named]
+    shown = max(_edge_of_share(item) for item in summaries)
+    densities = [_densities(item) for item in summaries]
+    x = svg.linear_scale([0.0, float(shown)], LEFT, RIGHT, ticks=6)
+    x = svg.Scale(0.0, float(shown), LEFT, RIGHT, tuple(tick for tick in x.ticks if tick <= shown))
+    y = svg.linear_scale([0.0, max(share for item in densities for _, _, share in item)], BOTTOM, TOP, floor=0.0)
+    parts = [
+        svg.axes(
+            x,
+            y,
+            x_title="words in a text",
+            y_title="% of texts, a word of length",
+            x_format=lambda value: f"{value:.0f}",
+            y_format=significant,
+        )
+    ]
+    for index, density in enumerate(densities):
+        points = [(x(0.0), y(0.0))]
+        for left, right, share in density:
+            if left < shown:
+                points += [(x(left), y(share)), (x(min(right, shown)), y(share))]
+        points.append((points[-1][0], y(0.0)))
+        parts.append(svg.polyline(points, f"area s{index}" if index == 0 else f"line solid s{index}"))
+    facts = "; ".join(
+        f"{name}: mean {item.mean:.1f}, median {item.median:.0f}, 90 % up to {item.p90:.0f}, longest {item.max}"
+        for name, item in zip(names, summaries, strict=True)
+    )
+    beyond = shown <= max(item.max for item in summaries)
+    return Chart(
+        "lengths",
+        heading,
+        svg.figure(WIDTH, HEIGHT, heading, f"{facts}.", key, *parts),
+        [LegendEntry(name, index, "bar" if index == 0 else "solid") for index, name in enumerate(names)],
+        f"{facts}.{' The longest 0.5 % or fewer are cut off.' if beyond else ''}",
+    )
+
+
+def _edge_of_share(lengths: LengthSummary) -> int:
+    """The first edge below which nearly all texts lie."""
+    total, below = sum(lengths.counts), 0
+    for edge, count in zip(lengths.edges[1:], lengths.counts, strict=False):
+        below += count
+        if below >= SHARE_SHOWN * total:
+            return edge
+    return lengths.edges[-1]
+
+
+def _densities(lengths: LengthSummary) -> list[tuple[int, int, float]]:
+    """``(left edge, right edge, % of texts a word)``: bins differ in width, so areas and not heights are shares."""
+    total = sum(lengths.counts)
+    return [
+        (left, right, 100.0 * count / total / max(right - left, 1))
+        for left, right, count in zip(lengths.edges, lengths.edges[1:], lengths.counts, strict=False)
+    ]
+
+
+def confusion(model: ClassifierSummary, table: ClassificationTable, key: str) -> Chart | None:
+    """True labels by predicted ones; the shade is the share of the true label's rows.
+
+    Args:
+        model: The model.
+        table: Its table.
+        key: Unique in the page.
+
+    Returns:
+        ``None`` if the model has no score, or there are too many labels for a drawing.
+    """
+    score = model.scores.get(table.headline_split)
+    matrix = score.confusion_matrix if score else []
+    size = len(matrix)
+    if not 2 <= size <= LABELS_IN_MATRIX:
+        return None
+    names = [*table.label_names, *(str(index) for index in range(len(table.label_names), size))][:size]
+    side = min(64.0, 240.0 / size)
+    parts = [_cell(row, column, matrix, side, model.color) for row in range(size) for column in range(size)]
+    parts += _label_names(names, side)
+    right, everything = sum(matrix[index][index] for index in range(size)), sum(sum(cells) for cells in matrix)
+    summed = f", summed over {len(model.seeds)} seeds" if len(model.seeds) > 1 else ""
+    heading = f"Confusion matrix: {model.label}"
+    described = f"{right:,} of {everything:,} rows are right (the diagonal){summed}."
+    width, height = MATRIX_LEFT + side * size + 10, MATRIX_TOP + side * size + 46
+    return Chart(
+        "confusion",
+        heading,
+        svg.figure(width, height, heading, described, key, *parts),
+        [],
+        f"Rows of {table.headline_split}{summed}; shades and percentages are shares of the true label.",
+    )
+
+
+def _cell(row: int, column: int, matrix: Sequence[Sequence[int]], side: float, color: int) -> Markup:
+    count = matrix[row][column]
+    share = count / max(sum(matrix[row]), 1)
+    x, y = MATRIX_LEFT + side * column, MATRIX_TOP + side * row
+    box = {"x": x + 1, "y": y + 1, "width": side - 2, "height": side - 2}
+    roomy = side > 44
+    shade = "on-cell" if share > 0.5 else "off-cell"
+    drawn = svg.element("rect", class_=f"cell s{color % 8}", fill_opacity=round(0.05 + 0.9 * share, 3), **box)
+    drawn += svg.text(x + side / 2, y + side / 2 + (0 if roomy else 4), f"{count:,}", "middle", shade)
+    if roomy:
+        drawn += svg.text(x + side / 2, y + side / 2 + 15, f"{share * 100:.1f} %", "middle", f"{shade} small")
+    return drawn
+
+
+def _label_names(names: Sequence[str], side: float) -> list[Markup]:
+    """Names of the true labels on the left, of the predicted ones below; cut ones are whole in their titles."""
+    size = len(names)
+    fit = max(int(side / svg.CHARACTER_WIDTH), 2)
+    parts = []
+    for index, name in enumerate(names):
+        along = side * (index + 0.5)
+        whole = svg.element("title", name)
+        tick = {"class_": "tick"}
+        parts.append(
+            svg.element(
+                "text",
+                whole,
+                svg.short(name, 10),
+                x=MATRIX_LEFT - 6,
+                y=MATRIX_TOP + along + 4,
+                text_anchor="end",
+                **tick,
+            )
+        )
+        below = MATRIX_TOP + side * size + 16
+        parts.append(
+            svg.element(
+                "text", whole, svg.short(name, fit), x=MATRIX_LEFT + along, y=below, text_anchor="middle", **tick
+            )
+        )
+    middle = side * size / 2
+    parts.append(svg.text(MATRIX_LEFT + middle, MATRIX_TOP + side * size + 36, "predicted", "middle", "axis-title"))
+    parts.append(svg.upright(11, MATRIX_TOP + middle, "true"))
+    return parts

@@ -1,0 +1,102 @@
+"""What classifiers are judged by: accuracy first, then F1, with their intervals over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recurra.core.record import MetricsRecord
+from recurra.tasks.classification.summary import ClassifierSummary
+from recurra.tasks.estimates import Estimate
+from recurra.tasks.measures import Measure
+
+BOOTSTRAP_SAMPLES = 2000
+BOOTSTRAP_SEED = 20
+
+
+def _accuracy(metrics: MetricsRecord) -> float:
+    return metrics.accuracy
+
+
+def _accuracy_of(model: ClassifierSummary, split: str) -> Estimate | None:
+    return model.scores[split].accuracy if split in model.scores else None
+
+
+def _wilson(metrics: MetricsRecord) -> tuple[float, float]:
+    return metrics.accuracy_interval
+
+
+def _f1(metrics: MetricsRecord) -> float:
+    return metrics.f1
+
+
+def _f1_of(model: ClassifierSummary, split: str) -> Estimate | None:
+    return model.scores[split].f1 if split in model.scores else None
+
+
+def _f1_over_rows(metrics: MetricsRecord) -> tuple[float, float] | None:
+    return bootstrap_f1(metrics.confusion_matrix)
+
+
+ACCURACY = Measure(
+    "accuracy",
+    "Accuracy",
+    "points",
+    higher_is_better=True,
+    read=_accuracy,
+    of=_accuracy_of,
+    over_rows=_wilson,
+    paired_by_rows=True,
+    better="more accurate",
+    limits=(0.0, 1.0),
+    scale=100.0,
+    gap_digits=1,
+)
+F1 = Measure(
+    "f1",
+    "F1",
+    "points",
+    higher_is_better=True,
+    read=_f1,
+    of=_f1_of,
+    over_rows=_f1_over_rows,
+    limits=(0.0, 1.0),
+    scale=100.0,
+    gap_digits=1,
+)
+
+
+def f1_of(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """F1 of confusion matrices ``(..., labels, labels)``: of label 1 for two labels, the macro mean for more.
+
+    As in `recurra.evaluation.metrics`, a label that neither occurs nor is predicted counts for nothing in the mean.
+    """
+    right = np.diagonal(matrices, axis1=-2, axis2=-1)
+    total = matrices.sum(axis=-1) + matrices.sum(axis=-2)
+    scores: NDArray[np.float64] = np.divide(2 * right, total, out=np.zeros_like(total), where=total > 0)
+    if scores.shape[-1] == 2:
+        return scores[..., 1]
+    macro: NDArray[np.float64] = scores.sum(axis=-1) / np.maximum((total > 0).sum(axis=-1), 1)
+    return macro
+
+
+def bootstrap_f1(confusion_matrix: Sequence[Sequence[int]]) -> tuple[float, float] | None:
+    """95 % percentile interval of F1 over examples.
+
+    Drawing rows with replacement is drawing cells of the confusion matrix from a multinomial, so the predictions
+    themselves are not needed.
+
+    Args:
+        confusion_matrix: ``[true][predicted]`` counts.
+    """
+    matrix = np.asarray(confusion_matrix, dtype=np.float64)
+    rows = int(matrix.sum())
+    if rows == 0 or matrix.shape[0] < 2:
+        return None
+    generator = np.random.default_rng(BOOTSTRAP_SEED)
+    draws = generator.multinomial(rows, matrix.ravel() / rows, size=BOOTSTRAP_SAMPLES)
+    scores = f1_of(draws.reshape(-1, *matrix.shape).astype(np.float64))
+    low, high = np.quantile(scores, [0.025, 0.975])
+    return float(low), float(high)

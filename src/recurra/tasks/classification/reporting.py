@@ -1,0 +1,125 @@
+"""What a report is told of classifiers."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from recurra.core.record import MetricsRecord, RunRecord
+from recurra.deployment.export_record import ExportRecord
+from recurra.tasks.classification import columns
+from recurra.tasks.classification.advice import advise, level_models
+from recurra.tasks.classification.conclusions import conclude
+from recurra.tasks.classification.curves import accuracy_by_epoch, loss_by_epoch, loss_limits
+from recurra.tasks.classification.export_advice import advise_exports
+from recurra.tasks.classification.exports import export_lines
+from recurra.tasks.classification.figures import confusion, lengths
+from recurra.tasks.classification.figures_across import study_charts
+from recurra.tasks.classification.measures import ACCURACY, F1
+from recurra.tasks.classification.overview import OVERVIEW
+from recurra.tasks.classification.published import PUBLISHED
+from recurra.tasks.classification.published_lines import published_lines
+from recurra.tasks.classification.summary import (
+    ClassificationTable,
+    ClassifierSummary,
+    PublishedLine,
+    SplitScore,
+)
+from recurra.tasks.drawing.chart import Chart
+from recurra.tasks.estimates import ExportLine, MeasuredExports
+from recurra.tasks.labelling.reporting import LabellingReporting
+from recurra.tasks.loaded_runs import LoadedRun, TableRuns
+from recurra.tasks.measures import estimate
+from recurra.tasks.questions import Questions
+from recurra.tasks.reporting import Records
+from recurra.tasks.summary import Advice, ModelSummary, TableSummary
+
+
+class ClassificationReporting(LabellingReporting):
+    """One label a text: accuracy and F1 over rows and seeds, a linear control, the papers' tables 6 to 13."""
+
+    task = "classification"
+    measures = (ACCURACY, F1)
+    tables = columns.TABLES
+    overview = OVERVIEW
+    published_tables = tuple(PUBLISHED)
+    documented_figures = frozenset(("data-size", "trade-off", "isolation", "accuracy"))
+
+    def score(self, split: str, metrics: Sequence[MetricsRecord]) -> SplitScore:
+        matrices = [item.confusion_matrix for item in metrics]
+        return SplitScore(
+            split=split,
+            rows=metrics[0].rows,
+            accuracy=estimate(ACCURACY, metrics),
+            f1=estimate(F1, metrics),
+            precision=statistics.fmean(item.precision for item in metrics),
+            recall=statistics.fmean(item.recall for item in metrics),
+            loss=statistics.fmean(item.loss for item in metrics),
+            confusion_matrix=[
+                [sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)
+            ],
+        )
+
+    def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ClassifierSummary:
+        score = common.scores.get(headline)
+        accuracy = score.accuracy.mean if score else 0.0
+        gflops = common.flops_per_token / 1e9
+        return ClassifierSummary(
+            **vars(common),
+            accuracy_per_million_parameters=accuracy / (common.parameters / 1e6) if common.parameters else 0.0,
+            accuracy_per_gflop=accuracy / gflops if gflops > 0 else None,
+        )
+
+    def published(
+        self, table: TableRuns, models: Sequence[ClassifierSummary], questions: Questions
+    ) -> list[PublishedLine]:
+        return published_lines(table, models, questions.published)
+
+    def export_lines(
+        self, table: TableRuns, exports: Sequence[ExportRecord], measured: MeasuredExports, questions: Questions
+    ) -> list[ExportLine]:
+        return export_lines(table, exports, measured, questions.published)
+
+    def conclude(self, table: TableSummary) -> str:
+        return conclude(table.models, table.tests, table.audits, table.headline_split)
+
+    def advise(self, table: TableSummary) -> list[Advice]:
+        level = level_models(table.models, table.tests, table.headline_split)
+        advice = advise(table.models, table.tests, table.audits, table.headline_split)
+        return [*advice, *advise_exports(table.exports, level)]
+
+    def table(self, common: TableSummary, table: TableRuns) -> ClassificationTable:
+        return ClassificationTable(**vars(common), **self.data_facts(table))
+
+    def charts(self, table: ClassificationTable, runs: Records, key: str) -> list[Chart | None]:
+        charts: list[Chart | None] = []
+        records = _records(runs)
+        histories = {
+            model.label: [history for run in model.runs if (history := records[run.run_id].training.history)]
+            for model in table.models
+        }
+        trained = [model for model in table.models if histories[model.label]]
+        if trained:
+            charts.append(accuracy_by_epoch(trained, histories, f"{key}-accuracy"))
+            limits = loss_limits(histories)
+            for model in trained:
+                best = [run.best_epoch for run in model.runs]
+                charts.append(loss_by_epoch(model, histories[model.label], best, limits, f"{key}-loss-{model.color}"))
+        charts.append(lengths(records[table.models[0].runs[0].run_id], f"{key}-lengths"))
+        return [*charts, *(confusion(model, table, f"{key}-confusion-{model.color}") for model in table.models)]
+
+    def charts_across(self, tables: Sequence[ClassificationTable], runs: Records) -> list[Chart | None]:
+        return [*study_charts(tables, _records(runs))]
+
+
+def _record(run: LoadedRun) -> RunRecord:
+    if not isinstance(run.record, RunRecord):
+        raise TypeError(f"{run.folder} holds no run of a classifier")
+    return run.record
+
+
+def _records(runs: Records) -> dict[str, RunRecord]:
+    return {name: _record(run) for name, run in runs.items()}
+
+
+REPORTING = ClassificationReporting()

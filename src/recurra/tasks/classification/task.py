@@ -1,0 +1,34 @@
+"""Classification of texts: how its runs are configured. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from recurra.core.record import AuditResult
+from recurra.data.configuration import DataConfig
+from recurra.data.dataset import TextDataset
+from recurra.tasks.classification.data import data_audits
+from recurra.tasks.classification.published import PUBLISHED
+from recurra.tasks.labelling.task import LabellingTask
+
+
+class ClassificationTask(LabellingTask):
+    """One label a text."""
+
+    name = "classification"
+    data_config = DataConfig
+    exports = True
+    published_tables = PUBLISHED
+
+    def claims(self, values: Mapping[str, Any]) -> bool:
+        """Whatever no other task claims."""
+        del values
+        return True
+
+    def data_audits(self, dataset: TextDataset) -> list[AuditResult]:
+        """Leakage between splits, and shortcuts to the label."""
+        return data_audits(dataset)
+
+
+TASK = ClassificationTask()

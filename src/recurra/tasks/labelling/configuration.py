@@ -1,0 +1,56 @@
+"""The model configuration that a run asks for whose model labels texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from recurra.core.errors import ConfigurationError
+from recurra.models.presets import preset
+from recurra.tasks.labelling.data import labelled
+from recurra.tasks.profile import base_preset
+from recurra.tasks.runs import RunConfig
+
+_DECIDED_BY_DATA = frozenset({"num_labels", "id2label", "label2id", "problem_type"})
+
+
+def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_size: int | None) -> Any:
+    """The model configuration of a run: preset, overrides, and what the data decide.
+
+    Args:
+        config: The run.
+        label_names: Names of the classes, in order.
+        vocab_size: Rows of the token table; none while the tokenizer is not known, for a check of the rest.
+
+    Raises:
+        ConfigurationError: For an unknown preset or key, or an input length that the model does not allow.
+    """
+    overrides = dict(config.model_overrides)
+    base = base_preset(config.model, overrides)
+    overrides.pop("preset", None)
+    names = dict(enumerate(label_names))
+    decided = sorted(_DECIDED_BY_DATA & set(overrides))
+    if decided:
+        raise ConfigurationError(f"model '{config.model}': '{decided[0]}' is decided by the data; leave it out")
+    if vocab_size is not None and overrides.get("vocab_size", vocab_size) < vocab_size:
+        raise ConfigurationError(
+            f"model '{config.model}': 'vocab_size' is {overrides['vocab_size']}, the tokenizer has {vocab_size} "
+            "pieces; leave vocab_size out, or lower data.trained_vocab_size"
+        )
+    values = {
+        **({} if vocab_size is None else {"vocab_size": vocab_size}),
+        **overrides,
+        "id2label": names,
+        "label2id": {name: index for index, name in names.items()},
+    }
+    data = labelled(config.data)
+    if data.problem_type is not None:
+        values["problem_type"] = data.problem_type
+    result = preset(base, num_labels=len(names), **values)
+    longest = data.max_length
+    if result.max_position_embeddings < longest:
+        raise ConfigurationError(
+            f"max_length is {longest}, the model takes at most {result.max_position_embeddings} tokens; "
+            "lower data.max_length or raise max_position_embeddings"
+        )
+    return result

@@ -1,0 +1,231 @@
+"""Training, evaluation, audits and timing of models that label texts. The half of such tasks that imports torch."""
+
+from __future__ import annotations
+
+import copy
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recurra.core.model_files import MODEL_NAME
+from recurra.core.progress import Reporter
+from recurra.core.record import AnyLabelRecord, AnyRecord, AuditResult, LabelRunRecord, LatencyRecord
+from recurra.core.seeds import derive_seed
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset, recorded_data
+from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.encoding import encode_split
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.decision import Decision, OneLabel
+from recurra.deployment.engines.interface import LoadedEngine, load_engine
+from recurra.deployment.engines.trained import TransformerEngine
+from recurra.deployment.export_record import WITH_EXITS
+from recurra.evaluation.audits.registry import Subject, run_audits
+from recurra.models.accounting import HeadKind, count_parameters, forward_flops
+from recurra.models.loading import load_classifier_model
+from recurra.models.modeling import SEVERAL_LABELS, RecurraForSequenceClassification
+from recurra.models.presets import preset as preset_configuration
+from recurra.tasks.base import Competitor, DataCost, Given, TaskEngine, named_options, refuse_options
+from recurra.tasks.labelling.configuration import model_configuration
+from recurra.tasks.labelling.data import labelled
+from recurra.tasks.labelling.evaluation import ComputedRows, compute_rows
+from recurra.tasks.labelling.task import LabellingTask
+from recurra.tasks.labelling.training import latency_batches, time_classifier, train_classifier
+from recurra.tasks.machine import Machine
+from recurra.tasks.presentation import Shown, ShownTable
+from recurra.tasks.run_folder import run_facts, shape_of
+from recurra.tasks.runs import RunConfig
+
+Logits = npt.NDArray[np.float32]
+
+# Enough for a stable median and 90th percentile; a whole test set is timed where it is not larger.
+MOST_SAMPLES = 2_000
+_PROBE_ROWS = 64
+_PROBE_TOKENS = 40
+_EVALUATION_OPTIONS = {
+    "--split": "split",
+    "--data": "data",
+    "--text-column": "text_column",
+    "--label-column": "label_column",
+    "--output": "output",
+    "--precision": "precision",
+    "--batch-size": "batch_size",
+}
+
+
+class LabellingEngine(TaskEngine):
+    """Base of the engines of such tasks; each says how its models are measured.
+
+    Attributes:
+        record_class: Of the records of its runs.
+        task: Its half without torch.
+    """
+
+    record_class: ClassVar[type[AnyLabelRecord]]
+    task: ClassVar[LabellingTask]
+    exit_option = "--agreement"
+    exit_default = 0.99
+    architecture = "RecurraForSequenceClassification"
+    timing_scope = "text"
+
+    def train(self, config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> Any:
+        """Trains and saves a classifier."""
+        return train_classifier(config, folder, machine, reporter)
+
+    def decide(self, config: DataConfig, dataset: TextDataset, engine: LoadedEngine, batch_size: int) -> Decision:
+        """How logits become labels; nothing may be chosen on a reported split alone."""
+        del config, engine, batch_size
+        return OneLabel(dataset.label_names)
+
+    @abstractmethod
+    def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: Decision) -> Any:
+        """Metrics of the record on one split."""
+
+    @abstractmethod
+    def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
+        """Writes what is said of each row of a split into the run folder."""
+
+    @abstractmethod
+    def figures(self, metrics: Any) -> dict[str, str]:
+        """What a training shows of a split, by heading."""
+
+    def execute(self, config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> AnyLabelRecord:
+        """Trains, measures and audits; returns the record, to be written last."""
+        started = time.perf_counter()
+        dataset, training, model_record, tokenizer = train_classifier(config, folder, machine, reporter)
+        reporter.stage(config.run_id, "evaluating")
+        longest = labelled(config.data).max_length
+        kind = model_record.kind
+        engine = load_engine(folder / MODEL_NAME, kind=kind, precision=config.precision, max_length=longest)
+        batch_size = max(config.protocol.evaluation_batch_size, 64)
+        decision = self.decide(labelled(config.data), dataset, engine, batch_size)
+        classifier = Classifier(engine, dataset.label_names, batch_size=batch_size, decision=decision)
+        metrics, seen = {}, []
+        for name in dataset.reported_splits:
+            split = dataset.splits[name]
+            logits = classifier.logits(split.texts, clean=False)
+            self.keep_predictions(folder, split, logits)
+            metrics[name] = self.measure(logits, split.labels, decision)
+            same = decision.same(logits, split.labels)
+            seen += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, same)
+        audits = self.task.data_audits(dataset) + seen
+        if isinstance(engine, TransformerEngine):
+            last = dataset.splits[dataset.reported_splits[-1]]
+            encoded = encode_split(last, engine.tokenizer, longest)
+            pad_token_id = engine.model.config.pad_token_id or 0
+            audits += run_audits(Subject.CLASSIFIER, engine.model, encoded, pad_token_id=pad_token_id, seed=0)
+        latency: dict[str, LatencyRecord] = {}
+        if machine.latency:
+            reporter.stage(config.run_id, "timing")
+            latency = time_classifier(classifier, dataset, config)
+        return self.record_class(
+            **run_facts(config, started),
+            data=dataset.record(tokenizer),
+            model=model_record,
+            training=training,
+            metrics=metrics,
+            latency=latency,
+            audits=audits,
+            decision=decision.record(),
+            shape=shape_of(engine.model.config) if isinstance(engine, TransformerEngine) else {},
+        )
+
+    def present(self, record: AnyRecord, output: str) -> Shown:
+        """Quality by split."""
+        assert isinstance(record, LabelRunRecord)
+        figures = {split: self.figures(metrics) for split, metrics in record.metrics.items()}
+        rows = [[split, f"{record.metrics[split].rows:,}", *shown.values()] for split, shown in figures.items()]
+        headings = ["Split", "Rows", *next(iter(figures.values()), {})]
+        return Shown(
+            {"output": output, **record.model_dump(mode="json")},
+            [
+                ShownTable(record.run_id, headings, rows),
+                [f"run: {output}", f"use it: recurra predict {output} 'a text'"],
+            ],
+            [audit.name for audit in record.failed_audits()],
+        )
+
+    @abstractmethod
+    def evaluation(self, computed: ComputedRows) -> Shown:
+        """What an evaluation shows."""
+
+    def evaluate(self, run: Path, options: Given, data_root: Path | None) -> Shown:
+        """Evaluates a run or an export on a split or a labelled file."""
+        refuse_options(options, frozenset(_EVALUATION_OPTIONS), f"'{run}' is no run of a language model")
+        given = named_options(options, _EVALUATION_OPTIONS)
+        return self.evaluation(compute_rows(run, data_root=data_root, **given))
+
+    def describe_kept(self, keep: float) -> str:
+        """The share of labels that stay."""
+        return f"at least {100 * keep:g} % of labels as the full model has them"
+
+    def new_model(self, preset: str, overrides: Mapping[str, Any]) -> RecurraForSequenceClassification:
+        """A classifier of a preset with new weights."""
+        return RecurraForSequenceClassification(preset_configuration(preset, **overrides)).eval()
+
+    def load_model(self, folder: Path) -> Any:
+        """The classifier in a model folder."""
+        return load_classifier_model(folder)
+
+    def audit_model(self, model: Any, seed: int) -> list[AuditResult]:
+        """Invariance to padding and to neighbours."""
+        config = model.config
+        rng = np.random.default_rng(derive_seed(seed, "audit", "tokens"))
+        longest = min(_PROBE_TOKENS, int(config.max_position_embeddings))
+        lengths = rng.integers(min(3, longest), longest + 1, _PROBE_ROWS)
+        rows = [{"input_ids": rng.integers(1, config.vocab_size, length)} for length in lengths]
+        return run_audits(Subject.CLASSIFIER, model, rows, pad_token_id=config.pad_token_id or 0, seed=seed)
+
+    def declared_parameters(self, model: Any) -> int | None:
+        """Of ours, what the accounting says."""
+        if not isinstance(model, RecurraForSequenceClassification):
+            return None
+        return count_parameters(model.config, HeadKind.CLASSIFICATION).total
+
+    def sample_step(self, config: RunConfig, length: int) -> tuple[Any, float, Any]:
+        """A classifier of two labels."""
+        shape = model_configuration(config, ["0", "1"], None)
+        labels = torch.arange(config.protocol.batch_size) % 2
+        if shape.problem_type == SEVERAL_LABELS:
+            labels = torch.stack([1 - labels, labels], dim=1).float()
+        return RecurraForSequenceClassification(shape), forward_flops(shape, length), labels
+
+    def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], data: DataCost) -> float:
+        """Operations of the forward passes over rows of these lengths."""
+        shape = model_configuration(config, data.label_names, None)
+        return float(sum(rows * forward_flops(shape, int(length)) for length, rows in lengths.items()))
+
+    def timing_key(self, record: AnyRecord) -> str:
+        """Runs on the same data are timed on the same texts."""
+        return record.data.fingerprint
+
+    def timing_inputs(self, record: AnyRecord, folder: Path, machine: Machine) -> list[str]:
+        """Texts of the last reported split."""
+        del folder
+        assert isinstance(record, LabelRunRecord)
+        dataset = load_dataset(recorded_data(record), machine.data_root)
+        texts = list(dataset.splits[dataset.reported_splits[-1]].texts)
+        return texts[:: max(1, len(texts) // MOST_SAMPLES)]
+
+    def timing_batches(self, inputs: Sequence[str], batch_size: int) -> list[list[str]]:
+        """Texts of like length together."""
+        return latency_batches(list(inputs), batch_size)
+
+    def competitors(self, name: str, folder: Path, record: AnyRecord, *, threads: int) -> Iterator[Competitor]:
+        """A model, and if it carries an exit rule, the same one with texts leaving early."""
+        classifier = Classifier.open(folder, threads=threads)
+        assert classifier.computation is not None
+        exported = "/" in name
+        precision = classifier.computation.compute_precision if exported else record.environment.precision
+        yield Competitor(name, partial(classifier.logits, clean=False), precision)
+        if classifier.calibrated_rule is not None:
+            early = copy.copy(classifier)
+            early.stop_early()
+            yield Competitor(f"{name}{WITH_EXITS}", partial(early.logits, clean=False), precision)

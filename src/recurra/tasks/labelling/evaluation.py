@@ -1,0 +1,150 @@
+"""Computing the rows that a finished run or an export is evaluated on: a split of its data, or a user's file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.core.errors import ConfigurationError, DataError
+from recurra.core.record import AnyLabelRecord
+from recurra.data.corpora import load_dataset, recorded_data
+from recurra.data.dataset import TextSplit
+from recurra.data.splits import load_split
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.decision import Decision
+from recurra.deployment.engines.budget import DEFAULT_BATCH_SIZE
+from recurra.deployment.engines.computation import Computation
+from recurra.deployment.export.manifest import read_source_record
+from recurra.deployment.prediction.files import check_output, open_writer
+from recurra.deployment.prediction.layout import PredictedRows
+from recurra.tasks.base import require_split
+from recurra.tasks.presentation import ShownTable
+
+
+@dataclass(frozen=True, eq=False)
+class ComputedRows:
+    """What a run, or an export of it, says of some rows.
+
+    Attributes:
+        record: The run's.
+        rows: With their labels.
+        logits: ``(rows, labels)``.
+        decision: What makes labels of them.
+        recorded: What the run's record says of the same split, if it has it.
+        computation: Precision of the stored weights and of the computation, engine and device.
+        output: The file of predictions, if one was asked for.
+    """
+
+    record: AnyLabelRecord
+    rows: TextSplit
+    logits: npt.NDArray[np.float32]
+    decision: Decision
+    recorded: Any
+    computation: Computation
+    output: Path | None
+
+    def lines(self) -> list[str]:
+        """What is said under the figures."""
+        return [self.computation.describe(), *([] if self.output is None else [f"predictions: {self.output}"])]
+
+    def table(self, figures: list[tuple[str, str]]) -> ShownTable:
+        """The figures in a row, by heading."""
+        headings = ["Rows of", "Rows", *(heading for heading, _ in figures)]
+        values = [self.rows.name, f"{len(self.rows):,}", *(value for _, value in figures)]
+        return ShownTable(self.record.run_id, headings, [values])
+
+    def plain(self, metrics: Any) -> dict[str, Any]:
+        """Plain JSON values, with what was measured."""
+        return {
+            "run_id": self.record.run_id,
+            "source": self.rows.name,
+            "fingerprint": self.rows.fingerprint,
+            "label_names": self.record.data.label_names,
+            "metrics": metrics.model_dump(mode="json"),
+            "recorded": None if self.recorded is None else self.recorded.model_dump(mode="json"),
+            "computation": self.computation.plain(),
+            "output": None if self.output is None else str(self.output),
+        }
+
+
+def compute_rows(
+    run: Path,
+    *,
+    split: str | None = None,
+    data: Path | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    data_root: Path | None = None,
+    output: Path | None = None,
+    precision: str | None = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+) -> ComputedRows:
+    """Computes the rows that a run or an export is evaluated on, and writes predictions if asked to.
+
+    Args:
+        run: The run folder, or a folder of ``recurra export``.
+        split: A split of the run's own data; none takes the last that the run reports, usually ``test``.
+        data: A labelled file instead.
+        text_column: Column of the file with the text; none takes that of the run's data.
+        label_column: Column of the file with the label; likewise.
+        data_root: Local copies of public data.
+        output: Where to write a prediction for each row (CSV, TSV, JSONL or Parquet); none writes nothing.
+        precision: Precision to compute in; none takes the run's own, of an export that of its weights.
+        batch_size: Texts a batch.
+
+    Raises:
+        CheckpointError: If the run is not finished or damaged.
+        ConfigurationError: If there is no such split, or split and file are both named.
+        DataError: If the data cannot be used, or are not those of the record any more.
+    """
+    record = read_source_record(run)
+    if output is not None:
+        check_output(output, data)
+    if data is not None:
+        if split is not None:
+            raise ConfigurationError(f"both the split '{split}' and the file '{data}' are given; give one of the two")
+        rows = _file_split(record, data, text_column, label_column)
+    else:
+        rows = own_split(record, split or record.data.reported_splits[-1], data_root)
+    classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
+    logits = classifier.logits(rows.texts, clean=False)
+    assert classifier.computation is not None
+    if output is not None:
+        with open_writer(output, classifier.decision, ids=True, truth=True) as writer:
+            truth, said = classifier.decision.truth_texts(rows.labels), classifier.decision.probabilities(logits)
+            writer.write(PredictedRows(rows.texts, said, ids=rows.ids, truth=truth))
+    recorded = None if data is not None else record.metrics.get(rows.name)
+    return ComputedRows(record, rows, logits, classifier.decision, recorded, classifier.computation, output)
+
+
+def _file_split(record: AnyLabelRecord, path: Path, text_column: str | None, label_column: str | None) -> TextSplit:
+    own = recorded_data(record)
+    columns = {"text_column": text_column or own.text_column, "label_column": label_column or own.label_column}
+    # Groups only matter while splits are made.
+    values = {**own.plain(), "name": str(path), "group_column": None, "auxiliary": None, **columns}
+    config = own.parse(values, source="evaluation")
+    return load_split(path, config, record.data.label_names, name=str(path))
+
+
+def own_split(record: AnyLabelRecord, name: str, data_root: Path | None) -> TextSplit:
+    """Returns a split of a run's own data, as it was recorded.
+
+    Raises:
+        ConfigurationError: If the run has no such split.
+        DataError: If the data cannot be had, or have changed.
+    """
+    require_split(record, name)
+    dataset = load_dataset(recorded_data(record), data_root)
+    rows = dataset.splits.get(name)
+    recorded = record.data.splits[name].fingerprint
+    if rows is None or rows.fingerprint != recorded:
+        found = "missing" if rows is None else rows.fingerprint
+        raise DataError(
+            f"split '{name}' of '{record.config['data']['name']}' is not what the run was recorded on (fingerprint "
+            f"{found}, recorded {recorded}): the data have changed; restore them, or evaluate a file with --data FILE"
+        )
+    return rows

@@ -1,0 +1,98 @@
+"""What a report is told of models that label texts, whatever their labels are: what may be compared, their data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from recurra.core import formatting as form
+from recurra.core.record import LabelRunRecord
+from recurra.tasks import audits
+from recurra.tasks.labelling.columns import SPLITS
+from recurra.tasks.labelling.summary import SplitLine
+from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
+from recurra.tasks.reporting import Reporting
+from recurra.tasks.summary import AuditLine
+
+
+class LabellingReporting(Reporting):
+    """Base of what such tasks tell a report."""
+
+    splits = SPLITS
+
+    def key(self, run: LoadedRun) -> TableKey:
+        """Runs share a table if corpus, split protocol, content of the splits, training and precision are the same."""
+        record = run.record
+        data = record.data
+        precision = record.environment.precision
+        return TableKey(data.name, data.protocol, data.fingerprint, "", record.training.protocol, precision)
+
+    def key_text(self, key: TableKey) -> str:
+        return f"{key.data}/{key.protocol}/{key.training}/{key.precision}/{key.fingerprint}"
+
+    def variant(self, run: LoadedRun) -> str:
+        data = run.data_settings
+        parts = []
+        fraction = data.get("fraction")
+        if isinstance(fraction, (int, float)) and fraction != 1:
+            parts.append(f"{fraction:.3g} of train")
+        if data.get("length_tail"):
+            parts.append(f"{data['length_tail']} {data.get('tail_fraction', '')} by words".replace("  ", " "))
+        if data.get("split_seed"):
+            parts.append(f"split seed {data['split_seed']}")
+        return ", ".join(parts)
+
+    def title(self, key: TableKey, variant: str) -> str:
+        training = f"{key.training} training" if key.training else ""
+        parts = [key.data, f"{key.protocol} protocol", variant, training, key.precision]
+        return " · ".join(part for part in parts if part)
+
+    def stands_everywhere(self, run: LoadedRun) -> bool:
+        """A linear model knows neither training protocol nor precision."""
+        return run.record.model.kind == "linear"
+
+    def order(self, runs: Sequence[LoadedRun], headline: str) -> tuple[Any, ...]:
+        """Linear first, then by falling number of parameters."""
+        model = runs[0].record.model
+        return (model.kind != "linear", -model.parameters, model.preset, runs[0].settings_hash)
+
+    def split_lines(self, run: LoadedRun) -> list[SplitLine]:
+        data = _data(run)
+
+        def role(name: str) -> str:
+            if name == "train":
+                return "trained on"
+            reported = "reported" if name in data.reported_splits else "not reported"
+            return f"chose the checkpoint, {reported}" if name == data.selection_split else reported
+
+        return [
+            SplitLine(
+                name=name,
+                role=role(name),
+                rows=split.rows,
+                fingerprint=split.fingerprint,
+                label_counts=dict(split.label_counts),
+                mean_words=split.words.mean,
+                median_words=split.words.median,
+                max_words=split.words.max,
+            )
+            for name, split in data.splits.items()
+        ]
+
+    def audit_lines(self, groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
+        return audits.audit_lines(groups)
+
+    def data_facts(self, table: TableRuns) -> dict[str, Any]:
+        """What a `recurra.tasks.labelling.summary.LabellingTable` has beside what every table has."""
+        first = _data(table.runs[0])
+        return {"label_names": list(first.label_names), "dropped": dict(first.dropped)}
+
+    def facts(self, table: Any) -> list[tuple[str, str]]:
+        dropped = "; ".join(f"{reason}: {form.count(rows)}" for reason, rows in table.dropped.items() if rows)
+        return [("Labels", ", ".join(table.label_names)), ("Rows left out", dropped)]
+
+
+def _data(run: LoadedRun) -> Any:
+    if not isinstance(run.record, LabelRunRecord):
+        raise TypeError(f"{run.folder} holds no run of a model that labels texts")
+    return run.record.data

@@ -1,0 +1,159 @@
+"""Training a model that labels texts, and what a timing of it takes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from recurra.core.files import read_json
+from recurra.core.memory import peak_memory_mib
+from recurra.core.model_files import MODEL_NAME
+from recurra.core.progress import Reporter
+from recurra.core.record import LatencyRecord, ModelRecord, TrainingRecord
+from recurra.core.seeds import derive_seed
+from recurra.data.corpora import load_dataset
+from recurra.data.dataset import TextDataset
+from recurra.data.encoding import EncodedSplit, encode_split
+from recurra.data.tokenization import load_tokenizer
+from recurra.data.vocabulary import describe_tokenizer
+from recurra.deployment.classifier import Classifier
+from recurra.evaluation.latency import measure_latency, synchroniser
+from recurra.models.accounting import HeadKind
+from recurra.models.inference import default_device
+from recurra.models.linear import LinearClassifier
+from recurra.models.modeling import RecurraForSequenceClassification
+from recurra.models.names import PRESETS
+from recurra.tasks.labelling.configuration import model_configuration
+from recurra.tasks.labelling.data import labelled
+from recurra.tasks.labelling.task import LINEAR
+from recurra.tasks.machine import Machine
+from recurra.tasks.run_folder import (
+    TRAINING_NAME,
+    keep_trained,
+    save_model_folder,
+    transformer_record,
+)
+from recurra.tasks.runs import RunConfig
+from recurra.training.fit import train_transformer
+from recurra.training.masking import MaskTokens
+
+
+def train_classifier(
+    config: RunConfig, folder: Path, machine: Machine, reporter: Reporter
+) -> tuple[TextDataset, TrainingRecord, ModelRecord, dict[str, Any]]:
+    """Trains a classifier and saves it with its tokenizer, or takes up what an interrupted run left.
+
+    Returns:
+        Its data, how the training went, what was trained, and what the tokenizer is.
+    """
+    reporter.stage(config.run_id, "loading data")
+    dataset = load_dataset(labelled(config.data), machine.data_root)
+    if config.model == LINEAR:
+        return _train_linear(config, dataset, folder)
+    tokenizer = load_tokenizer(labelled(config.data), dataset, machine.data_root)
+    transformers.set_seed(derive_seed(config.seed, "weights"))
+    model = RecurraForSequenceClassification(model_configuration(config, dataset.label_names, len(tokenizer)))
+    done = folder / TRAINING_NAME
+    if done.exists() and (folder / MODEL_NAME).is_dir():
+        training = TrainingRecord.model_validate(read_json(done))
+    else:
+        training = train_transformer(
+            model.to(default_device()),
+            _encode(dataset, "train", tokenizer, config, machine),
+            _encode(dataset, dataset.selection_split, tokenizer, config, machine),
+            config.protocol,
+            folder=folder,
+            seed=config.seed,
+            precision=config.precision,
+            reporter=reporter,
+            mask_tokens=MaskTokens.of(tokenizer) if config.protocol.hides_tokens else None,
+            auxiliary=_encode_auxiliary(dataset, tokenizer, config, machine),
+        )
+        keep_trained(folder, model, tokenizer, labelled(config.data).max_length, training)
+    described = transformer_record(
+        config.model,
+        PRESETS[config.model][0] if config.model in PRESETS else "from a model file",
+        model.config,
+        HeadKind.CLASSIFICATION,
+        tokens=labelled(config.data).max_length,
+        folder=folder,
+    )
+    return dataset, training, described, describe_tokenizer(tokenizer)
+
+
+def _encode(dataset: TextDataset, name: str, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:
+    return encode_split(dataset.splits[name], tokenizer, labelled(config.data).max_length, machine.cache_dir)
+
+
+def _encode_auxiliary(dataset: TextDataset, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit | None:
+    if dataset.auxiliary is None or config.protocol.auxiliary_epochs == 0:
+        return None
+    return encode_split(dataset.auxiliary, tokenizer, labelled(config.data).max_length, machine.cache_dir)
+
+
+def _train_linear(
+    config: RunConfig, dataset: TextDataset, folder: Path
+) -> tuple[TextDataset, TrainingRecord, ModelRecord, dict[str, Any]]:
+    train, selection = dataset.splits["train"], dataset.splits[dataset.selection_split]
+    start = time.perf_counter()
+    linear = LinearClassifier.fit(
+        train.texts,
+        train.labels,
+        num_labels=dataset.num_labels,
+        seed=config.seed,
+        selection=(selection.texts, selection.labels),
+    )
+    wall_s = time.perf_counter() - start
+    save_model_folder(folder, linear.save)
+    words = int(train.word_counts.sum())
+    training = TrainingRecord(
+        protocol=config.protocol.name,
+        epochs=0,
+        steps=0,
+        best_epoch=0,
+        wall_s=wall_s,
+        tokens_per_s=words / wall_s,
+        peak_memory_mib=peak_memory_mib(),
+    )
+    size = sum(path.stat().st_size for path in (folder / MODEL_NAME).iterdir())
+    each = " for each label" if linear.independent else ""
+    model = ModelRecord(
+        preset=LINEAR,
+        kind="linear",
+        parameters=linear.num_parameters,
+        embedding_parameters=0,
+        non_embedding_parameters=linear.num_parameters,
+        # Two n-grams start at each word, each one multiply-add a score.
+        flops_per_token=4.0 * (dataset.num_labels if dataset.num_labels > 2 or linear.independent else 1),
+        file_size_bytes=size,
+        description=f"TF-IDF (1,2-grams) + logistic regression{each}, C = {linear.inverse_regularisation:g}",
+    )
+    return dataset, training, model, {}
+
+
+def latency_batches(texts: list[str], batch_size: int) -> list[list[str]]:
+    """Texts of a whole split in batches of like length (by characters, which needs no tokenizer)."""
+    ordered = sorted(texts, key=len)
+    return [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
+
+
+def time_classifier(classifier: Classifier, dataset: TextDataset, config: RunConfig) -> dict[str, LatencyRecord]:
+    """Times a classifier over the whole last reported split, at batch 1 and at the evaluation batch size."""
+    texts = dataset.splits[dataset.reported_splits[-1]].texts
+    device = str(default_device()) if config.model != LINEAR else "cpu"
+    result: dict[str, LatencyRecord] = {}
+    for batch_size in sorted({1, config.protocol.evaluation_batch_size}):
+        result[f"batch_{batch_size}"] = measure_latency(
+            lambda batch: classifier.logits(batch, clean=False),
+            latency_batches(texts, batch_size),
+            synchronise=synchroniser(device),
+            threads=torch.get_num_threads(),
+            precision=config.precision,
+            device=device,
+            scope="text",
+        )
+    return result

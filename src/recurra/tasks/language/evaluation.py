@@ -1,0 +1,183 @@
+"""Evaluating a finished run of a language model: on a split of its own corpus, or on a text file of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recurra.core.errors import ConfigurationError, DataError
+from recurra.core.language_record import LanguageMetricsRecord, LanguageRunRecord
+from recurra.core.model_files import sealed_model
+from recurra.core.record import read_language_record
+from recurra.data.language.configuration import LINES, LanguageDataConfig
+from recurra.data.language.corpora import load_language_dataset
+from recurra.data.language.dataset import RunningText
+from recurra.data.language.preparation import encode_for
+from recurra.data.language.text_files import read_text_file
+from recurra.data.language.tokenization import is_lossless, read_language_tokenizer
+from recurra.evaluation.cache_policies import PolicyCost, compare_cache_policies
+from recurra.evaluation.positions import PositionLoss
+from recurra.models.foreign import load_language_model
+from recurra.models.inference import check_precision, default_device
+from recurra.tasks.base import require_split
+from recurra.tasks.language.measuring import measure_heads, metrics_record
+from recurra.tasks.language.presentation import cache_table, head_table, position_table
+from recurra.tasks.presentation import Shown, ShownTable
+
+MODEL_FOLDER = "model"
+
+
+@dataclass(frozen=True)
+class LanguageEvaluation:
+    """Quality of a language model on some text.
+
+    Attributes:
+        run_id: The run.
+        label: The model's name for tables; that of a leaking one says so.
+        source: The split, or the file.
+        fingerprint: Of the text.
+        metrics: What was measured now.
+        recorded: What the run's record says of the same split, cut in the same way, if it has it.
+        precision: Precision of the matrix products.
+        lossless: Whether the tokenizer gives the text back.
+        positions: Loss by position in a window of every head, if it was asked for.
+        caches: What each cache policy costs in decoding, if it was asked for.
+    """
+
+    run_id: str
+    label: str
+    source: str
+    fingerprint: str
+    metrics: LanguageMetricsRecord
+    recorded: LanguageMetricsRecord | None
+    precision: str
+    lossless: bool
+    positions: Mapping[str, PositionLoss] | None = None
+    caches: Sequence[PolicyCost] | None = None
+
+    def shown(self) -> Shown:
+        """Figures of every head, and what else was asked for."""
+        metrics = self.metrics
+        cut = "blocks" if metrics.stride == metrics.context else f"windows with stride {metrics.stride}"
+        lines = [
+            f"{metrics.tokens:,} tokens, {metrics.words:,} words, {metrics.bytes:,} bytes; {cut} of {metrics.context} "
+            f"tokens, computed in {self.precision}"
+        ]
+        if not self.lossless:
+            lines.append("the tokenizer loses part of a text: there is no figure by word or byte")
+        if self.recorded is not None:
+            lines.append(f"loss of the final head in the record: {self.recorded.final.loss:.4f}")
+        parts: list[ShownTable | list[str]] = [head_table(f"{self.label}: {self.run_id}", {self.source: metrics})]
+        if self.positions is not None:
+            parts.append(position_table(f"{self.label}: loss by position", self.positions))
+            lines.append("every position: --json")
+        if self.caches is not None:
+            parts.append(cache_table("caches in decoding, FP32, blocks", self.caches))
+        return Shown(self.plain(), [*parts, lines])
+
+    def plain(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        positions = self.positions
+        return {
+            **vars(self),
+            "metrics": self.metrics.model_dump(mode="json"),
+            "recorded": None if self.recorded is None else self.recorded.model_dump(mode="json"),
+            "positions": None if positions is None else {name: loss.plain() for name, loss in positions.items()},
+            "caches": None if self.caches is None else [cost.plain() for cost in self.caches],
+        }
+
+
+def evaluate_language_run(
+    run: Path,
+    *,
+    split: str | None = None,
+    data: Path | None = None,
+    stride: int | None = None,
+    data_root: Path | None = None,
+    cache_dir: Path | None = None,
+    precision: str | None = None,
+    by_position: bool = False,
+    caches: bool = False,
+) -> LanguageEvaluation:
+    """Evaluates every head of a run's language model.
+
+    Args:
+        run: The run folder.
+        split: A split of the run's corpus; none takes the last that the run reports, usually ``test``.
+        data: A text file instead.
+        stride: Tokens from one window to the next; none gives blocks of the run's context.
+        data_root: Local copies of public data.
+        cache_dir: Cache of tokenised text.
+        precision: Precision to compute in; none takes the run's.
+        by_position: Also give the loss by position in a window.
+        caches: Also give memory and loss of every cache policy, in blocks and FP32.
+
+    Raises:
+        CheckpointError: If the run is not finished or damaged.
+        ConfigurationError: If there is no such split, split and file are both named, or the stride cannot be.
+        DataError: If the text cannot be used, or is not that of the record any more.
+    """
+    record = read_language_record(run)
+    config = LanguageDataConfig.parse(record.config["data"], source="record")
+    if split is not None and data is not None:
+        raise ConfigurationError(f"both the split '{split}' and the file '{data}' are given; give one of the two")
+    if data is None:
+        text = own_split(record, config, split or record.data.reported_splits[-1], data_root)
+    else:
+        text = RunningText(str(data), read_text_file(data))
+    computed = precision or record.environment.precision
+    check_precision(computed)
+    tokenizer = read_language_tokenizer(run / MODEL_FOLDER)
+    lossless = is_lossless(tokenizer)
+    model = load_language_model(sealed_model(run)).to(default_device())
+    if caches:
+        model.check_generates()
+    encoded = encode_for(text, config, tokenizer, cache_dir)
+    heads = measure_heads(
+        model,
+        encoded,
+        context=config.context,
+        stride=stride,
+        packed=config.mode != LINES,
+        precision=computed,
+        by_position=by_position,
+    )
+    metrics = metrics_record(heads, context=config.context, stride=stride, lossless=lossless)
+    positions = {name: head.positions for name, head in heads.items() if head.positions is not None}
+    costs = None
+    if caches:
+        texts = [encoded.joined] if config.mode != LINES else [encoded.text(index) for index in range(len(encoded))]
+        costs = compare_cache_policies(model, texts, first_read=encoded.end_of_text, context=config.context)
+    recorded = record.metrics.get(text.name) if data is None else None
+    return LanguageEvaluation(
+        run_id=record.run_id,
+        label=record.label,
+        source=text.name,
+        fingerprint=text.fingerprint,
+        metrics=metrics,
+        recorded=recorded if recorded is not None and recorded.stride == metrics.stride else None,
+        precision=computed,
+        lossless=lossless,
+        positions=positions or None,
+        caches=costs,
+    )
+
+
+def own_split(record: LanguageRunRecord, config: LanguageDataConfig, name: str, data_root: Path | None) -> RunningText:
+    """Returns a split of a run's own data, as it was recorded.
+
+    Raises:
+        ConfigurationError: If the run has no such split.
+        DataError: If the data cannot be had, or have changed.
+    """
+    require_split(record, name)
+    found = load_language_dataset(config, data_root, [name]).splits[name]
+    recorded = record.data.splits[name].fingerprint
+    if found.fingerprint != recorded:
+        raise DataError(
+            f"split '{name}' of '{config.name}' is not what the run was recorded on (fingerprint {found.fingerprint}, "
+            f"recorded {recorded}): the text has changed; restore it, or evaluate a file with --data FILE"
+        )
+    return found

@@ -1,0 +1,78 @@
+"""Finished runs as the report reads them, and the tables that they are sorted into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from recurra.core.configuration import content_hash
+from recurra.core.record import AnyRecord
+
+# Settings that say where and how a run was carried out. Two runs that differ in nothing else are repetitions.
+PLACE_SETTINGS = frozenset(
+    {"seed", "output", "data_root", "device", "threads", "workers", "cache_dir", "name", "run_id", "keep_checkpoints"}
+)
+
+
+class TableKey(NamedTuple):
+    """What runs share that may be compared: fingerprint and part say which data, training is the protocol."""
+
+    data: str
+    protocol: str
+    fingerprint: str
+    part: str
+    training: str
+    precision: str
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A finished run: the folder it lies in, its record, and what its task keeps beside it."""
+
+    folder: Path
+    record: AnyRecord
+    beside: Any = None
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The configuration without the seed and without what only says where the run took place."""
+        return {key: value for key, value in self.record.config.items() if key not in PLACE_SETTINGS}
+
+    @property
+    def data_settings(self) -> dict[str, Any]:
+        """The configuration of the data; empty if the record has none."""
+        data = self.record.config.get("data")
+        return data if isinstance(data, dict) else {}
+
+    @cached_property
+    def settings_hash(self) -> str:
+        """Equal for runs that differ in the seed alone."""
+        return content_hash([self.record.model.preset, self.settings])
+
+
+@dataclass(frozen=True)
+class TableRuns:
+    """The runs of one table.
+
+    Attributes:
+        key: What they share.
+        title: Heading, unlike that of any other table.
+        variant: What part of the data was trained on, in words; empty for all of it.
+        groups: The runs of each model, one a seed, by label.
+        headline: The split that the comparison is judged on.
+        warnings: What a reader has to know about the grouping.
+    """
+
+    key: TableKey
+    title: str
+    variant: str
+    groups: dict[str, list[LoadedRun]]
+    headline: str
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def runs(self) -> list[LoadedRun]:
+        """All runs, model by model."""
+        return [run for group in self.groups.values() for run in group]

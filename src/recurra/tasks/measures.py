@@ -1,0 +1,129 @@
+"""What a task is judged by: its name, unit and direction, how a value is read, estimated, and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from recurra.evaluation.significance import mean_interval
+from recurra.tasks.estimates import Estimate
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure of quality.
+
+    Attributes:
+        key: Name in CSV and JSON.
+        heading: Name in tables and drawings.
+        unit: Of a difference of two values, in words: ``points``.
+        higher_is_better: Whether more of it is better.
+        read: Value of a run from its metrics of one split, as the record has them.
+        of: Estimate of a model on a split, from its summary; none if it was not evaluated there.
+        over_rows: 95 % interval of one run over the rows of a split, from the metrics; absent where rows are not drawn.
+        paired_by_rows: Whether predictions lie on disk row by row, so that two models are held against each other on
+            the same rows; otherwise runs of equal seeds are held against each other.
+        limits: Between which all values lie; an open end is none.
+        scale: What a difference is multiplied by to be in ``unit``.
+        digits: Decimals of a value.
+        gap_digits: Decimals of a difference.
+        ahead: How a sentence says that one value lies above another.
+        behind: How it says that it lies below.
+        better: What a model is that has a better value: ``more accurate``.
+    """
+
+    key: str
+    heading: str
+    unit: str
+    higher_is_better: bool
+    read: Callable[[Any], float]
+    of: Callable[[Any, str], Estimate | None]
+    over_rows: Callable[[Any], Interval | None] | None = None
+    paired_by_rows: bool = False
+    limits: tuple[float | None, float | None] = (None, None)
+    scale: float = 1.0
+    digits: int = 4
+    gap_digits: int = 4
+    ahead: str = "above"
+    behind: str = "below"
+    better: str = "better"
+
+    def mean(self, model: Any, split: str) -> float:
+        """Mean of a model that was evaluated on the split."""
+        found = self.of(model, split)
+        if found is None:
+            raise KeyError(f"{model.label} was not evaluated on {split}")
+        return found.mean
+
+    def merit(self, value: float) -> float:
+        """A number that is higher for what is better."""
+        return value if self.higher_is_better else -value
+
+    def value(self, value: float) -> str:
+        """A value as text."""
+        return f"{value:.{self.digits}f}"
+
+    def gap(self, difference: float, width: str = "", *, unit: bool = True) -> str:
+        """A difference, signed: ``+1.2 points``, or with a width ``+1.2 ± 0.3``."""
+        sign = "+" if difference > 0 else "−" if difference < 0 else "±"
+        return f"{sign}{self.number(abs(difference))}{width}{f' {self.unit}' if unit else ''}"
+
+    def size(self, difference: float, width: str = "") -> str:
+        """The size of a difference: ``0.3 points``, ``0.3 ± 0.5 points``."""
+        return f"{self.number(abs(difference))}{width} {self.unit}"
+
+    def width(self, half: float | None) -> str:
+        """Half an interval of a difference: `` ± 0.5``; empty if there is none."""
+        return "" if half is None else f" ± {self.number(half)}"
+
+    def signed(self, difference: float) -> str:
+        """A difference without its unit; no sign stands before a zero."""
+        text = self.number(abs(difference))
+        return text if not float(text) else f"{'+' if difference > 0 else '−'}{text}"
+
+    def range(self, low: float, high: float) -> str:
+        """An interval of a difference without its unit: ``−2.1 to +0.3``."""
+        return f"{self.signed(low)} to {self.signed(high)}"
+
+    def number(self, difference: float) -> str:
+        """A difference without sign or unit."""
+        return f"{difference * self.scale:.{self.gap_digits}f}"
+
+
+def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate:
+    """A measure over the seeds of a model, with Student's t interval; with one seed, or equal ones, over rows.
+
+    Seeds that all give the same figure (a deterministic model) would get an interval of no width, which claims a
+    certainty that nobody has: the rows are a sample too.
+
+    Args:
+        measure: What is read.
+        metrics: Of each seed on one split, as records have them.
+    """
+    values = tuple(measure.read(item) for item in metrics)
+    return over_seeds(values, measure.limits) or _over_rows(
+        values, measure.over_rows(metrics[0]) if measure.over_rows else None
+    )
+
+
+def over_seeds(values: tuple[float, ...], limits: tuple[float | None, float | None]) -> Estimate | None:
+    """Student's t interval over seeds, within the limits; none without two seeds that differ."""
+    if len(set(values)) < 2:
+        return None
+    mean, sd, low, high = mean_interval(values)
+    if low is None or high is None:
+        return None
+    lowest, highest = limits
+    low = float(low) if lowest is None else max(lowest, float(low))
+    high = float(high) if highest is None else min(highest, float(high))
+    return Estimate(float(mean), float(sd or 0.0), low, high, values, "seeds")
+
+
+def _over_rows(values: tuple[float, ...], interval: Interval | None) -> Estimate:
+    sd = 0.0 if len(values) > 1 else None
+    if interval is None:
+        return Estimate(values[0], sd, None, None, values, "none")
+    return Estimate(values[0], sd, interval[0], interval[1], values, "examples")

@@ -1,0 +1,108 @@
+"""What tells tasks apart before anything is loaded: names, data, presets, protocols."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from recurra.core.errors import ConfigurationError
+from recurra.data.configuration import RunData
+from recurra.tasks.registry import PACKAGES, part_of
+from recurra.training.protocols import ProtocolConfig, load_protocol
+
+
+class TaskProfile(ABC):
+    """What one task is called, and which data, models and protocols are its own.
+
+    Attributes:
+        name: What its records say under ``task``.
+        data_config: Configuration of its data.
+        presets: Models that it trains by name: a description and a shape.
+        protocols: Its training protocols by name.
+        controls: Models without a training protocol, such as ``linear``; they are cheap, deterministic and run once.
+        advice: Which models to take for it, for messages.
+        kind_of_data: What its data are called, for messages.
+        data_options: Options of the command line that mean something for its data.
+        exports: Whether its runs can be exported.
+        published_tables: Published figures that a study file can name, by the name that it uses.
+    """
+
+    name: ClassVar[str]
+    data_config: ClassVar[type[RunData]]
+    presets: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]]
+    protocols: ClassVar[Mapping[str, ProtocolConfig]]
+    controls: ClassVar[Sequence[str]] = ()
+    advice: ClassVar[str]
+    kind_of_data: ClassVar[str]
+    data_options: ClassVar[frozenset[str]]
+    exports: ClassVar[bool] = False
+    published_tables: ClassVar[Mapping[str, Any]] = {}
+
+    @abstractmethod
+    def claims(self, values: Mapping[str, Any]) -> bool:
+        """Whether data with these keys, at least ``name``, are data of this task."""
+
+    @abstractmethod
+    def misfit(self, model: str, data_name: str) -> str:
+        """Says that data are none for a model of this task, and what would be."""
+
+    def shape(self, model: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """The keys of a model's configuration that differ from the defaults, without loading transformers."""
+        return {**self.presets.get(base_preset(model, overrides), ("", {}))[1], **overrides}
+
+    def label(self, model: str, overrides: Mapping[str, Any]) -> str:
+        """The model's name where it is shown."""
+        del overrides
+        return model
+
+    def load_protocol(self, name: str, overrides: Sequence[str] = ()) -> ProtocolConfig:
+        """A training protocol by name or file, with changes.
+
+        Raises:
+            ConfigurationError: If there is none, or a value is impossible.
+        """
+        return load_protocol(name, overrides, known=self.protocols)
+
+
+def base_preset(model: str, overrides: Mapping[str, Any]) -> str:
+    """The preset that a model starts from: the one that it names, its own name, or ``recurrent``."""
+    return str(overrides.get("preset", model if model in presets() else "recurrent"))
+
+
+def profiles() -> list[TaskProfile]:
+    """Every task."""
+    return [part_of(name, "task") for name in PACKAGES]
+
+
+def presets() -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Presets of all tasks by name, in the order in which they are listed."""
+    return {name: preset for profile in reversed(profiles()) for name, preset in profile.presets.items()}
+
+
+def controls() -> list[str]:
+    """Models of all tasks that no training protocol trains."""
+    return list(dict.fromkeys(name for profile in profiles() for name in profile.controls))
+
+
+def profile_of_values(values: Mapping[str, Any]) -> TaskProfile:
+    """The task that claims data with these keys; the last one claims what nobody else does."""
+    return next(profile for profile in profiles() if profile.claims(values))
+
+
+def profile_of_data(data: RunData) -> TaskProfile:
+    """The task that a configuration of data is of."""
+    return next(profile for profile in profiles() if isinstance(data, profile.data_config))
+
+
+def check_model(profile: TaskProfile, model: str, overrides: Mapping[str, Any], data_name: str) -> None:
+    """Refuses a model that is not one of the task that data are for.
+
+    Raises:
+        ConfigurationError: If it trains for another task.
+    """
+    name = model if model in controls() else base_preset(model, overrides)
+    if name in profile.controls or name in profile.presets or name not in (*controls(), *presets()):
+        return
+    other = next(each for each in reversed(profiles()) if name in each.controls or name in each.presets)
+    raise ConfigurationError(f"{other.misfit(model, data_name)}, or take {profile.advice}")

@@ -1,0 +1,137 @@
+"""What a study file asks of its runs: models to hold against each other, and published tables to stand beside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from recurra.core.configuration import Settings, read_yaml
+from recurra.core.errors import did_you_mean, unknown
+from recurra.data.configuration import DataConfig
+from recurra.tasks.profile import TaskProfile
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+
+
+def split_side(side: str) -> tuple[str, str | None]:
+    """Model and precision of one side of a contrast: ``baseline@fp16``; without ``@`` the precision of its table."""
+    model, at, precision = side.rpartition("@")
+    return (model, precision) if at else (side, None)
+
+
+class Contrast(Settings):
+    """A question that was asked before the runs: ``a`` against ``b``, in every table that has both.
+
+    Attributes:
+        name: What the difference isolates, for example ``sharing at equal width``.
+        a: A model of the study; ``MODEL@PRECISION`` names one precision, to compare across precisions.
+        b: What it is held against.
+    """
+
+    name: str = Field(min_length=1, max_length=120)
+    a: str
+    b: str
+
+    def check(self, models: list[str], precisions: list[str]) -> None:
+        """Looks whether both sides are in the study.
+
+        Raises:
+            ValueError: If one is not, or both are the same.
+        """
+        for side in (self.a, self.b):
+            model, precision = split_side(side)
+            if model not in models:
+                raise ValueError(f"contrast '{self.name}': {unknown('model of this study', model, models)}")
+            if precision is not None and precision not in precisions:
+                raise ValueError(f"contrast '{self.name}': {unknown('precision of this study', precision, precisions)}")
+        if self.a == self.b:
+            raise ValueError(f"contrast '{self.name}': '{self.a}' is held against itself; name two models")
+        if ("@" in self.a) != ("@" in self.b):
+            raise ValueError(f"contrast '{self.name}': name the precision of both sides or of neither")
+
+
+class PublishedReference(Settings):
+    """Which published table stands beside which of ours.
+
+    Attributes:
+        table: One of the ``published_tables`` of a task: of classifiers ``6``, ``6 early``, ``7`` to ``12``,
+            ``13 fp32``, ``13 fp16``.
+        data: Keys of the data that a table of ours must have to stand beside it, for example ``{fraction: 0.1}``.
+        precision: Precision that it must have; any if absent.
+    """
+
+    table: str
+    data: dict[str, Any] = Field(default_factory=dict)
+    precision: str | None = None
+
+    @field_validator("table", mode="before")
+    @classmethod
+    def _name(cls, value: Any) -> str:
+        # YAML reads 7 as a number.
+        return str(value)
+
+    @field_validator("precision")
+    @classmethod
+    def _known_precision(cls, value: str | None) -> str | None:
+        if value is not None and value not in PRECISIONS:
+            raise ValueError(unknown("precision", value, PRECISIONS))
+        return value
+
+    def check(self, profile: TaskProfile) -> None:
+        """Looks whether the table and the keys of the data are known.
+
+        Raises:
+            ValueError: If one is not.
+        """
+        if self.table not in profile.published_tables:
+            raise ValueError(unknown("published table", self.table, profile.published_tables))
+        allowed = list(profile.data_config.model_fields)
+        for key in self.data:
+            if key not in allowed:
+                raise ValueError(f"unknown key '{key}'{did_you_mean(key, allowed)}; allowed: {', '.join(allowed)}")
+
+    def fits(self, data: Mapping[str, Any], precision: str) -> bool:
+        """Whether the table stands beside runs with these settings of the data and this precision."""
+        if self.precision not in (None, precision):
+            return False
+        for key, wanted in self.data.items():
+            field = DataConfig.model_fields[key]
+            found = data.get(key, None if field.is_required() else field.default)
+            if found != wanted:
+                return False
+        return True
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What a study asks of its records.
+
+    Attributes:
+        contrasts: Pairs of models to hold against each other.
+        published: Published tables to stand beside ours; none stands for table 6 beside the whole of SST-2.
+    """
+
+    contrasts: Sequence[Contrast] = field(default_factory=tuple)
+    published: Sequence[PublishedReference] | None = None
+
+
+NO_QUESTIONS = Questions()
+
+
+def read_questions(path: Path) -> Questions:
+    """Reads what a study file asks; the rest of the file is for who runs it.
+
+    Raises:
+        ConfigurationError: If the file is no YAML mapping, or a question is wrong.
+    """
+    values = read_yaml(path)
+    source = f"'{path}'"
+    contrasts = [Contrast.parse(value, source=source) for value in values.get("contrasts") or ()]
+    published = values.get("published")
+    if published is None:
+        return Questions(contrasts)
+    return Questions(contrasts, [PublishedReference.parse(value, source=source) for value in published])

@@ -1,0 +1,169 @@
+"""The half of a task that a report needs: what its records mean, what it is judged by, what it shows. No torch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recurra.deployment.export_record import ExportRecord
+from recurra.tasks.columns import Table
+from recurra.tasks.drawing.chart import Chart
+from recurra.tasks.estimates import ExportLine, MeasuredExports
+from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
+from recurra.tasks.measures import Measure
+from recurra.tasks.questions import Questions
+from recurra.tasks.summary import Advice, AuditLine, ModelSummary, Summary, TableSummary
+
+Records = Mapping[str, LoadedRun]
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What must be read before any figure: a heading, and a line a table."""
+
+    heading: str
+    lines: Callable[[Sequence[TableSummary]], Sequence[tuple[str, str]]]
+
+
+class Reporting(ABC):
+    """What the report asks a task. The methods that are not abstract suit most tasks.
+
+    Attributes:
+        task: Its name, as records have it.
+        measures: What it is judged by, the first above all.
+        tables: Its tables in the order in which they are read, the results first.
+        splits: The table of the splits that was run on.
+        overview: A row a table over all studies; its rows are made from ``(study, address, table)``.
+        documented_figures: Kinds of drawings that a document shows.
+        alarms: What must be read before any figure, beside failed audits.
+        published_tables: Names of published tables that a study file may put beside ours.
+        figures_name_their_table: Whether a drawing's file is named after its table where a study has one table only.
+    """
+
+    task: str
+    measures: tuple[Measure, ...]
+    tables: tuple[Table, ...]
+    splits: Table
+    overview: Table
+    documented_figures: Collection[str]
+    alarms: tuple[Alarm, ...] = ()
+    figures_name_their_table: bool = True
+    published_tables: Collection[str] = ()
+
+    @property
+    def measure(self) -> Measure:
+        """What models are compared by."""
+        return self.measures[0]
+
+    def beside(self, folder: Path, record: Any) -> Any:
+        """Reads what lies beside a record.
+
+        Raises:
+            CheckpointError: If it cannot be trusted.
+        """
+        return None
+
+    # How runs become tables.
+
+    @abstractmethod
+    def key(self, run: LoadedRun) -> TableKey:
+        """What a run shares with those that it may be compared with."""
+
+    @abstractmethod
+    def key_text(self, key: TableKey) -> str:
+        """The key as one text, unlike that of any other table."""
+
+    @abstractmethod
+    def variant(self, run: LoadedRun) -> str:
+        """What part of the data was trained on, in words; empty for all of it."""
+
+    @abstractmethod
+    def title(self, key: TableKey, variant: str) -> str:
+        """Heading of a table."""
+
+    def label(self, run: LoadedRun) -> str:
+        """Name of a run's model in tables."""
+        return run.record.model.preset
+
+    def stands_everywhere(self, run: LoadedRun) -> bool:
+        """Whether a model knows neither training protocol nor precision: it stands in every table of its data."""
+        return False
+
+    @abstractmethod
+    def order(self, runs: Sequence[LoadedRun], headline: str) -> tuple[Any, ...]:
+        """What the models of a table are sorted by."""
+
+    def barred(self, runs: Sequence[LoadedRun]) -> str:
+        """Why a model's figures are held against nobody's; empty if they may be."""
+        return ""
+
+    # What is known of them.
+
+    @abstractmethod
+    def score(self, split: str, metrics: Sequence[Any]) -> Any:
+        """A model on one split, from the metrics of its seeds."""
+
+    @abstractmethod
+    def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ModelSummary:
+        """Adds to a model's summary what only this task has."""
+
+    @abstractmethod
+    def split_lines(self, run: LoadedRun) -> Any:
+        """The splits of a table, from any of its runs."""
+
+    @abstractmethod
+    def audit_lines(self, groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
+        """What the audits of a table's runs found, the failed first."""
+
+    def published(self, table: TableRuns, models: Sequence[Any], questions: Questions) -> list[Any]:
+        """Published figures that stand beside those of a table."""
+        return []
+
+    def export_lines(
+        self, table: TableRuns, exports: Sequence[ExportRecord], measured: MeasuredExports, questions: Questions
+    ) -> list[ExportLine]:
+        """The exports of a table's models."""
+        return []
+
+    @abstractmethod
+    def conclude(self, table: TableSummary) -> str:
+        """Sentences that the figures of a table support, and no more."""
+
+    def advise(self, table: TableSummary) -> list[Advice]:
+        """What to choose when something matters."""
+        return []
+
+    def table(self, common: TableSummary, table: TableRuns) -> TableSummary:
+        """Adds to a table's summary what only this task has."""
+        return common
+
+    # What is shown.
+
+    def facts(self, table: TableSummary) -> list[tuple[str, str]]:
+        """What a table is about, beside what every table says: a name and a text each."""
+        return []
+
+    def remarks(self, table: TableSummary) -> str:
+        """What documents say under the conclusion of a table."""
+        return ""
+
+    def charts(self, table: Any, runs: Records, key: str) -> list[Chart | None]:
+        """Drawings of a table beside those that every task has.
+
+        Args:
+            table: Its summary.
+            runs: The runs by identifier.
+            key: Unique in the page.
+        """
+        return []
+
+    def charts_across(self, tables: Sequence[Any], runs: Records) -> list[Chart | None]:
+        """Drawings across the tables of a study."""
+        return []
+
+    def as_before(self, summary: Summary, values: dict[str, Any]) -> dict[str, Any]:
+        """The plain values of a summary with the fields that earlier versions had; see ``docs/reference``."""
+        return values

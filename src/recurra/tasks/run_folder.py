@@ -1,0 +1,128 @@
+"""What runs of every task do with their folder, their processes and their device."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recurra.core.environment import code_record, environment_record
+from recurra.core.files import storage_errors, write_json
+from recurra.core.language_record import LanguageTrainingRecord
+from recurra.core.model_files import MODEL_NAME, SEAL_NAME, seal_model
+from recurra.core.record import ModelRecord, TrainingRecord
+from recurra.models.accounting import HeadKind, count_parameters, flops_per_token
+from recurra.models.configuration import RecurraConfig
+from recurra.models.names import MODEL_KEYS
+from recurra.tasks.runs import RunConfig
+from recurra.training.arguments import started_by_torchrun
+
+TRAINING_NAME = "training.json"
+
+
+def save_model_folder(folder: Path, write: Callable[[Path], Any]) -> None:
+    """Writes the model folder beside its place and renames it, so that it is whole or absent; then seals it."""
+    target, temporary = folder / MODEL_NAME, folder / f".{MODEL_NAME}.part"
+    with storage_errors(target):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        write(temporary)
+        (folder / SEAL_NAME).unlink(missing_ok=True)
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+    seal_model(folder)
+
+
+def keep_trained(
+    folder: Path, model: Any, tokenizer: Any, max_length: int, training: TrainingRecord | LanguageTrainingRecord
+) -> None:
+    """Writes what a training leaves, the note that it is done last, and ends the distributed part if there is one.
+
+    Args:
+        folder: The run folder.
+        model: With the weights that are kept.
+        tokenizer: Saved beside them.
+        max_length: Tokens after which it cuts.
+        training: How it went.
+    """
+    if speaks_for_all():
+        tokenizer.model_max_length = max_length
+        save_model_folder(folder, lambda target: (model.save_pretrained(target), tokenizer.save_pretrained(target)))
+        write_json(folder / TRAINING_NAME, training.model_dump(mode="json"))
+    if started_by_torchrun():
+        leave_process_group()
+
+
+def run_facts(config: RunConfig, started: float) -> dict[str, Any]:
+    """What the record of every run begins with: which run, when, with which code, where.
+
+    Args:
+        config: The run.
+        started: When this process began with it, by ``time.perf_counter``.
+    """
+    return {
+        "run_id": config.run_id,
+        "config": config.plain(),
+        "config_hash": config.config_hash,
+        "seed": config.seed,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "wall_s": time.perf_counter() - started,
+        "code": code_record(),
+        "environment": environment_record(
+            threads=torch.get_num_threads(), precision=config.precision, accelerator=accelerator_name()
+        ),
+    }
+
+
+def shape_of(config: RecurraConfig) -> dict[str, Any]:
+    """What a record keeps of a model's configuration: every key of the architecture, with its value."""
+    return {key: getattr(config, key) for key in MODEL_KEYS}
+
+
+def transformer_record(
+    name: str, description: str, config: RecurraConfig, task: HeadKind, *, tokens: int, folder: Path
+) -> ModelRecord:
+    """What a record says of a Transformer.
+
+    Args:
+        name: In tables.
+        description: One line.
+        config: Its configuration.
+        task: What it was trained for.
+        tokens: Length of a row for which operations are counted.
+        folder: The run folder, where its weights lie if this process speaks for all.
+    """
+    counts = count_parameters(config, task)
+    weights = folder / MODEL_NAME / "model.safetensors"
+    return ModelRecord(
+        preset=name,
+        kind="transformer",
+        parameters=counts.total,
+        embedding_parameters=counts.embeddings,
+        non_embedding_parameters=counts.non_embedding,
+        flops_per_token=flops_per_token(config, tokens, task),
+        file_size_bytes=weights.stat().st_size if weights.exists() else 0,
+        description=description,
+    )
+
+
+def speaks_for_all() -> bool:
+    """Whether this process writes the folder: the only one, or the first of a distributed training."""
+    return not started_by_torchrun() or int(os.environ["RANK"]) == 0
+
+
+def leave_process_group() -> None:
+    """Ends the distributed part in order; a process that just exits can abort the others."""
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def accelerator_name() -> str | None:
+    """Name of the accelerator, if there is one."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None

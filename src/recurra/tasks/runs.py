@@ -1,0 +1,168 @@
+"""One run as a typed, frozen configuration: a model, data, a protocol, a seed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, SerializeAsAny
+
+from recurra.core.configuration import HashedSettings, content_hash, read_yaml
+from recurra.core.errors import ConfigurationError, unknown
+from recurra.data.configuration import RunData
+from recurra.tasks.profile import check_model, controls, presets, profile_of_data, profile_of_values
+from recurra.tasks.variants import ModelVariant
+from recurra.training.protocols import ProtocolConfig
+
+Precision = Literal["fp32", "bf16", "fp16"]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+@cache
+def control_protocol(name: str) -> ProtocolConfig:
+    """What stands for the training protocol of a control, which has none of ours; it is in the tables of all."""
+    return ProtocolConfig(name=name, learning_rate=1.0, batch_size=32, max_epochs=1)
+
+
+def _parse_data(value: Any) -> RunData:
+    """Whose data a mapping describes, its task says; left to pydantic, messages would name every task's keys."""
+    if isinstance(value, RunData):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError("a mapping of keys to values is needed, at least name")
+    config: type[RunData] = profile_of_values(value).data_config
+    return config.parse(value, source=f"data '{value.get('name', '')}'")
+
+
+DataEntry = Annotated[SerializeAsAny[RunData], BeforeValidator(_parse_data)]
+
+
+class RunConfig(HashedSettings):
+    """One run: a model, data, a protocol and a seed.
+
+    Attributes:
+        model: Name in tables: a preset, ``linear``, or the name of a model file.
+        model_overrides: Keys of the model configuration on top of the preset; ``preset`` names another base.
+        data: What to train and test on: labelled rows, or running text for a language model.
+        data_hash: Hash of the user's files, so that a changed file is a changed run.
+        protocol: How to train.
+        seed: Seed of weights, batch order and dropout. The data have their own ``split_seed``.
+        precision: Precision of the matrix products.
+    """
+
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"model_overrides", "data_hash", "seed", "precision"})
+
+    model: str
+    model_overrides: dict[str, Any] = Field(default_factory=dict)
+    data: DataEntry
+    data_hash: str | None = None
+    protocol: ProtocolConfig
+    seed: Seed = 0
+    precision: Precision = "fp32"
+
+    def model_post_init(self, _: object) -> None:
+        """Checks that model and data belong together."""
+        check_model(profile_of_data(self.data), self.model, self.model_overrides, self.data.name)
+
+    @property
+    def task(self) -> str:
+        """Name of the task that it trains for."""
+        return profile_of_data(self.data).name
+
+    @property
+    def is_control(self) -> bool:
+        """Whether its model is a control, which no training protocol trains."""
+        return self.model in profile_of_data(self.data).controls
+
+    @property
+    def label(self) -> str:
+        """The model's name where it is shown."""
+        return profile_of_data(self.data).label(self.model, self.model_overrides)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copies with changes; what was derived from the old values is derived anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        for derived in ("config_hash", "run_id"):
+            copied.__dict__.pop(derived, None)
+        return copied
+
+    @cached_property
+    def config_hash(self) -> str:
+        """Identity of the run: equal hashes mean equal configurations."""
+        return content_hash(self.plain())
+
+    @cached_property
+    def run_id(self) -> str:
+        """Readable and unique: data, protocol, part, model, training protocol, seed, and the hash's first digits."""
+        data = Path(self.data.name).stem if self.data_hash else self.data.name
+        parts = [data, self.data.reading, *filter(None, [self.data.part]), self.label]
+        if not self.is_control:
+            parts += [self.protocol.name, f"s{self.seed}"]
+        slug = "-".join("".join(c if c.isalnum() or c in "._" else "-" for c in part) for part in parts)
+        # A name that begins with a dash would be taken for an option, one with a dot would be hidden.
+        return f"{slug[:100].lstrip('-.') or 'run'}-{self.config_hash[:8]}"
+
+
+def model_name(model: str | ModelVariant) -> str:
+    """Name in tables: of a variant its own, of a file that of the file without its ending."""
+    if isinstance(model, ModelVariant):
+        return model.name
+    return Path(model).stem if Path(model).suffix in {".yaml", ".yml"} else model
+
+
+def resolve_model(name: str | ModelVariant) -> tuple[str, dict[str, Any]]:
+    """Returns the name and the overrides of a model given as preset, ``linear``, YAML file or variant.
+
+    Raises:
+        ConfigurationError: If there is no such preset or file.
+    """
+    if isinstance(name, ModelVariant):
+        return name.name, name.overrides
+    known = [*controls(), *presets()]
+    if name in known:
+        return name, {}
+    if Path(name).suffix in {".yaml", ".yml"}:
+        return Path(name).stem, read_yaml(name)
+    raise ConfigurationError(unknown("model", name, [*known, "a .yaml file"]))
+
+
+def file_hash(data: RunData) -> str | None:
+    """Hash of the files that a user's data come from, or none for a corpus by name."""
+    paths = [Path(name) for name in (data.name, data.validation, data.test) if name]
+    if not paths[0].is_file():
+        return None
+    digest = hashlib.sha256()
+    for path in paths:
+        if path.is_file():
+            with path.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def make_run(
+    model: str | ModelVariant,
+    data: RunData,
+    protocol: ProtocolConfig,
+    *,
+    seed: int,
+    precision: str,
+    overrides: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Builds a run's configuration from what a person names."""
+    name, file_overrides = resolve_model(model)
+    control = name in controls()
+    return RunConfig.parse(
+        {
+            "model": name,
+            "model_overrides": {**file_overrides, **(overrides or {})},
+            "data": data.plain(),
+            "data_hash": file_hash(data),
+            "protocol": (control_protocol(name) if control else protocol).plain(),
+            "seed": 0 if control else seed,
+            "precision": "fp32" if control else precision,
+        },
+        source="run",
+    )

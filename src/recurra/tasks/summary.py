@@ -1,0 +1,319 @@
+"""What a report knows, as plain frozen values: everything shown anywhere is read from a `Summary`.
+
+A task adds what only it has by subclasses of `ModelSummary` and `TableSummary`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, Literal
+
+from recurra.tasks.estimates import ExportLine
+
+SUMMARY_VERSION = 3
+
+Verdict = Literal["distinguishable", "by rows only", "not distinguishable", "untested"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Time a sample at one batch size, in milliseconds; medians over the runs that were timed."""
+
+    batch_size: int
+    samples: int
+    median_ms: float
+    p90_ms: float
+    mean_ms: float
+    scope: str
+    device: str
+    threads: int
+    precision: str
+    source: Literal["side by side", "own run"]
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """One run behind a figure: enough to find it and to run it again."""
+
+    run_id: str
+    folder: str
+    model: str
+    seed: int
+    config_hash: str
+    created: str
+    version: str
+    commit: str | None
+    dirty: bool | None
+    best_epoch: int
+    epochs: int
+    training_wall_s: float
+    peak_memory_mib: float
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """One model of a table, over its seeds.
+
+    Attributes:
+        label: Name in the table; unlike the preset it is unique there.
+        color: Index of its colour and marker in every chart.
+        scores: By split, as its task has them; a `recurra.tasks.measures.Measure` reads its estimate from there.
+        latency: By batch size in samples, as text (a key of JSON).
+        fronts: Costs (``latency 1``, ``size``) by which no model of the table is both cheaper and better; see
+            `recurra.report.pareto`.
+        audited: Whether any audit was run on any of its runs.
+        failed_audits: Names of the audits that failed for any of its runs.
+        failed_groups: The same, by family and split: ``leakage on test``.
+        barred: Why its figures are held against nobody's; empty if they may be.
+    """
+
+    label: str
+    preset: str
+    kind: str
+    description: str
+    color: int
+    runs: list[RunEntry]
+    seeds: list[int]
+    deterministic: bool
+    scores: dict[str, Any]
+    parameters: int
+    embedding_parameters: int
+    non_embedding_parameters: int
+    flops_per_token: float
+    file_size_mib: float
+    latency: dict[str, Timing]
+    training_wall_s: float
+    peak_memory_mib: float
+    fronts: list[str]
+    audited: bool
+    failed_audits: list[str]
+    failed_groups: list[str]
+    barred: str
+
+
+@dataclass(frozen=True)
+class SeedTest:
+    """McNemar's test of one seed: rows that only the first, or only the second, got right."""
+
+    seeds: tuple[int, int]
+    only_first: int
+    only_second: int
+    p: float
+    p_holm: float
+
+
+@dataclass(frozen=True)
+class PairTest:
+    """Two models of a table on one split, by the rows that both were scored on or by their seeds alone.
+
+    Attributes:
+        first: Label of the first model.
+        second: Label of the second.
+        split: The split tested.
+        seeds: Seeds of the first whose runs were paired.
+        rows: Rows compared; 0 if they could not be, or if the test is by seeds.
+        gap: By how much the first is better, in the unit of the measure: mean over the pairs.
+        low: Lower end of its 95 % interval: paired bootstrap over rows, or Student's t over seeds.
+        high: Upper end of it.
+        p: Of that test.
+        p_holm: The same, corrected by Holm over the pairs of the table.
+        mcnemar: One test a seed, corrected by Holm over all seeds and pairs of the table; none by seeds.
+        odds_ratio: Rows that only the first gets right for each that only the second does, over those seeds (see
+            `recurra.evaluation.significance.discordant_odds_ratio`); ``None`` without predictions.
+        seeds_apart: Whether every seed of one lies above every seed of the other; ``None`` with one seed.
+        supported: Whether a difference is supported: ``p_holm`` below 0.05 and, by rows, the seeds do not contradict.
+        statement: The finding in words.
+        reason: Why there is no test, or an empty text.
+    """
+
+    first: str
+    second: str
+    split: str
+    seeds: tuple[int, ...]
+    rows: int
+    gap: float
+    low: float | None
+    high: float | None
+    p: float | None
+    p_holm: float | None
+    mcnemar: list[SeedTest]
+    odds_ratio: float | None
+    seeds_apart: bool | None
+    supported: bool
+    statement: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ContrastLine:
+    """One contrast of the study file in one table.
+
+    Attributes:
+        name: As the study file has it.
+        a: The model that is asked about.
+        b: What it is held against.
+        split: The split that is judged.
+        seeds: Pairs of runs compared, one a seed; a model that knows no seed meets every seed of the other.
+        gap: Mean of the measure of ``a`` less that of ``b`` over those pairs.
+        half: Half the width of the 95 % interval of the gap over seeds (Student's t on the pairs); none with one pair.
+        low: Lower end of the 95 % paired bootstrap interval of the gap over rows; none if it could not be tested so.
+        high: Upper end of it.
+        p: Bootstrap p-value, or that of the paired t-test where there are no rows to draw.
+        p_holm: The same, corrected by Holm over the contrasts of the table; by seeds, over all pairs of the table.
+        odds_ratio: Rows that only ``a`` gets right for each that only ``b`` does, over all pairs.
+        spread: The most that the seed alone moves either model: its best less its worst seed; none with one seed.
+        inside_spread: Whether the gap is smaller than that; none with one seed.
+        verdict: Whether a difference is supported; with one seed, at most by rows.
+        statement: The finding in one sentence, and no more than the figures support.
+    """
+
+    name: str
+    a: str
+    b: str
+    split: str
+    seeds: int
+    gap: float
+    half: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    p_holm: float | None
+    odds_ratio: float | None
+    spread: float | None
+    inside_spread: bool | None
+    verdict: Verdict
+    statement: str = ""
+
+
+@dataclass(frozen=True)
+class AuditLine:
+    """One finding of one audit and whom it concerns.
+
+    Attributes:
+        name: For example ``leakage.contained.test``.
+        group: What it belongs to, for a reader: ``leakage on test``.
+        status: ``passed``, ``failed`` or ``skipped``.
+        summary: The finding, with the figure.
+        meaning: What it means that it failed; empty otherwise.
+        example: A row that shows the failure, or an empty text.
+        value: The figure that was judged.
+        threshold: What it was judged against.
+        concerns: Which runs: ``every run``, or models and seeds.
+        scope: ``data`` for audits of the data, ``model`` for audits of a trained model.
+        split: The split that was judged, or an empty text.
+    """
+
+    name: str
+    group: str
+    status: str
+    summary: str
+    meaning: str
+    example: str
+    value: float | None
+    threshold: float | None
+    concerns: str
+    scope: Literal["data", "model"]
+    split: str
+
+
+@dataclass(frozen=True)
+class FailedGroup:
+    """Failed audits of one family and split: the same trouble seen by several audits."""
+
+    name: str
+    meaning: str
+    lines: list[AuditLine]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to choose for one priority, and why."""
+
+    priority: str
+    choice: str
+    why: str
+
+
+@dataclass(frozen=True)
+class TableSummary:
+    """Models that may be compared: same data, same splits, same training protocol, same precision.
+
+    Attributes:
+        variant: What part of the data was trained on, in words; empty for all of it.
+        splits: As the task describes them.
+        published: Published figures beside ours, as the task has them.
+    """
+
+    key: str
+    title: str
+    data: str
+    protocol: str
+    variant: str
+    training: str
+    precision: str
+    fingerprint: str
+    tokenizer: dict[str, Any]
+    splits: Any
+    notes: list[str]
+    headline_split: str
+    reported_splits: list[str]
+    batch_sizes: list[int]
+    models: Sequence[Any]
+    tests: list[PairTest]
+    audits: list[AuditLine]
+    contrasts: list[ContrastLine]
+    published: list[Any] = field(default_factory=list)
+    conclusion: str = ""
+    advice: list[Advice] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    exports: list[ExportLine] = field(default_factory=list)
+
+    @property
+    def failed_groups(self) -> list[FailedGroup]:
+        """The findings that failed, by family and split."""
+        groups: dict[str, list[AuditLine]] = {}
+        for line in self.audits:
+            if line.status == "failed":
+                groups.setdefault(line.group, []).append(line)
+        return [FailedGroup(name, lines[0].meaning, lines) for name, lines in groups.items()]
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A machine and set of versions on which some of the runs took place."""
+
+    cpu: str
+    cores: int
+    threads: int
+    accelerator: str | None
+    platform: str
+    python: str
+    packages: dict[str, str]
+    runs: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Everything a report shows in words and tables. ``task`` is that of the records; empty if there are none."""
+
+    tables: list[Any]
+    machines: list[Hardware]
+    failed_runs: list[dict[str, str]]
+    warnings: list[str]
+    task: str = ""
+    schema_version: int = SUMMARY_VERSION
+
+
+def plain(value: Any) -> Any:
+    """Plain values of nested dataclasses and records; `dataclasses.asdict` copies every leaf as if it could change."""
+    # Most values are leaves: asking what else they could be is what takes the time.
+    if value is None or isinstance(value, (str, float, int)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if is_dataclass(value):
+        return {key: plain(item) for key, item in vars(value).items()}
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value

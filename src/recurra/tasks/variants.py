@@ -1,0 +1,69 @@
+"""Models written out in a study file: a preset with some keys changed, under a name of their own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from recurra.core.configuration import Settings
+from recurra.core.errors import ConfigurationError, did_you_mean, unknown
+from recurra.models.names import MODEL_KEYS
+from recurra.tasks.profile import controls, presets
+
+
+class ModelVariant(Settings):
+    """A preset with some keys changed: ``{name: recurrent-R3, preset: recurrent, num_recurrences: 3}``.
+
+    It is the same run as a model file of that name with the same keys. Every key but ``name`` and ``preset`` is one of
+    `recurra.models.configuration.RecurraConfig`; the values are checked where the model is configured, before any run.
+
+    Attributes:
+        name: Name in tables and run folders; not that of a preset.
+        preset: What to start from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", validate_default=True, allow_inf_nan=False)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)
+    preset: str
+
+    @field_validator("name")
+    @classmethod
+    def _own_name(cls, value: str) -> str:
+        if value in (*controls(), *presets()):
+            raise ValueError("that is a preset's name; give the variant a name of its own")
+        return value
+
+    @field_validator("preset")
+    @classmethod
+    def _known_preset(cls, value: str) -> str:
+        if value not in presets():
+            raise ValueError(unknown("preset", value, presets()))
+        return value
+
+    @model_validator(mode="after")
+    def _known_keys(self) -> ModelVariant:
+        for key in self.model_extra or {}:
+            if key not in MODEL_KEYS:
+                allowed = ", ".join(("name", "preset", *MODEL_KEYS))
+                raise ValueError(f"unknown key '{key}'{did_you_mean(key, MODEL_KEYS)}; allowed: {allowed}")
+        return self
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The preset and the changed keys, as a model file would hold them."""
+        return {"preset": self.preset, **(self.model_extra or {})}
+
+
+def _parse_entry(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    try:
+        return ModelVariant.parse(value, source=f"model '{value.get('name', '')}'")
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from error
+
+
+# A plain union would name pydantic's own branches in its messages.
+ModelEntry = Annotated[str | ModelVariant, BeforeValidator(_parse_entry)]

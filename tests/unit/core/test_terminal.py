@@ -1,0 +1,47 @@
+"""Texts of others on a terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurra.cli.main import main
+from recurra.cli.output import print_lines, print_table
+from recurra.core.progress import Reporter
+from recurra.core.terminal import one_line, printable
+
+ESCAPE = "\x1b[2J\x1b]0;owned\x07"
+
+
+@given(st.text())
+def test_nothing_that_is_shown_controls_the_terminal(text: str) -> None:
+    for shown in (printable(text), one_line(text)):
+        assert not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in shown)
+        shown.encode("utf-8")
+
+
+@given(st.text(st.characters(categories=["L", "M", "N", "P", "S"]), max_size=200))
+def test_words_of_every_script_stay_as_they_are(text: str) -> None:
+    assert printable(text) == text
+
+
+def test_what_is_written_out_and_what_is_cut() -> None:
+    assert printable("a\x1b[31m\n\u202eb") == r"a\x1b[31m\n\u202eb"
+    assert printable("👩‍👩‍👧 naïve 数") == "👩‍👩‍👧 naïve 数"
+    assert one_line("a\n  b\tc") == "a b c"
+    assert printable("x" * 400_000, 10) == "xxxxxxxxxx… (400,000 characters)"
+    assert len(one_line("x " * 400_000)) < 5000
+
+
+def test_tables_lines_progress_and_errors_show_them(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(f"[red]{ESCAPE}", [f"[b]{ESCAPE}", "n"], [[ESCAPE + "[/]", "1"]])
+    print_lines([f"line {ESCAPE}"])
+    Reporter().say(f"said {ESCAPE}\nsecond line")
+    assert main(["data", "describe", f"no{ESCAPE}such\nfile.csv"]) == 2
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err and "\x07" not in out + err
+    assert "[red]" in out and "[b]" in out and "[/]" in out
+    assert err.count("\n") == 2 and "second line" in err

@@ -1,0 +1,162 @@
+"""Parquet files are read in bounded memory, whatever they unfold to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurra.core.errors import DataError
+from recurra.data import files, parquet
+from recurra.data.files import read_table, stream_texts
+from recurra.data.parquet import check_unfolded, iterate_parquet, read_parquet_columns, read_parquet_table
+
+LONG = "x" * 400_000
+KINDS: dict[str, dict[str, Any]] = {
+    "folded": {},
+    "plain": {"use_dictionary": False},
+    "prefixes": {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}},
+    "lengths": {"use_dictionary": False, "column_encoding": {"text": "DELTA_LENGTH_BYTE_ARRAY"}},
+    "as others write it": {"store_schema": False, "row_group_size": 3},
+    "small pages": {"dictionary_pagesize_limit": 8, "data_page_size": 8},
+}
+
+
+def bomb(path: Path, rows: int = 50_000, text: str = LONG) -> Path:
+    """One text in all rows: 20 GB in two kilobytes."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), [text])
+    pq.write_table(
+        pa.table({"text": texts, "label": [row * 2 // rows for row in range(rows)]}), path, compression="zstd"
+    )
+    assert path.stat().st_size < 5000
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    rows=st.lists(
+        st.tuples(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=9), st.integers(0, 3))
+    )
+)
+def test_every_encoding_gives_the_same_values(kind: str, rows: list[tuple[str | None, int]], tmp_path_factory) -> None:
+    path = tmp_path_factory.mktemp("p") / "r.parquet"
+    texts, labels = [row[0] for row in rows], [row[1] for row in rows]
+    pq.write_table(
+        pa.table({"text": pa.array(texts, pa.string()), "label": pa.array(labels, pa.int64())}), path, **KINDS[kind]
+    )
+    batches = list(iterate_parquet(path, ["text", "label"], 2))
+    assert [text for batch in batches for text in batch["text"]] == texts
+    assert [label for batch in batches for label in batch["label"]] == labels
+    assert read_parquet_columns(path, ["label", "text"]) == {"label": labels, "text": texts}
+    assert read_parquet_table(path, ["text"])["text"].to_pylist() == texts
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+)
+def test_every_type_of_text(kind: pa.DataType, tmp_path: Path) -> None:
+    texts = ["a", None, "b", "a"]
+    pq.write_table(pa.table({"text": pa.array(texts, pa.string()).cast(kind)}), tmp_path / "r.parquet")
+    assert read_parquet_columns(tmp_path / "r.parquet", ["text"]) == {"text": texts}
+
+
+def test_what_unfolds_to_gigabytes_is_refused_before_it_is_kept(tmp_path: Path) -> None:
+    path = bomb(tmp_path / "r.parquet")
+    said = (
+        r"r.parquet' has [\d,]+ bytes and unfolds to more than 4,000,000,000 bytes of text in the first .* 50,000 rows"
+    )
+    for read in (
+        lambda: read_table(path, "text", "label"),
+        lambda: read_parquet_columns(path, ["text"]),
+        lambda: read_parquet_table(path, ["text", "label"]),
+    ):
+        with pytest.raises(DataError, match=said):
+            read()
+    assert read_parquet_columns(path, ["label"])["label"][-1] == 1
+
+
+def test_the_bound_counts_texts_and_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = bomb(tmp_path / "r.parquet", rows=100, text="y" * 1000)
+    monkeypatch.setattr(parquet, "MAX_UNFOLDED_BYTES", 100 * (1000 + parquet.ROW_BYTES))
+    check_unfolded(path, ["text", "label"])
+    monkeypatch.setattr(parquet, "MAX_UNFOLDED_BYTES", 100 * (1000 + parquet.ROW_BYTES) - 1)
+    check_unfolded(path, ["label"])
+    with pytest.raises(DataError, match="in the first 100 of its 100 rows"):
+        check_unfolded(path, ["text", "label"])
+    monkeypatch.setattr(parquet, "MAX_UNFOLDED_BYTES", 100)
+    with pytest.raises(DataError, match="of text in its 100 rows"):
+        check_unfolded(path, ["label"])
+
+
+STREAM = """
+import sys
+from recurra.core.memory import peak_memory_mib
+from recurra.data.files import stream_texts
+before = peak_memory_mib()
+rows = sum(len(chunk) for chunk in stream_texts(sys.argv[1]))
+print(rows, round(peak_memory_mib() - before))
+"""
+
+
+@pytest.mark.parametrize("kind", ["folded", "prefixes"])
+def test_streaming_takes_constant_memory(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    rows = 50_000 if kind == "folded" else 2000
+    if kind == "folded":
+        bomb(path, rows)
+    else:
+        pq.write_table(pa.table({"text": [LONG] * rows}), path, compression="zstd", **KINDS[kind])
+    done = subprocess.run([sys.executable, "-c", STREAM, str(path)], capture_output=True, text=True, check=True)
+    read, grown_mib = map(int, done.stdout.split())
+    assert read == rows
+    # All of it would be 20 GB and 800 MB, twice: in Arrow and as words of Python.
+    assert grown_mib < 700
+
+
+def test_a_chunk_of_long_texts_has_fewer_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = bomb(tmp_path / "r.parquet", rows=10, text="y" * 1000)
+    monkeypatch.setattr(files, "MAX_CHUNK_CHARACTERS", 3000)
+    assert [len(chunk) for chunk in stream_texts(path)] == [3, 3, 3, 1]
+    assert [len(chunk) for chunk in stream_texts(path, chunk_rows=2)] == [2] * 5
+
+
+def test_what_no_text_compresses_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.parquet"
+    pq.write_table(pa.table({"text": ["z" * 400_000] * 10}), path, compression="zstd", use_dictionary=False)
+    assert len(list(stream_texts(path))) == 1
+    monkeypatch.setattr(parquet, "_SUSPECT_BYTES", 10**6)
+    with pytest.raises(
+        DataError, match=r"holds 4,000,\d+ bytes of column 'text' in [\d,]+, which no text compresses to"
+    ):
+        list(stream_texts(path))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (pa.array([["a"], ["b"]]), "list<element: string>"),
+        (pa.array([{"a": 1}, {"a": 2}]), "struct<a: int64>"),
+        (pa.array([b"ab", b"cd"], pa.binary(2)), r"fixed_size_binary\[2\]"),
+    ],
+)
+def test_columns_of_no_single_values_are_refused(values: pa.Array, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"], "other": values}), path)
+    with pytest.raises(DataError, match=f"column 'other' holds {kind}; give a column of words or numbers"):
+        read_table(path, "text", "other")
+    with pytest.raises(DataError, match=f"column 'other' holds {kind}; give a column of words or numbers"):
+        list(stream_texts(path, "other"))
+
+
+def test_columns_of_lists_are_read_for_corpora(tmp_path: Path) -> None:
+    lists = [[1, 2], [], None, [3]]
+    pq.write_table(pa.table({"sources": lists, "words": [["a", "b"], ["a"], None, []]}), tmp_path / "r.parquet")
+    assert read_parquet_columns(tmp_path / "r.parquet", ["sources"]) == {"sources": lists}
+    assert read_parquet_columns(tmp_path / "r.parquet", ["words"]) == {"words": [["a", "b"], ["a"], None, []]}

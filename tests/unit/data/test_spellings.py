@@ -1,0 +1,160 @@
+"""Labels in several spellings, labels that look missing, headers among the rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurra.core.errors import ConfigurationError, DataError
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.data.dataset import TextDataset
+from recurra.data.files import read_table
+from recurra.data.spellings import looks_missing, spelling_key, spellings
+from recurra.data.splits import load_split
+from reviews import write_csv
+
+ZERO_WIDTH = "neg\u200b"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("neg", ZERO_WIDTH),
+        ("neg", "\u202eN\u00adeg\ufeff"),
+        ("neg", "NEG"),
+        ("very good", "Very\u00a0 good"),
+        ("stra\u00dfe", "STRASSE"),
+        ("\u00e9t\u00e9", "e\u0301te\u0301"),
+        ("1", "\uff11"),
+        ("1", "1.0"),
+        ("1", "+01."),
+        ("0", "-0.00"),
+        ("0.5", ".50"),
+        ("-3", "-3.0"),
+    ],
+)
+def test_what_is_the_same(one: str, other: str) -> None:
+    assert spelling_key(one) == spelling_key(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("neg", "negative"), ("1", "-1"), ("1", "10"), ("1.0", "1.01"), ("+", "-"), ("1", "1a"), (".", "0"),
+     ("1e3", "1000"), ("a b", "ab"), ("1" + "0" * 40, "1" + "0" * 39 + "1"), ("e", "\u00e9")],
+)  # fmt: skip
+def test_what_differs(one: str, other: str) -> None:
+    assert spelling_key(one) != spelling_key(other)
+
+
+@given(st.text(max_size=12))
+def test_a_key_is_its_own_key(label: str) -> None:
+    assert spelling_key(spelling_key(label)) == spelling_key(label)
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=3), st.integers(0, 5))
+def test_numbers_are_equal_in_every_plain_form(number, zeros: int) -> None:
+    text = f"{number:f}"
+    assert spelling_key(f"{text}{'0' * zeros}") == spelling_key(text)
+    assert spelling_key(text) != spelling_key(f"{number + 1:f}")
+
+
+def test_the_most_frequent_wins_and_of_equals_the_first() -> None:
+    assert spellings({"NEG": 2, "pos": 9, "neg": 5, "Neg": 2, "Pos": 9}) == [["neg", "NEG", "Neg"], ["pos", "Pos"]]
+    assert spellings({"NA": 1, "na": 2, "null": 1}) == []
+
+
+def test_labels_that_look_missing() -> None:
+    assert all(map(looks_missing, ["NA", "null", "N/A", "NaN", "None", "?", "\u200b", "Na\u200bN"]))
+    assert not any(map(looks_missing, ["no", "-", "0", "negative", "unknown"]))
+
+
+def write(path: Path, *labels: str, rows: int = 30) -> str:
+    """A file whose labels repeat in a circle, each row with a text of its own."""
+    write_csv(path, [(f"{path.stem} text {number}", labels[number % len(labels)]) for number in range(rows)])
+    return str(path)
+
+
+def notes_on_labels(dataset: TextDataset) -> list[str]:
+    return [note for note in dataset.notes if "differs in case" in note or "missing values" in note or "header" in note]
+
+
+def test_spellings_are_told_and_left_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "neg", "pos", "neg", ZERO_WIDTH, "NEG", "1", "1.0", "NA", "null", "neg")
+    dataset = load_dataset(DataConfig(name=path))
+    assert len(dataset.label_names) == 8
+    assert notes_on_labels(dataset) == [
+        "What differs in case, spacing, invisible characters or a number's form alone makes classes of its own; "
+        "data.join_labels=true joins them: 'neg' (9) = 'neg\\u200b' (3) = 'NEG' (3); '1' (3) = '1.0' (3).",
+        "Labels that look like missing values are taken as classes: 'NA' (3), 'null' (3); remove rows without label.",
+    ]
+
+
+def test_spellings_are_joined_where_it_is_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "NEG", "pos", "neg", "neg", ZERO_WIDTH, "NA")
+    dataset = load_dataset(DataConfig(name=path, join_labels=True))
+    assert dataset.label_names == ["NA", "neg", "pos"]
+    counts = {name: sum(int((split.labels == index).sum()) for split in dataset.splits.values())
+              for index, name in enumerate(dataset.label_names)}  # fmt: skip
+    assert counts == {"NA": 5, "neg": 20, "pos": 5}
+    assert notes_on_labels(dataset)[0].endswith(
+        "is written in one way, the first of each (join_labels): 'neg' (10) = 'NEG' (5) = 'neg\\u200b' (5)."
+    )
+    plain = load_dataset(DataConfig(name=write(tmp_path / "a.csv", "neg", "pos", "neg", "neg", "neg", "NA")))
+    assert {name: split.fingerprint for name, split in plain.splits.items()} == {
+        name: split.fingerprint for name, split in dataset.splits.items()
+    }
+
+
+def test_one_class_is_left_after_joining(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "neg", "NEG")
+    with pytest.raises(DataError, match="has one class only: all 30 rows have the label 'neg'"):
+        load_dataset(DataConfig(name=path, join_labels=True))
+
+
+def test_other_files_follow_the_spelling_of_the_training_rows(tmp_path: Path) -> None:
+    path, test = write(tmp_path / "a.csv", "neg", "pos"), write(tmp_path / "t.csv", "NEG", "POS", "POS", "Neg", rows=8)
+    with pytest.raises(DataError, match=r"has the label 'NEG'.*correct the label, train with data.join_labels=true or"):
+        load_dataset(DataConfig(name=path, test=test))
+    config = DataConfig(name=path, test=test, join_labels=True)
+    dataset = load_dataset(config)
+    assert dataset.splits["test"].labels.tolist() == [0, 1, 1, 0] * 2
+    assert "'neg' (15) = 'NEG' (2) = 'Neg' (2); 'pos' (15) = 'POS' (4)" in notes_on_labels(dataset)[0]
+    assert load_split(test, config, ["neg", "pos"]).labels.tolist() == [0, 1, 1, 0] * 2
+    other = write(tmp_path / "o.csv", "NEG", "so so")
+    with pytest.raises(
+        DataError, match=r"has the label 'so so', which the training data lacks.*correct the label or add"
+    ):
+        load_split(other, config, ["neg", "pos"])
+
+
+def test_a_repeated_header_is_told_with_its_places(tmp_path: Path) -> None:
+    rows = [(f"text {number}", "ab"[number % 2]) for number in range(30)]
+    path = write_csv(tmp_path / "a.csv", [*rows[:10], ("text", "label"), *rows[10:], (" text ", "label")])
+    assert read_table(path, "text", "label").headers == [12, 33]
+    (note,) = notes_on_labels(load_dataset(DataConfig(name=str(path))))
+    assert note.endswith("a.csv' repeats its header among the rows (line 12, 33), where it is taken as a text with a "
+                         "label; remove it.")  # fmt: skip
+    assert not read_table(write_csv(tmp_path / "b.csv", [("text", "a"), ("b", "label")]), "text", "label").headers
+
+
+def test_usual_labels_need_no_note(tmp_path: Path) -> None:
+    assert notes_on_labels(load_dataset(DataConfig(name=write(tmp_path / "a.csv", "0", "1", "-1", "no")))) == []
+
+
+def test_the_key_is_new_and_changes_no_older_configuration(tmp_path: Path) -> None:
+    assert "join_labels" not in DataConfig(name="a.csv").plain()
+    assert DataConfig(name="a.csv", join_labels=True).plain()["join_labels"] is True
+    assert DataConfig(name="a.csv", join_labels=True).part == "joined-labels"
+    with pytest.raises(ConfigurationError, match="'join_labels' is for your own files"):
+        load_dataset(DataConfig(name="demo", join_labels=True))
+
+
+def test_a_note_stays_short(tmp_path: Path) -> None:
+    labels = [word + "\u200b" * number for word in "abcdefghijklmnop" for number in range(20)]
+    (note,) = notes_on_labels(load_dataset(DataConfig(name=write(tmp_path / "a.csv", *labels, rows=700))))
+    assert len(note) < 10_000
+    assert "and 10 more" in note and note.endswith("; and 6 more.")

@@ -1,0 +1,233 @@
+"""Exits and traces of a classifier: the same on torch and on ONNX Runtime, and as the recurrences one by one say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
+pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+
+from recurra import Classifier
+from recurra.core.errors import ConfigurationError, DataError
+from recurra.data.cleaning import clean_texts
+from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
+from recurra.deployment.engines.depth import softmax
+from recurra.deployment.engines.interface import load_engine
+from recurra.deployment.export.build import write_tokenizer
+from recurra.deployment.export.records import CalibrationRecord
+from recurra.deployment.onnx.engine import OnnxEngine
+from recurra.deployment.onnx.model import write_onnx
+from recurra.models.exits.rule import Decision, ExitRule
+from recurra.models.exits.rules import ConfidenceRule, EntropyRule, FixedExit
+from recurra.models.loading import load_classifier_model
+from reviews import review_rows
+from tiny import stir, tiny_model
+
+TEXTS = [text for text, _ in review_rows(30)]
+MIXED = [*TEXTS[:20], "", "!!!", "Great " * 60, "   ", *TEXTS[20:], "unheardof 変 word", TEXTS[0]]
+LABELS = ["no", "yes"]
+SHAPES: dict[str, dict[str, Any]] = {
+    "exits": {"num_recurrences": 4, "exits": [1, 3], "heads": "separate"},
+    "last": {"num_recurrences": 3, "exits": [1, 2], "pooling": "last", "causal": True, "final_norm": True},
+    "max": {"num_recurrences": 3, "exits": [1, 2], "pooling": "max"},
+    "plain": {"num_recurrences": 3},
+    "coda": {"num_recurrences": 3, "num_coda_layers": 1, "pooling": "last", "final_norm": True},
+    "stacked": {"num_recurrences": 1, "residual_scale": 0.0},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A model folder for each shape, its ONNX graph beside it."""
+    found = {}
+    tokenizer = as_transformers(wordpiece(train_wordpiece(TEXTS, 200)))
+    for name, shape in SHAPES.items():
+        folder = found[name] = tmp_path_factory.mktemp(name)
+        model = tiny_model(vocab_size=len(tokenizer), max_position_embeddings=32, **shape)
+        stir(model)
+        model.save_pretrained(folder / "model")
+        tokenizer.save_pretrained(folder / "model")
+        (folder / "onnx").mkdir()
+        write_tokenizer(tokenizer, 24, folder / "onnx")
+        write_onnx(model.eval(), "fp32", 24, folder / "onnx", {})
+    return found
+
+
+def on_torch(folder: Path, *, precision: str = "fp32", **more: Any) -> Classifier:
+    engine = load_engine(folder / "model", kind="transformer", precision=precision, max_length=24)
+    return Classifier(engine, LABELS, batch_size=5, **more)
+
+
+def on_onnx(folder: Path, **more: Any) -> Classifier:
+    engine = OnnxEngine.load(folder / "onnx", precision="fp32", max_length=24, pad_token_id=0, threads=1)
+    return Classifier(engine, LABELS, batch_size=3, **more)
+
+
+def between(folder: Path) -> float:
+    """A confidence that some of the texts reach after the first exit, and no text all but reaches at any."""
+    sure = np.sort(on_torch(folder).trace(MIXED).probabilities.max(-1)[:, :-1].ravel())
+    middle = len(sure) // 2
+    widest = middle + int(np.diff(sure[middle : middle + 12]).argmax())
+    return float(sure[widest : widest + 2].mean())
+
+
+def rules(folder: Path) -> list[ExitRule]:
+    value = between(folder)
+    entropy = -(value * np.log(value) + (1 - value) * np.log(1 - value))
+    first = SHAPES[folder.name[:-1]]["exits"][0]
+    return [ConfidenceRule.constant(value), EntropyRule(float(entropy)), FixedExit(first), ConfidenceRule.constant(1.0)]
+
+
+@pytest.mark.parametrize("name", ["exits", "last"])
+def test_texts_leave_alike_on_both_engines(folders: dict[str, Path], name: str) -> None:
+    folder = folders[name]
+    depths = set()
+    for rule in rules(folder):
+        ours, theirs = (made(folder).classify(MIXED, rule=rule) for made in (on_onnx, on_torch))
+        assert ours.exited_after is not None and theirs.exited_after is not None
+        assert ours.exited_after.tolist() == theirs.exited_after.tolist()
+        np.testing.assert_allclose(ours.probabilities, theirs.probabilities, rtol=1e-3, atol=1e-4)
+        classifier = on_onnx(folder)
+        classifier.stop_early(rule)
+        np.testing.assert_allclose(classifier.predict_proba(MIXED), ours.probabilities, rtol=1e-4, atol=1e-5)
+        # Asked for the way as well, all is computed, and the label is still that of where it stops.
+        told = classifier.classify(MIXED, rule=rule, trace=True)
+        np.testing.assert_allclose(told.probabilities, ours.probabilities, rtol=1e-3, atol=1e-4)
+        assert told.exited_after is not None and told.exited_after.tolist() == ours.exited_after.tolist()
+        depths.add(tuple(sorted(set(ours.exited_after.tolist()))))
+    assert len(depths) > 2
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_trace_is_what_each_recurrence_says(folders: dict[str, Path], name: str) -> None:
+    folder, shape = folders[name], SHAPES[name]
+    most = shape["num_recurrences"]
+    ours, theirs = (made(folder).trace(MIXED) for made in (on_onnx, on_torch))
+    places = [*shape["exits"], most] if "exits" in shape else list(range(1, most + 1))
+    for trace in (ours, theirs):
+        assert list(trace.after) == places and trace.stops_after is None and len(trace) == len(MIXED)
+        assert trace.own_heads == (name not in ("plain", "coda"))
+        assert trace.probabilities.shape == (len(MIXED), len(places), 2)
+        np.testing.assert_allclose(trace.probabilities.sum(-1), 1)
+    np.testing.assert_allclose(ours.probabilities, theirs.probabilities, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(ours.probabilities[:, -1], on_torch(folder).predict_proba(MIXED), rtol=1e-3, atol=1e-4)
+    if not ours.own_heads:
+        # The reference: a model of fewer recurrences with the same weights.
+        for index, number in enumerate(places):
+            model = load_classifier_model(folder / "model")
+            model.config.num_recurrences = number
+            engine = on_torch(folder).engine
+            engine.model = model.eval()  # type: ignore[attr-defined]
+            with torch.inference_mode():
+                wanted = softmax(engine.logits(clean_texts(MIXED), 4))
+            np.testing.assert_allclose(ours.probabilities[:, index], wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_a_trace_says_where_the_rule_in_force_stops(folders: dict[str, Path]) -> None:
+    folder = folders["exits"]
+    rule = ConfidenceRule.constant(between(folder))
+    record = CalibrationRecord(exits=[1, 3], asked=0.9, source="rows", rows=9, rule=rule.plain(), agreement=1.0)
+    for made in (on_onnx, on_torch):
+        classifier = made(folder, calibration=record)
+        assert classifier.calibrated_rule == rule
+        before = classifier.logits(MIXED)
+        trace = classifier.trace(MIXED)
+        sure = trace.probabilities.max(-1) >= rule.start
+        wanted = [next((place for place, met in zip((1, 3), row, strict=False) if met), 4) for row in sure.tolist()]
+        assert trace.stops_after is not None and trace.stops_after.tolist() == wanted
+        classifier.stop_early()
+        assert not np.allclose(classifier.logits(MIXED), before)
+        classifier.stop_early(FixedExit(3))
+        assert classifier.trace(TEXTS[:2]).stops_after.tolist() == [3, 3]  # type: ignore[union-attr]
+        np.testing.assert_allclose(classifier.predict_proba(MIXED), trace.probabilities[:, 1], rtol=1e-3, atol=1e-4)
+
+
+def test_half_precision_fills_batches_and_gives_the_rows_asked_for(folders: dict[str, Path]) -> None:
+    exact, rough = (on_torch(folders["exits"], precision=name).trace(MIXED) for name in ("fp32", "bf16"))
+    assert rough.probabilities.shape == exact.probabilities.shape
+    assert np.abs(rough.probabilities - exact.probabilities).mean() < 0.02
+    early = on_torch(folders["exits"], precision="bf16").classify(MIXED, rule=FixedExit(3))
+    assert early.exited_after is not None and early.exited_after.tolist() == [3] * len(MIXED)
+
+
+def test_no_texts_give_nothing(folders: dict[str, Path]) -> None:
+    for made in (on_onnx, on_torch):
+        classifier = made(folders["exits"])
+        assert classifier.trace([]).probabilities.shape == (0, 3, 2)
+        early = classifier.classify([], rule=FixedExit(1))
+        assert early.probabilities.shape == (0, 2) and early.exited_after is not None and len(early.exited_after) == 0
+
+
+def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path]) -> None:
+    class Flat:
+        def logits(self, texts: Any, batch_size: int) -> np.ndarray:
+            return np.zeros((len(texts), 2), dtype=np.float32)
+
+    none = CalibrationRecord(exits=[1], asked=0.999, source="rows", rows=9)
+    for made in (on_onnx, on_torch):
+        cases: list[tuple[Classifier, Any, str]] = [
+            (made(folders["exits"]), None, "no exit rule is given and this model carries none"),
+            (made(folders["exits"], calibration=none), None, "no threshold kept 0.999 of the labels"),
+            (
+                made(folders["exits"]),
+                FixedExit(2),
+                "no head stands after recurrence 2; allowed for this model: 1, 3, 4",
+            ),
+            (made(folders["exits"]), EntropyRule(0.7), "threshold is 0.7; allowed for rule 'entropy' of this model"),
+            (made(folders["plain"]), ConfidenceRule(), "this model was trained without; train one with exits"),
+            (Classifier(Flat(), LABELS), ConfidenceRule(), "an exit rule needs a Transformer"),
+        ]
+        for classifier, rule, line in cases:
+            with pytest.raises(ConfigurationError, match=line) as caught:
+                classifier.stop_early(rule)
+            assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="a trace needs a Transformer"):
+        Classifier(Flat(), LABELS).trace(TEXTS)
+    with pytest.raises(TypeError, match="give a list of texts"):
+        on_onnx(folders["exits"]).trace("a text")
+    with pytest.raises(DataError, match="lone surrogate"):
+        on_onnx(folders["exits"]).trace(["a \ud800"])
+
+
+def test_a_rule_that_the_graph_cannot_compare_is_refused_in_one_line(folders: dict[str, Path]) -> None:
+    @dataclass(frozen=True)
+    class AtOnce(ExitRule):
+        """All rows at once, for no reason."""
+
+        name: ClassVar[str] = "at-once"
+
+        def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:
+            return Decision((logits[:, 0] > 0) | True)
+
+        def describe(self) -> str:
+            return "at once"
+
+    classified = on_torch(folders["exits"]).classify(MIXED, rule=AtOnce())
+    assert classified.exited_after is not None and classified.exited_after.tolist() == [1] * len(MIXED)
+    with pytest.raises(ConfigurationError, match="an ONNX export cannot stop texts by rule 'at-once'") as caught:
+        on_onnx(folders["exits"]).classify(MIXED, rule=AtOnce())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_calibration_is_plain_json_and_says_what_it_is() -> None:
+    rule = ConfidenceRule.constant(0.9)
+    record = CalibrationRecord(
+        exits=[1], asked=0.99, source="the validation split", rows=200, rule=rule.plain(), agreement=0.995,
+        taken={1: 150, 2: 50},
+    )  # fmt: skip
+    assert CalibrationRecord.model_validate(json.loads(json.dumps(record.plain()))) == record
+    assert record.exit_rule == rule
+    assert record.describe() == (
+        "exits: confidence of at least 0.9 keeps 99.50% of the labels (asked: 0.99) of 200 rows of the validation "
+        "split; of these leave 75.0% after 1, 25.0% after 2"
+    )
+    assert "no threshold keeps 0.99" in record.model_copy(update={"rule": None}).describe()
+    with pytest.raises(ConfigurationError, match="unknown exit rule 'coin'"):
+        CalibrationRecord.parse({**record.plain(), "rule": {"rule": "coin"}})

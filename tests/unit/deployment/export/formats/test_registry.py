@@ -1,0 +1,87 @@
+"""What formats of exports declare, and what the registry makes of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from recurra.core.errors import ConfigurationError
+from recurra.deployment.export.formats.interface import ExportFormat
+from recurra.deployment.export.formats.onnx import OnnxFormat
+from recurra.deployment.export.formats.registry import (
+    FORMATS,
+    find_format,
+    find_precision,
+    list_precisions,
+    register,
+    storage_order,
+)
+
+PYPROJECT = Path(__file__).parents[5] / "pyproject.toml"
+each_format = pytest.mark.parametrize("export_format", FORMATS.values(), ids=FORMATS)
+
+
+def test_what_formats_declare_loads_nothing_heavy() -> None:
+    """Import-linter leaves the modules of formats out, for they import inside their methods."""
+    program = "import sys, recurra.deployment.export.formats.registry; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert not {"torch", "transformers", "onnx", "onnxruntime", "numpy", "pydantic"} & set(done.stdout.split())
+
+
+@each_format
+def test_a_declaration_is_whole(export_format: ExportFormat) -> None:
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", export_format.name)
+    names = [precision.name for precision in export_format.precisions]
+    bits = [precision.bits for precision in export_format.precisions]
+    assert names and len(set(names)) == len(names) and bits == sorted(bits, reverse=True)
+    assert export_format.weight_files
+    said = export_format.usage.format(cleaning="<cleaning>", max_length="<length>", pad_token_id="<pad>")
+    assert "<cleaning>" in said and "{" not in said
+
+
+@each_format
+def test_the_install_hint_installs_what_is_needed(export_format: ExportFormat) -> None:
+    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    extra = re.fullmatch(r"recurra\[(\w+)\]", export_format.install)
+    lines = [*project["dependencies"], *(project["optional-dependencies"][extra[1]] if extra else ())]
+    installed = {re.split(r"[<>=\[;]", line)[0] for line in lines}
+    assert set(export_format.packages) <= installed
+
+
+def test_a_help_text_names_all_of_them() -> None:
+    assert list_precisions() == "safetensors: fp32, bf16, fp16; onnx: fp32, int8"
+
+
+def test_what_is_not_there_is_refused_and_said_where_it_is() -> None:
+    assert find_precision("onnx", "int8").most_lost_points == 0.5
+    assert find_format("safetensors").needs_torch and not find_format("onnx").needs_torch
+    for name, precision, said in (
+        ("onxx", "fp32", r"unknown export format 'onxx' \(did you mean 'onnx'\?\); allowed: safetensors, onnx"),
+        ("safetensors", "int8", "allowed: fp32, bf16, fp16; int8 is written as onnx"),
+        ("onnx", "int4", "unknown precision of onnx exports 'int4'.*allowed: fp32, int8$"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            find_precision(name, precision)
+
+
+def test_a_name_is_given_once() -> None:
+    before = dict(FORMATS)
+    with pytest.raises(ConfigurationError, match="two export formats are called 'onnx'"):
+        register(OnnxFormat())
+    assert before == FORMATS
+
+
+def test_tables_have_the_wider_precision_first_and_what_is_unknown_last() -> None:
+    kinds = [
+        ("future", "fp32"), ("onnx", "int8"), ("safetensors", "fp16"), ("onnx", "fp32"), ("safetensors", "int2"),
+        ("safetensors", "bf16"), ("another", "int8"), ("safetensors", "fp32"),
+    ]  # fmt: skip
+    assert sorted(kinds, key=lambda kind: storage_order(*kind)) == [
+        ("safetensors", "fp32"), ("safetensors", "bf16"), ("safetensors", "fp16"), ("safetensors", "int2"),
+        ("onnx", "fp32"), ("onnx", "int8"), ("another", "int8"), ("future", "fp32"),
+    ]  # fmt: skip

@@ -1,0 +1,323 @@
+"""An export: what lies in it, what it computes, and what stops it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from factories import RunFactory
+from recurra import Classifier
+from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, StorageError
+from recurra.core.record import AuditResult, read_record, write_record
+from recurra.data.cleaning import clean_texts
+from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.export.formats import safetensors as safetensors_format
+from recurra.deployment.export.manifest import ExportManifest, read_export
+from recurra.tasks.classification.evaluation import evaluate_run
+from reviews import review_rows, snapshot, train_tiny
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TEXTS = [text for text, _ in review_rows(60, seed=9)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_tiny(tmp_path_factory.mktemp("exported"), "max_epochs=3", "learning_rate=5e-3", "batch_size=8")
+
+
+@pytest.fixture(scope="module")
+def exports(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, ExportManifest]]:
+    folder = tmp_path_factory.mktemp("exports")
+    return {
+        precision: (folder / precision, export_run(run, folder / precision, ExportOptions(precision=precision)))
+        for precision in DTYPES
+    }
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+def test_every_weight_is_the_runs_rounded_once(precision: str, run: Path, exports: dict[str, Any]) -> None:
+    folder, manifest = exports[precision]
+    original, stored = load_file(run / "model" / "model.safetensors"), load_file(folder / "model.safetensors")
+    assert set(stored) == set(original)
+    for name, weight in original.items():
+        assert weight.dtype == torch.float32 and stored[name].dtype == DTYPES[precision]
+        assert torch.equal(stored[name], weight.to(DTYPES[precision]))
+    weights = sum(weight.numel() * DTYPES[precision].itemsize for weight in original.values())
+    size = (folder / "model.safetensors").stat().st_size
+    # The rest is the header with the weights' names.
+    assert weights < size == manifest.files["model.safetensors"].size_bytes < weights + 120 * len(original) + 200
+
+
+def test_the_folder_holds_what_is_promised(run: Path, exports: dict[str, Any]) -> None:
+    folder, manifest = exports["fp16"]
+    assert {path.name for path in folder.iterdir()} == {*manifest.files, "export.json"} == {
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "run-record.json", "README.md",
+        "export.json",
+    }  # fmt: skip
+    record = read_record(run)
+    assert read_export(folder) == manifest
+    assert (manifest.run_id, manifest.record_hash) == (record.run_id, record.content_hash)
+    assert (manifest.label_names, manifest.max_length) == (record.data.label_names, 24)
+    assert read_record(folder / "run-record.json") == record
+    assert list(folder.parent.glob(".*")) == []
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+def test_the_check_is_what_a_reader_would_measure(precision: str, run: Path, exports: dict[str, Any]) -> None:
+    from recurra.data.corpora import load_dataset
+    from recurra.study.claim import load_run_config
+
+    folder, manifest = exports[precision]
+    split = load_dataset(load_run_config(run).data).splits["validation"]
+    reference = Classifier.from_run(run, precision="fp32").logits(split.texts, clean=False)
+    logits = Classifier.from_export(folder).logits(split.texts, clean=False)
+    check = manifest.check
+    assert check.source == "the validation split of reviews.csv" and check.rows == len(split)
+    assert check.label_agreement == np.mean(reference.argmax(1) == logits.argmax(1)) >= 0.95
+    assert check.largest_logit_difference == pytest.approx(np.abs(reference - logits).max(), abs=1e-6)
+    assert check.accuracy == np.mean(logits.argmax(1) == split.labels)
+    assert check.reference_accuracy == np.mean(reference.argmax(1) == split.labels) > 0.8
+    assert (check.largest_logit_difference == 0) == (precision == "fp32")
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "computed"),
+    [("fp32", None, "fp32"), ("bf16", None, "bf16"), ("fp16", None, "fp32"), ("fp16", "bf16", "bf16")],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what a CPU computes in")
+def test_storage_and_compute_precision_are_told_apart(
+    stored: str, asked: str | None, computed: str, exports: dict[str, Any]
+) -> None:
+    classifier = Classifier.open(exports[stored][0], precision=asked)
+    how = classifier.computation
+    assert how is not None
+    assert (how.storage_precision, how.compute_precision, how.device, how.engine) == (stored, computed, "cpu", "torch")
+    assert how.describe() == f"weights stored in {stored}, computed in {computed} by torch on cpu"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+def test_an_accelerator_computes_fp16_in_fp16(exports: dict[str, Any]) -> None:
+    classifier = Classifier.from_export(exports["fp16"][0])
+    how = classifier.computation
+    assert how is not None
+    assert (how.storage_precision, how.compute_precision, how.device) == ("fp16", "fp16", "cuda")
+    whole = Classifier.from_export(exports["fp16"][0], precision="fp32")
+    assert np.mean(classifier.predict(TEXTS) == whole.predict(TEXTS)) > 0.95
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU refuses FP16 products")
+def test_fp16_products_on_a_cpu_are_refused_when_asked_for(exports: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="precision 'fp16' needs an accelerator"):
+        Classifier.from_export(exports["fp16"][0], precision="fp16")
+
+
+def test_fp16_on_a_cpu_is_the_rounded_model_in_fp32(run: Path, exports: dict[str, Any]) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(run / "model").half().float().eval()
+    tokenizer = AutoTokenizer.from_pretrained(run / "model")
+    inputs = tokenizer(clean_texts(TEXTS), padding=True, truncation=True, return_tensors="pt")
+    with torch.inference_mode():
+        wanted = model(**inputs).logits.numpy()
+    found = Classifier.from_export(exports["fp16"][0], precision="fp32").logits(TEXTS)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_stock_tools_read_an_export(exports: dict[str, Any]) -> None:
+    folder, _ = exports["fp32"]
+    stock = pipeline("text-classification", model=str(folder), device="cpu")
+    assert [answer["label"] for answer in stock(clean_texts(TEXTS))] == Classifier.open(folder).predict(TEXTS).tolist()
+    assert AutoTokenizer.from_pretrained(folder).model_max_length == 24
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+def test_an_export_is_evaluated_on_the_runs_splits(precision: str, run: Path, exports: dict[str, Any]) -> None:
+    folder, _ = exports[precision]
+    result, of_run = evaluate_run(folder), evaluate_run(run)
+    assert (result.run_id, result.source, result.recorded) == (of_run.run_id, "test", of_run.recorded)
+    assert result.computation.storage_precision == precision and of_run.computation.storage_precision == "fp32"
+    assert abs(result.metrics.accuracy - of_run.metrics.accuracy) <= 0.05
+    assert result.plain()["computation"]["compute_precision"] in DTYPES
+    if precision == "fp32":
+        assert result.metrics == of_run.metrics
+
+
+def test_two_exports_of_a_run_hold_the_same_weights(run: Path, exports: dict[str, Any], tmp_path: Path) -> None:
+    again = export_run(run, tmp_path / "again", ExportOptions(precision="bf16"))
+    before = exports["bf16"][1].files
+    unlike = {name for name in before if again.files[name] != before[name]}
+    assert unlike <= {"README.md"}  # the checkout may have changed meanwhile; it stands in neither file
+
+
+# The card.
+
+
+def test_the_card_shows_the_records_figures(run: Path, exports: dict[str, Any]) -> None:
+    folder, manifest = exports["fp16"]
+    card, record = (folder / "README.md").read_text(encoding="utf-8"), read_record(run)
+    for name, metrics in record.metrics.items():
+        low, high = metrics.accuracy_interval
+        assert f"| {metrics.accuracy:.4f} | {low:.4f} to {high:.4f} |" in card
+        assert record.data.splits[name].fingerprint not in card and record.data.fingerprint in card
+    for audit in record.audits:
+        assert audit.name in card.replace("\\_", "_")
+    assert f"{100 * manifest.check.label_agreement:.2f} % of rows" in card
+    size = manifest.files["model.safetensors"].size_bytes / 2**20
+    assert f"{record.model.parameters:,}" in card and f"{size:.2f} MiB" in card
+    assert manifest.check.computation.describe() in card
+    for heading in ("Use", "Data", "Training", "Metrics of the run", "Audits of the run", "Intended use", "Limits"):
+        assert f"\n## {heading}\n" in card
+
+
+def test_failed_audits_and_hostile_names_stand_in_the_card_harmlessly(run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    record = read_record(copy)
+    failed = AuditResult(name="leakage.exact.test", status="failed", summary="half | of <script>it</script>")
+    data = record.data.model_copy(update={"notes": ["# not a [heading](x)\n\n|"], "label_names": ["a|b", "*c*"]})
+    write_record(copy, record.model_copy(update={"audits": [failed], "data": data}))
+    export_run(copy, tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "| leakage.exact.test | **FAILED** | half \\| of &lt;script&gt;it&lt;/script&gt; |" in card
+    assert "* The audit leakage.exact.test failed: half \\|" in card
+    assert "\n* # not a \\[heading\\](x) \\|\n" in card
+    assert "a\\|b" in card and "\\*c\\*" in card and "<script>" not in card
+
+
+# What stops it.
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _pickle(run: Path) -> None:
+    (run / "model" / "model.safetensors").rename(run / "model" / "pytorch_model.bin")
+
+
+def _bert(run: Path) -> None:
+    path = run / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "bert"}))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated weights": (lambda run: _cut(run / "model" / "model.safetensors"), "not a whole safetensors file"),
+    "truncated record": (lambda run: _cut(run / "record.json"), "cannot be read as a record"),
+    "no record": (lambda run: (run / "record.json").unlink(), "not a finished run"),
+    "no model": (lambda run: shutil.rmtree(run / "model"), "is not a model folder"),
+    "a pickle": (_pickle, "'pytorch_model.bin', a pickle, which can run code when it is read and is refused"),
+    "not ours": (_bert, "is of model type 'bert'"),
+    "nothing": (shutil.rmtree, "is not a run folder; give a folder made by 'recurra train'"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_run_gives_no_export(name: str, run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    damage, said = DAMAGE[name]
+    damage(copy)
+    before = snapshot(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        export_run(copy, tmp_path / "out")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert snapshot(tmp_path) == before and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"format": "safetensor"}, "unknown export format 'safetensor' (did you mean 'safetensors'?)"),
+        ({"precision": "fp8"}, "unknown precision of safetensors exports 'fp8'"),
+        ({"precision": "fp61"}, "(did you mean 'fp16'?); allowed: fp32, bf16, fp16"),
+    ],
+)
+def test_unknown_formats_and_precisions_are_refused(
+    options: dict[str, str], said: str, run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        export_run(run, tmp_path / "out", ExportOptions(**options))
+    assert said in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_an_output_that_touches_the_run_or_other_files_is_refused(
+    run: Path, exports: dict[str, Any], tmp_path: Path
+) -> None:
+    before = snapshot(run.parent)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "letter.txt").write_text("dear")
+    (tmp_path / "link").symlink_to(run)
+    for output, said in (
+        (run, "is the run itself"),
+        (run / "model", "one inside the other"),
+        (run / "deeper" / "out", "one inside the other"),
+        (tmp_path / "link" / "out", "one inside the other"),
+        (run.parent, "one inside the other"),
+        (mine, "is not an export of ours and is not replaced"),
+        (mine / "letter.txt", "is a file"),
+    ):
+        with pytest.raises(StorageError, match="choose") as caught:
+            export_run(run, output, ExportOptions(overwrite=True))
+        assert said in str(caught.value)
+    with pytest.raises(StorageError, match="is there already"):
+        export_run(run, mine)
+    assert snapshot(run.parent) == before and snapshot(mine) == {"letter.txt": b"dear"}
+    with pytest.raises(CheckpointError, match="is an export; give the run that it was made from"):
+        export_run(exports["fp32"][0], tmp_path / "out")
+    with pytest.raises(CheckpointError, match="is an export, not a run"):
+        Classifier.from_run(exports["fp32"][0])
+    with pytest.raises(CheckpointError, match="is not an export"):
+        Classifier.from_export(run)
+
+
+def test_an_export_is_replaced_when_asked_for(run: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    export_run(run, output)
+    with pytest.raises(StorageError, match="replace it with --overwrite"):
+        export_run(run, output, ExportOptions(precision="fp16"))
+    assert read_export(output).precision == "fp32"
+    export_run(run, output, ExportOptions(precision="fp16", overwrite=True))
+    assert read_export(output).precision == "fp16" and list(tmp_path.iterdir()) == [output]
+
+
+def test_a_weight_that_fp16_cannot_hold_is_named(run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    path = copy / "model" / "model.safetensors"
+    weights = load_file(path)
+    weights["model.core.block.layers.0.feed_forward.down_proj.bias"][3] = 1e5
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(AuditError, match=r"down_proj\.bias' has values that fp16 cannot hold; nothing was written"):
+        export_run(copy, tmp_path / "out", ExportOptions(precision="fp16"))
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    export_run(copy, tmp_path / "out", ExportOptions(precision="bf16"))
+
+
+def test_an_export_that_computes_something_else_is_not_written(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = safetensors_format.write_safetensors
+
+    def spoil(source: Path, precision: str, folder: Path) -> None:
+        write(source, precision, folder)
+        weights = load_file(folder / "model.safetensors")
+        weights["classifier.weight"] = weights["classifier.weight"].flip(0)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    monkeypatch.setattr(safetensors_format, "write_safetensors", spoil)
+    with pytest.raises(AuditError, match="the fp32 export disagrees with the run's model"):
+        export_run(run, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_linear_model_has_nothing_to_export(tmp_path: Path) -> None:
+    run = RunFactory(tmp_path).run("linear")
+    with pytest.raises(ConfigurationError, match="is a linear model: it has no layers"):
+        export_run(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,124 @@
+"""Figures of a check, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from factories import RunFactory
+from recurra.core.errors import AuditError, DataError
+from recurra.core.record import read_record
+from recurra.data.cleaning import clean_texts
+from recurra.deployment.decision import OneLabel
+from recurra.deployment.engines.computation import Computation
+from recurra.deployment.export.check import MOST_ROWS, CheckRows, choose_rows, compare_logits, judge_check
+from recurra.deployment.export.formats.precisions import BF16, FP16, FP32, INT8, StoredPrecision
+from recurra.deployment.export.records import CheckRecord
+from reviews import train_linear, write_csv, write_reviews
+
+BY = Computation(engine="torch", storage_precision="fp16", compute_precision="fp32", device="cpu")
+REFERENCE = Computation(engine="torch", storage_precision="fp32", compute_precision="fp32", device="cpu")
+
+
+def compared(reference: np.ndarray, logits: np.ndarray, labels: np.ndarray | None = None) -> CheckRecord:
+    rows = CheckRows("somewhere", [""] * len(reference), labels)
+    return compare_logits(
+        rows,
+        reference.astype(np.float32),
+        logits.astype(np.float32),
+        by=BY,
+        reference_by=REFERENCE,
+        decision=OneLabel(["a", "b"]),
+    )
+
+
+def test_figures_by_hand() -> None:
+    reference = np.array([[2.0, 1.0], [0.0, 1.0], [-3.0, -4.0], [0.5, 0.75]])
+    logits = np.array([[2.0, 1.25], [0.0, 1.0], [-4.0, -3.0], [0.5, 0.25]])
+    check = compared(reference, logits, np.array([0, 1, 0, 0]))
+    assert (check.rows, check.label_agreement, check.largest_logit_difference, check.largest_logit) == (4, 0.5, 1.0, 4)
+    assert (check.reference_accuracy, check.accuracy, check.lost_points) == (0.75, 0.75, 0.0)
+    assert (check.reference, check.computation) == (REFERENCE, BY)
+    unknown = compared(reference, logits)
+    assert unknown.accuracy is unknown.reference_accuracy is unknown.lost_points is None
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_logit_that_is_not_finite_is_refused(bad: float) -> None:
+    reference = np.zeros((3, 2))
+    logits = reference.copy()
+    logits[1, 0] = bad
+    with pytest.raises(AuditError, match="not finite for 1 of 3 rows; nothing was written"):
+        compared(reference, logits)
+
+
+def flipped(rows: int, flips: int) -> CheckRecord:
+    """A check of which ``flips`` rows have another label, all of them right before."""
+    reference = np.tile([1.0, 0.0], (rows, 1))
+    logits = reference.copy()
+    logits[:flips] = logits[:flips, ::-1]
+    return compared(reference, logits, np.zeros(rows, dtype=np.int64))
+
+
+@pytest.mark.parametrize(
+    ("precision", "rows", "allowed"), [(FP16, 1000, 20), (BF16, 1000, 50), (INT8, 1000, 5), (INT8, 100, 5)]
+)
+def test_labels_may_differ_in_so_many_rows_and_no_more(precision: StoredPrecision, rows: int, allowed: int) -> None:
+    judge_check(flipped(rows, allowed), precision)
+    with pytest.raises(AuditError, match="nothing was written; export in"):
+        judge_check(flipped(rows, allowed + 1), precision)
+
+
+def test_fp32_must_give_the_same_logits() -> None:
+    reference = np.array([[4.0, 0.0]])
+    judge_check(compared(reference, reference + 0.003), FP32)
+    with pytest.raises(AuditError, match="does not compute what the run's model computes"):
+        judge_check(compared(reference, reference + 0.01), FP32)
+    with pytest.raises(AuditError, match="the fp32 export disagrees"):
+        judge_check(flipped(1000, 2), FP32)
+
+
+def test_int8_that_gains_is_welcome() -> None:
+    reference, logits = np.tile([0.0, 1.0], (300, 1)), np.tile([0.0, 1.0], (300, 1))
+    logits[:5] = [1.0, 0.0]
+    judge_check(compared(reference, logits, np.zeros(300, dtype=np.int64)), INT8)
+
+
+# Which rows.
+
+
+def test_the_rows_are_the_runs_own_validation_split_if_it_is_what_it_was(tmp_path: Path) -> None:
+    record = read_record(train_linear(tmp_path))
+    rows = choose_rows(record)
+    assert rows.source == "the validation split of reviews.csv"
+    assert rows.labels is not None
+    assert len(rows.texts) == len(rows.labels) == record.data.splits["validation"].rows
+    assert rows.texts == clean_texts(rows.texts)
+    # Changed or missing data give the demo corpus, and it is said.
+    write_reviews(tmp_path / "reviews.csv", 240, seed=1)
+    changed = choose_rows(record)
+    (tmp_path / "reviews.csv").unlink()
+    for rows in (changed, choose_rows(record)):
+        assert rows.source == "the embedded demo corpus, for the run's own data are not at hand"
+        assert rows.labels is None and len(rows.texts) >= 200
+
+
+def test_a_file_of_the_user_goes_before_all_else_and_is_cleaned(tmp_path: Path) -> None:
+    record = read_record(RunFactory(tmp_path).run("recurrent"))
+    path = write_csv(tmp_path / "t.csv", [("<b>GOOD</b>  film!!",), ("x",)], ("body",))
+    rows = choose_rows(record, file=path, text_column="body")
+    assert (rows.source, rows.texts, rows.labels) == ("the file t.csv", ["good film!", "x"], None)
+    path.write_text("body\n")
+    with pytest.raises(DataError, match="has no rows"):
+        choose_rows(record, file=path, text_column="body")
+
+
+def test_of_many_rows_a_part_is_taken_from_all_over(tmp_path: Path) -> None:
+    record = read_record(RunFactory(tmp_path).run("recurrent"))
+    count = 2 * MOST_ROWS + 7
+    path = write_csv(tmp_path / "t.csv", [(f"row {number}",) for number in range(count)], ("text",))
+    texts = choose_rows(record, file=path).texts
+    assert len(texts) == len(set(texts)) == MOST_ROWS
+    assert texts[0] == "row 0" and texts[-1] == f"row {count - 1}"

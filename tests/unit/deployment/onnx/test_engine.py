@@ -1,0 +1,171 @@
+"""ONNX exports in use: the same results in the same order, without torch, and what stops them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
+pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+
+from recurra import Classifier
+from recurra.cli.main import main
+from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, UnavailableError
+from recurra.core.model_files import describe_file
+from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.export.manifest import ExportManifest, needs_torch, read_export, write_manifest
+from recurra.tasks.classification.evaluation import evaluate_run
+from reviews import review_rows, train_tiny, write_csv
+
+TEXTS = [text for text, _ in review_rows(60, seed=9)]
+MIXED = [*TEXTS[:20], "", "!!!", "Great " * 200, "   ", "<br/>", *TEXTS[20:], "unheardof 変 word", TEXTS[0]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_tiny(tmp_path_factory.mktemp("onnx"), "max_epochs=3", "learning_rate=5e-3", "batch_size=8")
+
+
+@pytest.fixture(scope="module")
+def exports(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, ExportManifest]]:
+    folder = tmp_path_factory.mktemp("exports")
+    return {
+        precision: (folder / precision, export_run(run, folder / precision, ExportOptions("onnx", precision)))
+        for precision in ("fp32", "int8")
+    }
+
+
+def test_fp32_gives_torchs_results_in_the_order_of_the_texts(run: Path, exports: dict[str, Any]) -> None:
+    wanted = Classifier.from_run(run, precision="fp32").logits(MIXED)
+    for batch_size in (1, 3, 64):
+        classifier = Classifier.from_export(exports["fp32"][0], batch_size=batch_size)
+        np.testing.assert_allclose(classifier.logits(MIXED), wanted, rtol=1e-4, atol=1e-4)
+        assert np.array_equal(classifier.predict(MIXED), np.array(["negative", "positive"])[wanted.argmax(1)])
+    np.testing.assert_allclose(classifier.logits(MIXED[::-1])[::-1], wanted, rtol=1e-4, atol=1e-4)
+    assert classifier.predict_proba([]).shape == (0, 2)
+    check = exports["fp32"][1].check
+    assert check.label_agreement == 1 and 0 <= check.largest_logit_difference < 1e-4
+
+
+def test_int8_loses_at_most_half_a_point(run: Path, exports: dict[str, Any]) -> None:
+    folder, manifest = exports["int8"]
+    lost = manifest.check.lost_points
+    assert lost is not None and lost <= 0.5
+    assert manifest.check.largest_logit_difference > 1e-4
+    ours, theirs = evaluate_run(folder), evaluate_run(run)
+    assert ours.metrics.accuracy >= theirs.metrics.accuracy - 0.005
+    assert ours.computation.describe() == "weights stored in int8, computed in int8 by onnxruntime on cpu"
+
+
+def test_the_folder_names_its_files_and_the_card_its_format(exports: dict[str, Any]) -> None:
+    for precision, (folder, manifest) in exports.items():
+        assert set(manifest.files) == {
+            "config.json", "model.onnx", "tokenizer.json", "tokenizer_config.json", "run-record.json", "README.md",
+        }  # fmt: skip
+        assert read_export(folder) == manifest and not needs_torch(folder)
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        assert f"as onnx, weights stored in\n{precision}." in card and "`tokenizer.json`, cut them at 24 tokens" in card
+
+
+def test_a_text_is_cut_where_the_run_cuts_it(exports: dict[str, Any]) -> None:
+    classifier = Classifier.from_export(exports["fp32"][0])
+    assert np.array_equal(classifier.logits(["dull film " * 400]), classifier.logits(["dull film " * 300]))
+
+
+def test_another_precision_is_refused(exports: dict[str, Any]) -> None:
+    folder, _ = exports["int8"]
+    with pytest.raises(ConfigurationError, match="is an ONNX export and computes in int8, not in bf16"):
+        Classifier.open(folder, precision="bf16")
+    assert Classifier.open(folder, precision="int8", threads=1).predict(TEXTS[:1]).shape == (1,)
+
+
+def test_threads_do_not_disturb_each_other(exports: dict[str, Any]) -> None:
+    """Each cuts at its own length: the tokenizer is told for every call where to."""
+    classifier = Classifier.from_export(exports["int8"][0], threads=2)
+    assert classifier.concurrency == 2 and Classifier.from_export(exports["fp32"][0], threads=2).concurrency == 1
+    texts = [" ".join(["great film", "dull plot", "fine score"][number % 3] for _ in range(90)) for number in range(24)]
+    alone = [classifier.logits([text]) for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda text: classifier.logits([text]), texts * 4))
+    for one, other in zip(alone * 4, together, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_missing_package_names_what_installs_it(
+    run: Path, exports: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UnavailableError, match=r"ONNX Runtime is not installed; pip install 'recurra\[onnx\]'"):
+        Classifier.from_export(exports["fp32"][0])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UnavailableError, match=r"needs the package onnx; pip install 'recurra\[onnx\]'"):
+        export_run(run, tmp_path / "out", ExportOptions("onnx"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_the_runtime_cannot_read_is_one_line(exports: dict[str, Any], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(exports["fp32"][0], tmp_path / "copy"))
+    path = folder / "model.onnx"
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(CheckpointError, match="truncated or changed"):
+        Classifier.from_export(folder)
+    manifest = read_export(exports["fp32"][0])
+    write_manifest(folder, manifest.model_copy(update={"files": {**manifest.files, path.name: describe_file(path)}}))
+    with pytest.raises(CheckpointError, match="cannot be read by ONNX Runtime"):
+        Classifier.from_export(folder)
+
+
+def test_an_int8_export_that_loses_more_is_not_written(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing_left(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(weight.shape, dtype=np.int8), np.ones((len(weight), 1), dtype=np.float32)
+
+    monkeypatch.setattr("recurra.deployment.onnx.linear.quantise_rows", nothing_left)
+    with pytest.raises(AuditError, match=r"the int8 export .*nothing was written; export in"):
+        export_run(run, tmp_path / "out", ExportOptions("onnx", "int8"))
+    assert list(tmp_path.iterdir()) == []
+
+
+PROGRAM = """
+import sys
+from recurra.cli.main import main
+code = main(sys.argv[1:])
+heavy = sorted({"torch", "transformers", "onnx"} & set(sys.modules))
+assert code == 0 and not heavy, (code, heavy)
+"""
+
+
+def test_prediction_imports_no_torch(exports: dict[str, Any], tmp_path: Path) -> None:
+    folder, _ = exports["int8"]
+    source = write_csv(tmp_path / "in.csv", [(text,) for text in MIXED], ("text",))
+    arguments = ["predict", str(folder), "--input", str(source), "--output", str(tmp_path / "p.csv"), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM, *arguments],
+        capture_output=True, text=True, check=False, timeout=120, env=dict(os.environ),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["rows"] == len(MIXED)
+    assert answer["computation"]["engine"] == "onnxruntime" and answer["computation"]["storage_precision"] == "int8"
+
+
+def test_the_command_line_exports_onnx(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out"
+    command = ["export", str(run), "--format", "onnx", "--output", str(output)]
+    assert main([*command, "--precision", "bf16"]) == 2
+    said = "unknown precision of onnx exports 'bf16'; allowed: fp32, int8; bf16 is written as safetensors"
+    assert said in capsys.readouterr().err
+    assert main([*command, "--precision", "int8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["format"] == "onnx"
+    assert main(["evaluate", str(output), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["computation"]["compute_precision"] == "int8"

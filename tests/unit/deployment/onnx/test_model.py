@@ -1,0 +1,251 @@
+"""The ONNX graph computes what the model computes, for every key of the configuration, with each weight once."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+onnx = pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
+runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+
+from onnx_graphs import FEED_FORWARDS, rows, session_of  # noqa: E402
+from recurra import RecurraForSequenceClassification, preset  # noqa: E402
+from recurra.core.errors import AuditError, ConfigurationError  # noqa: E402
+from recurra.deployment.onnx.graph import Graph  # noqa: E402
+from recurra.deployment.onnx.linear import FullLinear, Int8Linear, Linear, quantise_rows  # noqa: E402
+from recurra.deployment.onnx.model import build_classifier, check_size, stored_bytes, write_onnx  # noqa: E402
+from recurra.deployment.onnx.sessions import open_session  # noqa: E402
+from tiny import stir, tiny_model  # noqa: E402
+
+LONGEST = 20
+
+
+def weights_of(model: RecurraForSequenceClassification) -> dict[str, np.ndarray]:
+    return {name: values.numpy() for name, values in model.state_dict().items()}
+
+
+def build(model: RecurraForSequenceClassification, linear: Linear | None = None) -> Any:
+    graph = build_classifier(
+        model.config, weights_of(model), linear or FullLinear(), max_length=LONGEST, metadata={"run_id": "r"}
+    )
+    onnx.checker.check_model(graph, full_check=True)
+    return graph
+
+
+def expected(model: RecurraForSequenceClassification, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    with torch.inference_mode():
+        return model(**{name: torch.from_numpy(values) for name, values in inputs.items()}).logits.numpy()
+
+
+def stirred(**shape: Any) -> RecurraForSequenceClassification:
+    model = tiny_model(**shape).eval()
+    stir(model)
+    return model
+
+
+SHAPES = st.fixed_dictionaries(
+    {
+        "num_prelude_layers": st.integers(0, 1),
+        "num_core_layers": st.integers(1, 2),
+        "num_recurrences": st.integers(1, 4),
+        "num_coda_layers": st.integers(0, 2),
+        "residual_scale": st.sampled_from([0.0, 0.5, 1.0]),
+        "learned_residual_scale": st.booleans(),
+        "recurrence_embedding": st.booleans(),
+        "input_injection": st.sampled_from(["none", "add", "concat"]),
+        "final_norm": st.booleans(),
+        "causal": st.booleans(),
+        "pooling": st.sampled_from(["first", "last", "max"]),
+        "type_vocab_size": st.sampled_from([0, 2]),
+        "embedding_size": st.sampled_from([None, 8]),
+        "hidden_size": st.sampled_from([16, 24]),
+    }
+)
+
+
+@settings(max_examples=30)
+@given(shape=st.builds(operator.or_, SHAPES, FEED_FORWARDS), batch=st.integers(1, 5), tokens=st.integers(1, LONGEST))
+def test_the_graph_is_the_model(shape: dict[str, Any], batch: int, tokens: int) -> None:
+    model = stirred(**shape)
+    inputs = rows(batch, tokens)
+    wanted = expected(model, inputs)
+    (found,) = session_of(build(model)).run(None, inputs)
+    assert found.shape == (batch, 2) and found.dtype == np.float32
+    # Random weights this large grow with every recurrence, and with them the rounding of sums in another order.
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-5 * max(1.0, float(np.abs(wanted).max())))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("norm", "layer"),
+        ("norm", "none"),
+        ("norm_placement", "post"),
+        ("position", "learned"),
+        ("attention_bias", False),
+    ],
+)
+def test_a_model_that_the_graph_is_not_written_for_is_refused(key: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=rf"'{key}' of the model is {value!r}.*take --format safetensors"):
+        build(tiny_model(**{key: value}))
+
+
+def test_one_file_takes_any_batch_and_length() -> None:
+    model = stirred()
+    session = session_of(build(model))
+    for batch, tokens in ((1, 1), (3, LONGEST), (8, 2), (1, 7)):
+        inputs = rows(batch, tokens, seed=tokens)
+        np.testing.assert_allclose(session.run(None, inputs)[0], expected(model, inputs), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "shape", [{}, {"num_coda_layers": 1}, {"pooling": "last", "causal": True}, {"input_injection": "add"}]
+)
+def test_the_number_of_recurrences_is_an_input(shape: dict[str, Any]) -> None:
+    model, inputs = stirred(num_recurrences=3, **shape), rows(4, 9)
+    session = session_of(build(model))
+    np.testing.assert_allclose(session.run(None, inputs)[0], expected(model, inputs), rtol=1e-4, atol=1e-4)
+    for number in (1, 2, 3, 5):
+        model.config.num_recurrences = number
+        (found,) = session.run(None, {**inputs, "num_recurrences": np.array(number)})
+        np.testing.assert_allclose(found, expected(model, inputs), rtol=1e-3, atol=1e-3)
+
+
+def test_a_stacked_model_has_no_such_input() -> None:
+    graph = build(stirred(num_recurrences=1, residual_scale=0.0))
+    assert [item.name for item in graph.graph.input] == ["input_ids", "attention_mask"]
+    assert "Loop" not in {node.op_type for node in graph.graph.node}
+
+
+def stored(graph: Any) -> dict[str, np.ndarray]:
+    return {item.name: onnx.numpy_helper.to_array(item) for item in graph.graph.initializer}
+
+
+@pytest.mark.parametrize("shape", [{}, {"num_recurrences": 1}, {"num_recurrences": 7}, {"num_coda_layers": 2}])
+def test_every_weight_stands_once(shape: dict[str, Any]) -> None:
+    model = stirred(**shape)
+    values = [value for array in stored(build(model)).values() for value in np.sort(np.abs(array.ravel())).tolist()]
+    counts = Counter(values)
+    for name, weight in weights_of(model).items():
+        if "qkv_proj" in name or "token_type" in name:
+            continue
+        for value in np.abs(weight.ravel())[:40].tolist():
+            assert counts[value] == 1, name
+
+
+def test_the_file_is_hardly_larger_than_the_weights_and_no_larger_with_more_recurrences(tmp_path: Path) -> None:
+    sizes = {}
+    for recurrences in (2, 8):
+        model = RecurraForSequenceClassification(preset("recurrent", num_labels=2, num_recurrences=recurrences))
+        folder = tmp_path / str(recurrences)
+        folder.mkdir()
+        write_onnx(model, "fp32", 128, folder, {})
+        sizes[recurrences] = (folder / "model.onnx").stat().st_size
+    weights = 10_972_162 * 4
+    assert weights * 0.99 < sizes[2] <= 1.03 * weights
+    assert abs(sizes[2] - sizes[8]) < 100
+    folder = tmp_path / "int8"
+    folder.mkdir()
+    write_onnx(model, "int8", 128, folder, {})
+    size = (folder / "model.onnx").stat().st_size
+    assert 0.99 * weights / 4 < size <= 1.03 * weights / 4
+    # With the vocabulary of BERT the tokenizer takes 0.7 MiB.
+    assert size + 711_396 + 2**15 <= 12 * 2**20
+
+
+@pytest.mark.parametrize("name", ["recurrent-tiny", "recurrent-small", "baseline-tiny"])
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_small_models_with_a_large_vocabulary_are_written(name: str, precision: str, tmp_path: Path) -> None:
+    # Of a narrow table the scales are a good part: a row of 96 numbers has one of 4 bytes.
+    model = RecurraForSequenceClassification(preset(name)).eval()
+    write_onnx(model, precision, 512, tmp_path, {})
+    weights = {key: values.numpy() for key, values in model.state_dict().items()}
+    wanted = sum(stored_bytes(key, values, precision) for key, values in weights.items())
+    assert 0.99 * wanted < (tmp_path / "model.onnx").stat().st_size
+
+
+def test_weights_that_stand_twice_would_be_found() -> None:
+    check_size(1_030_000 + 2**16, 1_000_000)
+    with pytest.raises(AuditError, match="some weights stand in it more than once; nothing was written"):
+        check_size(1_030_001 + 2**16, 1_000_000)
+
+
+def test_a_file_that_is_no_model_is_one_line(tmp_path: Path) -> None:
+    from recurra.core.errors import CheckpointError
+
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"not a graph" * 100)
+    with pytest.raises(CheckpointError, match="cannot be read by ONNX Runtime") as caught:
+        open_session(path)
+    assert "\n" not in str(caught.value)
+
+
+# int8.
+
+FLOATS = st.floats(-100, 100, width=32)
+
+
+@given(weight=arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 6)), elements=FLOATS))
+def test_a_quantised_weight_is_off_by_half_a_step_at_most(weight: np.ndarray) -> None:
+    values, scale = quantise_rows(weight)
+    assert values.dtype == np.int8 and scale.shape == (len(weight), 1) and (scale > 0).all()
+    assert values.min(initial=0) >= -127
+    error = np.abs(values.astype(np.float64) * scale - weight)
+    assert (error <= 0.5 * scale * (1 + 1e-5) + 1e-30).all()
+    assert (values[weight == 0] == 0).all()
+
+
+def naive_int8(states: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """Dynamic quantisation as the ONNX standard defines it, in whole numbers and double precision."""
+    low, high = min(states.min(), 0.0), max(states.max(), 0.0)
+    step = np.float32((high - low) / 255)
+    zero = int(np.clip(np.rint(-low / step), 0, 255))
+    whole = np.clip(np.rint(states / step) + zero, 0, 255).astype(np.int64) - zero
+    scale = np.abs(weight).max(axis=1) / 127
+    rounded = np.rint(weight / scale[:, None]).astype(np.int64)
+    return (whole @ rounded.T) * (float(step) * scale.astype(np.float64)) + bias
+
+
+def test_an_int8_map_is_the_standards() -> None:
+    dice = np.random.default_rng(3)
+    states = dice.normal(0.3, 2.0, (4, 5, 16)).astype(np.float32)
+    weight = (dice.normal(0, 1, (24, 16)) * dice.uniform(0.01, 3, (24, 1))).astype(np.float32)
+    bias = dice.normal(0, 1, 24).astype(np.float32)
+    graph = Graph()
+    result = Int8Linear().apply(graph, "states", "map", weight, bias)
+    info = onnx.helper.make_tensor_value_info
+    floats = onnx.TensorProto.FLOAT
+    model = graph.model([info("states", floats, [4, 5, 16])], [info(result, floats, [4, 5, 24])], {})
+    (found,) = session_of(model).run(None, {"states": states})
+    np.testing.assert_allclose(found, naive_int8(states, weight, bias), rtol=1e-4, atol=1e-4)
+
+
+def test_an_int8_table_gives_each_row_by_its_own_scale() -> None:
+    table = (np.random.default_rng(0).normal(0, 1, (9, 4)) * np.logspace(-3, 2, 9)[:, None]).astype(np.float32)
+    graph = Graph()
+    result = Int8Linear().embed(graph, "ids", "table", table)
+    info = onnx.helper.make_tensor_value_info
+    model = graph.model([info("ids", onnx.TensorProto.INT64, [9])], [info(result, onnx.TensorProto.FLOAT, [9, 4])], {})
+    (found,) = session_of(model).run(None, {"ids": np.arange(9)})
+    assert (np.abs(found - table) <= np.abs(table).max(axis=1, keepdims=True) / 254 * 1.001).all()
+
+
+def test_int8_lies_near_the_model_and_in_a_quarter_of_the_bytes() -> None:
+    model, inputs = stirred(num_recurrences=3), rows(64, 12)
+    graph = build(model, Int8Linear())
+    (found,) = session_of(graph).run(None, inputs)
+    wanted = expected(model, inputs)
+    assert not np.array_equal(found, wanted)
+    assert np.abs(found - wanted).mean() < 0.05 * np.abs(wanted).mean()
+    kinds = {name: array.dtype for name, array in stored(graph).items() if array.ndim == 2}
+    wide = {name for name, dtype in kinds.items() if dtype != np.int8}
+    assert wide == {"classifier.weight", "model.embeddings.token.weight_scale", "rotary.cosines", "rotary.sines"}

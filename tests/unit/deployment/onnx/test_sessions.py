@@ -1,0 +1,110 @@
+"""Sessions of ONNX Runtime: every row once, in threads of its own or shared, and a second model only for long texts."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from recurra.core.errors import UnavailableError
+from recurra.deployment.onnx import sessions as onnx_sessions
+from recurra.deployment.onnx.sessions import LONG_TEXT, SMALL_BATCH, Sessions, require_onnxruntime
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Threads of each session that was opened; a session is its number."""
+    threads: list[int] = []
+
+    def open_session(path: Path, count: int) -> int:
+        threads.append(count)
+        return len(threads)
+
+    monkeypatch.setattr(onnx_sessions, "open_session", open_session)
+    return threads
+
+
+def ran(sessions: Sessions, lengths: list[int], budget: int = 2048) -> list[tuple[Any, list[int]]]:
+    """Sessions and rows, as they came."""
+    counts = np.array(lengths)
+    found = sessions.run(counts, budget, lambda session, rows: (session, rows.tolist()))
+    return [answer for rows, answer in found if rows.tolist() == answer[1]]
+
+
+def test_fp32_shares_every_computation(opened: list[int]) -> None:
+    sessions = Sessions(Path("model.onnx"), "fp32", 3)
+    assert ran(sessions, [500, 20, 30]) == [(1, [0, 2, 1])]
+    assert len(ran(sessions, [60] * 100, 600)) == 10
+    assert opened == [3]
+
+
+def test_int8_computes_small_batches_side_by_side(opened: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(Path("model.onnx"), "int8", 2)
+    meeting = threading.Barrier(2, timeout=20)
+    # Two batches are computed at the same time, or this would wait for ever.
+    found = list(
+        sessions.run(np.full(16, 32), 10**6, lambda session, rows: (meeting.wait(), session, rows.tolist())[1:])
+    )
+    assert [answer for _, answer in found] == [(1, list(range(8))), (1, list(range(8, 16)))]
+    assert opened == [1]
+    # A smaller budget than suits the threads is kept.
+    assert [len(rows) for rows in sessions.cut(np.full(12, 32), 64)] == [2] * 6
+    assert [len(rows) for rows in sessions.cut(np.full(12, 32), 10**6)] == [SMALL_BATCH // 32, 12 - SMALL_BATCH // 32]
+
+
+def test_a_long_text_alone_has_all_threads(opened: list[int]) -> None:
+    sessions = Sessions(Path("model.onnx"), "int8", 2)
+    assert ran(sessions, [LONG_TEXT - 1]) == [(1, [0])]
+    assert ran(sessions, [LONG_TEXT]) == [(2, [0])] == ran(sessions, [LONG_TEXT])
+    assert ran(sessions, [LONG_TEXT] * 2) == [(1, [0]), (1, [1])]
+    assert opened == [1, 2]
+
+
+def test_one_thread_has_one_session(opened: list[int]) -> None:
+    sessions = Sessions(Path("model.onnx"), "int8", 1)
+    assert ran(sessions, [LONG_TEXT]) == [(1, [0])]
+    assert ran(sessions, [32] * 16) == [(1, list(range(8))), (1, list(range(8, 16)))]
+    assert opened == [1]
+
+
+@given(some.lists(some.integers(1, 600), max_size=60), some.integers(1, 900), some.sampled_from(["int8", "fp32"]))
+def test_every_row_is_computed_once(lengths: list[int], budget: int, precision: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnx_sessions, "open_session", lambda path, count: count)
+        sessions = Sessions(Path("model.onnx"), precision, 2)
+        doubled = sessions.run(np.array(lengths, dtype=np.int64), budget, lambda _, rows: rows * 2)
+        found = list(doubled)
+    order = np.concatenate([rows for rows, _ in found]) if found else np.array([])
+    assert sorted(order.tolist()) == list(range(len(lengths)))
+    for rows, doubled in found:
+        assert (doubled == rows * 2).all()
+        assert len(rows) == 1 or sum(lengths[row] for row in rows) <= budget
+
+
+def test_a_failing_batch_is_told(opened: list[int]) -> None:
+    sessions = Sessions(Path("model.onnx"), "int8", 2)
+
+    def compute(session: Any, rows: Any) -> None:
+        raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        list(sessions.run(np.full(64, 32), 10**6, compute))
+    assert opened == [1]
+
+
+@pytest.mark.parametrize(("version", "taken"), [("1.24.4", False), ("1.9.0", False), ("1.25.0", True), ("2.0.0", True)])
+def test_a_runtime_that_computes_wrongly_is_refused(
+    monkeypatch: pytest.MonkeyPatch, version: str, *, taken: bool
+) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+    monkeypatch.setattr(runtime, "__version__", version)
+    if taken:
+        assert require_onnxruntime() is runtime
+        return
+    with pytest.raises(UnavailableError, match=r"at least 1\.25 is needed: pip install --upgrade 'recurra\[onnx\]'"):
+        require_onnxruntime()

@@ -1,0 +1,102 @@
+"""Files of predictions: the same rows in every format, whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from recurra.core.errors import ConfigurationError, StorageError
+from recurra.deployment.decision import OneLabel
+from recurra.deployment.prediction.files import SUFFIXES, check_output, open_writer
+from recurra.deployment.prediction.layout import PredictedRows
+
+NAMES = ["bad", "good", "so, so"]
+TEXTS = ['a "quoted", text', "", "two\nlines\tand a tab", "naïve ☕", "plain"]
+
+
+def rows(start: int, stop: int) -> PredictedRows:
+    scores = np.random.default_rng(0).dirichlet(np.ones(3), len(TEXTS))
+    return PredictedRows(TEXTS[start:stop], scores[start:stop])
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    with path.open(encoding="utf-8", newline="") as stream:
+        if path.suffix == ".jsonl":
+            return [json.loads(line) for line in stream]
+        return list(csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ","))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_rows_come_back_in_order_with_what_was_predicted(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"p{suffix}"
+    with open_writer(path, OneLabel(NAMES)) as writer:
+        writer.write(rows(0, 2))
+        writer.write(rows(2, 5))
+    found = read(path)
+    expected = rows(0, 5).probabilities
+    assert [row["text"] for row in found] == TEXTS
+    assert [row["label"] for row in found] == [NAMES[index] for index in expected.argmax(axis=1)]
+    for row, probabilities in zip(found, expected, strict=True):
+        assert float(row["probability"]) == pytest.approx(probabilities.max(), abs=1e-6)
+        each = row.get("probabilities") or {name: row[f"probability_{name}"] for name in NAMES}
+        assert [float(each[name]) for name in NAMES] == pytest.approx(probabilities, abs=1e-6)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_no_rows_are_a_valid_file(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"p{suffix}"
+    with open_writer(path, OneLabel(NAMES)):
+        pass
+    assert read(path) == []
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_was_there_stays_if_writing_breaks_off(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"p{suffix}"
+    path.write_text("old")
+    with pytest.raises(KeyError), open_writer(path, OneLabel(NAMES)) as writer:
+        writer.write(rows(0, 2))
+        raise KeyError
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_ids_and_truth_are_written_if_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    with open_writer(path, OneLabel(NAMES), ids=True, truth=True) as writer:
+        writer.write(PredictedRows(["x"], np.array([[0.1, 0.7, 0.2]]), ids=["7"], truth=["bad"]))
+    assert read(path)[0] | {"probability_bad": "", "probability_good": "", "probability_so, so": ""} == {
+        "id": "7",
+        "truth": "bad",
+        "text": "x",
+        "label": "good",
+        "probability": "0.7",
+        "probability_bad": "",
+        "probability_good": "",
+        "probability_so, so": "",
+    }
+
+
+def test_files_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown extension '\.cvs' \(did you mean '\.csv'"):
+        check_output(tmp_path / "p.cvs")
+    source = tmp_path / "r.csv"
+    source.write_text("text\nx\n")
+    link = tmp_path / "link.csv"
+    link.symlink_to(source)
+    with pytest.raises(StorageError, match="the input itself"):
+        check_output(link, source)
+    check_output(tmp_path / "other.csv", source)
+    check_output(tmp_path / "other.csv", "-")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(StorageError, match="is a folder"):
+        check_output(tmp_path / "folder.csv")

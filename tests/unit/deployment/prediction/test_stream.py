@@ -1,0 +1,87 @@
+"""A stream of texts: every row once, in order, whatever the chunks."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurra.core.errors import ConfigurationError
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.decision import OneLabel
+from recurra.deployment.prediction.layout import PredictedRows
+from recurra.deployment.prediction.stream import predict_chunks, source_chunks, write_stream
+from recurra.deployment.prediction.text_writers import JsonDocumentWriter, LineWriter
+
+
+class LengthEngine:
+    """Longer cleaned texts are more positive."""
+
+    def logits(self, texts: Sequence[str], batch_size: int) -> np.ndarray:
+        lengths = np.array([len(text) for text in texts], dtype=np.float32)
+        return np.stack([-lengths, lengths - 4], axis=1)
+
+
+def classifier() -> Classifier:
+    return Classifier(LengthEngine(), ["short", "long"])
+
+
+TEXTS = st.lists(st.text(max_size=8), min_size=1, max_size=12)
+
+
+@given(TEXTS, st.integers(1, 5))
+def test_chunks_do_not_change_predictions(texts: list[str], size: int) -> None:
+    chunks = [texts[start : start + size] for start in range(0, len(texts), size)]
+    parts = list(predict_chunks(classifier(), chunks))
+    assert [text for part in parts for text in part.texts] == texts
+    together = np.concatenate([part.probabilities for part in parts])
+    np.testing.assert_array_equal(together, classifier().predict_proba(texts))
+
+
+@given(TEXTS)
+def test_everything_is_counted_and_empty_texts_keep_their_place(texts: list[str]) -> None:
+    written: list[PredictedRows] = []
+    steps: list[int] = []
+
+    class Writer:
+        def write(self, rows: PredictedRows) -> None:
+            written.append(rows)
+
+    counts = write_stream(classifier(), [texts, ["", " ", "a long text"]], Writer(), advance=steps.append)
+    assert counts.rows == len(texts) + 3 == sum(steps) == sum(counts.labels.values())
+    assert counts.empty == 2 + sum(not text.strip() for text in texts)
+    assert [list(part.texts) for part in written] == [texts, ["", " ", "a long text"]]
+
+
+@given(st.lists(TEXTS, max_size=3))
+def test_the_json_document_is_one_document(chunks: list[list[str]]) -> None:
+    stream = io.StringIO()
+    with JsonDocumentWriter(stream, OneLabel(["short", "long"])) as writer:
+        write_stream(classifier(), chunks, writer)
+    found = json.loads(stream.getvalue())["predictions"]
+    assert [row["text"] for row in found] == [text for chunk in chunks for text in chunk]
+    for row in found:
+        assert row["probability"] == max(row["probabilities"].values()) == row["probabilities"][row["label"]]
+
+
+def test_a_line_a_row_whatever_the_text() -> None:
+    stream = io.StringIO()
+    write_stream(classifier(), [["one\ntwo\tthree", ""]], LineWriter(stream, OneLabel(["short", "long"])))
+    assert stream.getvalue() == "long\t1.0000\tone two three\nshort\t0.9820\t\n"
+
+
+def test_texts_come_from_one_place(tmp_path: Path) -> None:
+    assert list(source_chunks(["a", "b"], None, "text")) == [["a", "b"]]
+    path = tmp_path / "t.txt"
+    path.write_text("one\n\ntwo\n")
+    assert list(source_chunks([], str(path), "text")) == [["one", "", "two"]]
+    with pytest.raises(ConfigurationError, match="give one of the two"):
+        source_chunks(["a"], str(path), "text")
+    with pytest.raises(ConfigurationError, match="no texts are given"):
+        source_chunks([], None, "text")

@@ -1,0 +1,123 @@
+"""What a study may ask to be exported, and the record of an export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exported import export_record
+from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.core.record import read_record, write_record
+from recurra.deployment.export_record import (
+    ExportRequest,
+    error_path,
+    export_folder,
+    load_export_records,
+    read_export_record,
+    record_path,
+    write_export_record,
+)
+from recurra.study.export_plan import describe_exports, plan_exports
+from recurra.study.plan import run_folder
+from recurra.study.process import note_failure
+from recurra.study.spec import StudySpec, expand
+
+FP16 = ExportRequest(precision="fp16")
+
+
+def spec(**values: Any) -> StudySpec:
+    base = {"name": "s", "data": [{"name": "demo"}], "models": ["linear", "baseline"], "seeds": [0, 1]}
+    return StudySpec.parse({**base, **values})
+
+
+def test_exports_move_no_runs_identity() -> None:
+    plain, asking = spec(), spec(exports=[{"precision": "fp16"}, {"format": "safetensors", "precision": "fp32"}])
+    assert [run.run_id for run in expand(asking)] == [run.run_id for run in expand(plain)]
+    assert [request.name for request in asking.exports] == ["safetensors-fp16", "safetensors-fp32"]
+    assert StudySpec.parse(asking.plain()) == asking
+
+
+@pytest.mark.parametrize(
+    ("exports", "said"),
+    [
+        ([{"precision": "fp8"}], "unknown precision of safetensors exports 'fp8'"),
+        ([{"format": "safetensor", "precision": "fp16"}], r"\(did you mean 'safetensors'\?\)"),
+        ([{"format": "safetensors"}], "key 'exports.0.precision' is missing"),
+        ([{"precision": "fp16", "quantise": 1}], "unknown key 'exports.0.quantise'"),
+        (
+            [{"precision": "fp16"}, {"format": "safetensors", "precision": "fp16"}],
+            "safetensors-fp16 stands there twice",
+        ),
+    ],
+)
+def test_a_mistake_is_one_clear_line(exports: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        spec(exports=exports)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    folder = export_folder(tmp_path, "r", FP16)
+    assert folder == tmp_path / "exports" / "r" / "safetensors-fp16"
+    record = export_record("r", "fp16")
+    write_export_record(folder, record)
+    found = read_export_record(record_path(folder))
+    assert found.model_copy(update={"content_hash": ""}) == record
+    (folder.parent / "safetensors-bf16.error.json").write_text("{}")
+    assert load_export_records(tmp_path) == [found]
+    assert load_export_records(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"weights_bytes": 1}, "was changed after it was written"),
+        ({"schema_version": 2}, "has schema 2, this version reads up to 1; upgrade recurra"),
+        ({"note": "x"}, "is not a record of an export: 'note'"),
+    ],
+)
+def test_a_record_that_was_changed_is_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    folder = export_folder(tmp_path, "r", FP16)
+    write_export_record(folder, export_record("r", "fp16"))
+    path = record_path(folder)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(CheckpointError, match=said):
+        read_export_record(path)
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(CheckpointError, match="cannot be read as a record of an export"):
+        load_export_records(tmp_path)
+
+
+def test_a_plan_knows_what_has_become_of_each_export(tmp_path: Path) -> None:
+    from factories import RunFactory
+
+    study = spec(exports=[{"precision": "fp32"}, {"precision": "fp16"}])
+    linear, first, second = expand(study)
+    for config in (linear, first):
+        RunFactory(tmp_path / "runs").run(config.model, run_id=config.run_id)
+    records = {config.run_id: read_record(run_folder(tmp_path, config)) for config in (linear, first)}
+    runs = [(config, records.get(config.run_id)) for config in (linear, first, second)]
+
+    def states() -> list[str]:
+        return [item.state for item in plan_exports(study, tmp_path, runs)]
+
+    assert states() == ["to do", "to do", "waits", "waits"]
+    fp32, fp16, *_ = plan_exports(study, tmp_path, runs)
+    made = export_record(first.run_id, "fp32", record_hash=str(records[first.run_id].content_hash))
+    write_export_record(fp32.folder, made)
+    note_failure(fp16.folder.parent, "too wide", kind="AuditError", code=3, name=error_path(fp16.folder).name)
+    plan = plan_exports(study, tmp_path, runs)
+    assert [item.state for item in plan] == ["done", "failed", "waits", "waits"]
+    assert plan[1].reason == "too wide" and plan[1].plain()["state"] == "failed"
+    assert describe_exports(plan) == (
+        "exports: 4 (safetensors in fp32, safetensors in fp16), 1 done, 1 failed, 2 waits"
+    )
+    assert describe_exports([]) == ""
+    # Trained anew, the run is another: its export is made again.
+    write_record(run_folder(tmp_path, first), records[first.run_id].model_copy(update={"wall_s": 12.5}))
+    records[first.run_id] = read_record(run_folder(tmp_path, first))
+    runs[1] = (first, records[first.run_id])
+    assert states()[0] == "to do"

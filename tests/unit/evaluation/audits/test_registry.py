@@ -1,0 +1,49 @@
+"""Every audit is registered once; what is registered runs, and has its meaning in every report."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recurra.core.record import AuditResult, read_any_record
+from recurra.evaluation.audits import registry
+from recurra.evaluation.audits.registry import AUDITS, UNKNOWN_MEANING, Audit, Subject, looks_at, meaning, run_audits
+from recurra.tasks.classification.data import data_audits
+
+RESULTS = Path(__file__).parents[4] / "results"
+
+
+def test_every_audit_of_a_committed_record_is_registered() -> None:
+    names = {audit.name for path in RESULTS.glob("*/runs/*/record.json") for audit in read_any_record(path).audits}
+    known = {audit.name for audit in AUDITS}
+    assert names and {name.partition(".")[0] for name in names} <= known
+    assert len(known) == len(AUDITS)
+
+
+def test_the_longest_meaning_counts() -> None:
+    assert "padding behind it" in meaning("invariance.padding") and "in the batch" in meaning("invariance.neighbours")
+    assert meaning("invariance.else") != meaning("invariance.padding")
+    assert meaning("new.kind") == UNKNOWN_MEANING
+    assert looks_at("leakage.exact.test", Subject.LABELLED_DATA) and not looks_at("causality.final", Subject.CLASSIFIER)
+
+
+def test_a_registered_audit_runs_for_its_subject_and_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new audit is a module and an entry: tasks run it, reports know it, without another change."""
+    made = AuditResult(name="emptiness.rows", status="failed", summary="it is empty")
+    monkeypatch.setattr("recurra.evaluation.audits.leakage.audit_emptiness", lambda dataset: made, raising=False)
+    new = Audit("emptiness", Subject.LABELLED_DATA, "leakage:audit_emptiness", {"emptiness": "There is nothing."})
+    monkeypatch.setattr(registry, "AUDITS", [new])
+    assert run_audits(Subject.LABELLED_DATA, object()) == [made] == data_audits(object())  # type: ignore[arg-type]
+    assert run_audits(Subject.CLASSIFIER, object()) == []
+    assert meaning("emptiness.rows") == "There is nothing."
+
+
+def test_reading_the_registry_loads_nothing_heavy() -> None:
+    code = (
+        "import recurra.evaluation.audits.registry, sys; print([m for m in ('torch', 'sklearn') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

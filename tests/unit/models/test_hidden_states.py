@@ -1,0 +1,189 @@
+"""The states on the way are those that hooks see and the formulas give, and gradients flow back through them."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from recurra import RecurraForCausalLM, RecurraForSequenceClassification, RecurraModel
+from recurra.core.errors import ConfigurationError
+from recurra.models.cache import RecurraCache
+from recurra.models.exits.rules import ConfidenceRule, FixedExit
+from references import recurrent_transformer as reference
+from tiny import language_model, stir, tiny_config, tiny_model
+
+IDS = torch.tensor([[1, 4, 2, 7, 5], [3, 3, 9, 0, 0]])
+MASK = (IDS > 0).long()
+PACKED = {"input_ids": torch.tensor([[1, 4, 2, 7, 5, 3, 3, 9]]), "row_lengths": torch.tensor([5, 3])}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "recurrent": {"num_recurrences": 3},
+    "stacked": {"num_core_layers": 4, "num_recurrences": 1, "residual_scale": 0.0},
+    "prelude, coda, final norm": {"num_prelude_layers": 1, "num_coda_layers": 2, "final_norm": True},
+    "coda, last": {"num_coda_layers": 1, "pooling": "last"},
+    "exits": {"num_recurrences": 3, "exits": [1, 2], "final_norm": True},
+    "injection, recurrence embedding": {"input_injection": "concat", "recurrence_embedding": True},
+    "post-norm cycles": {
+        "feed_forward": "conv+linear", "num_cycles": 2, "causal_convolution": False, "norm_placement": "post",
+        "position": "learned", "embedding_cycles": 1,
+    },
+}  # fmt: skip
+
+
+def stirred(**shape: Any) -> RecurraForSequenceClassification:
+    model = tiny_model(**shape).eval()
+    stir(model)
+    return model
+
+
+class Hooks:
+    """The states that pass by, in the order of a forward pass."""
+
+    def __init__(self, body: RecurraModel) -> None:
+        self.states: list[Tensor] = []
+        body.embeddings.register_forward_hook(lambda *call: self.states.append(call[2]))
+        for stack in (body.prelude, body.core.block, body.coda):
+            for layer in stack.layers:
+                layer.register_forward_hook(lambda *call: self.states.append(call[2]))
+        # What a recurrence returns takes the place of what its last layer did.
+        body.core.register_forward_hook(lambda *call: self.states.__setitem__(-1, call[2]))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_they_are_what_hooks_see(variant: str, packed: bool) -> None:
+    model = stirred(**VARIANTS[variant])
+    inputs = PACKED if packed else {"input_ids": IDS, "attention_mask": MASK}
+    hooks = Hooks(model.model)
+    output = model.model(**inputs, output_hidden_states=True)
+    *seen, _ = hooks.states
+    assert len(output.hidden_states) == model.config.num_hidden_layers + 1 == len(seen) + 1
+    for found, wanted in zip(output.hidden_states, [*seen, output.last_hidden_state], strict=True):
+        assert found.shape == (*inputs["input_ids"].shape, 16) and torch.equal(found, wanted)
+    assert torch.equal(output.last_hidden_state, model.model(**inputs).last_hidden_state)
+    assert model.model(**inputs).hidden_states is None
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_classifier_returns_those_of_its_body_and_the_same_logits(variant: str) -> None:
+    model = stirred(**VARIANTS[variant])
+    for inputs in (PACKED, {"input_ids": IDS, "attention_mask": MASK}):
+        plain, output = model(**inputs), model(**inputs, output_hidden_states=True)
+        for found, wanted in zip(
+            output.hidden_states, model.model(**inputs, output_hidden_states=True).hidden_states, strict=True
+        ):
+            assert torch.equal(found, wanted)
+        # Asked for all states, the last layer computes every position; else one may do.
+        torch.testing.assert_close(output.logits, plain.logits, rtol=1e-5, atol=1e-6)
+        assert len(output.exit_logits or ()) == len(model.config.exits) == len(plain.exit_logits or ())
+
+
+@pytest.mark.parametrize("variant", ["recurrent", "exits", "prelude, coda, final norm"])
+def test_leading_positions_are_cut_from_all_states(variant: str) -> None:
+    body = stirred(**VARIANTS[variant]).model
+    whole = body(IDS, MASK, num_positions=2, output_hidden_states=True)
+    part = body(IDS, MASK, num_positions=2)
+    assert whole.hidden_states[-1].shape[1] == 5 and whole.last_hidden_state.shape[1] == 2
+    torch.testing.assert_close(whole.last_hidden_state, part.last_hidden_state)
+    for found, wanted in zip(whole.exit_states or (), part.exit_states or (), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_values_and_gradients_are_those_of_the_formulas(training: bool) -> None:
+    config = tiny_config(
+        vocab_size=12, hidden_size=8, intermediate_size=6, num_core_layers=1, num_recurrences=3, hidden_dropout=0.0,
+        exits=[1, 2], input_injection="add", learned_residual_scale=True,
+    )  # fmt: skip
+    model = RecurraForSequenceClassification(config).double().train(training)
+    stir(model)
+    row = [1, 4, 2, 7, 5]
+    weights = {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}
+    body = {name.removeprefix("model."): weight for name, weight in weights.items()}
+    embedded = reference.embed(row, None, body, config)
+    wanted = [torch.stack(states) for states in (embedded, *reference.recur(embedded, body, config))]
+    found = model(torch.tensor([row]), output_hidden_states=True).hidden_states
+    scales = torch.randn(len(wanted), 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine[0].double(), theirs, rtol=2e-5, atol=2e-6)
+    sum((scale * states[0]).sum() for scale, states in zip(scales, found, strict=True)).backward()
+    sum((scale * states).sum() for scale, states in zip(scales, wanted, strict=True)).backward()
+    for name, weight in model.named_parameters():
+        mine, theirs = (
+            torch.zeros_like(weight) if part is None else part for part in (weight.grad, weights[name].grad)
+        )
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_activation_checkpointing_returns_the_same_states_and_gradients() -> None:
+    model = stirred(num_recurrences=3, hidden_dropout=0.0).train()
+    twin = copy.deepcopy(model)
+    twin.activation_checkpointing_enable()
+    for one in (model, twin):
+        output = one(IDS, MASK, output_hidden_states=True)
+        sum(states.square().sum() for states in output.hidden_states).backward()
+    for (name, weight), other in zip(model.named_parameters(), twin.parameters(), strict=True):
+        assert (weight.grad is None) == (other.grad is None), name
+        assert weight.grad is None or torch.equal(weight.grad, other.grad), name
+
+
+def causal(**shape: Any) -> RecurraForCausalLM:
+    model = language_model(num_recurrences=3, exits=[1, 2], **shape).eval()
+    stir(model)
+    return model
+
+
+def test_a_language_model_returns_them_beside_a_loss_and_up_to_the_exit_that_speaks() -> None:
+    model = causal(num_core_layers=2)
+    output = model(IDS, MASK, labels=IDS, output_hidden_states=True)
+    assert len(output.hidden_states) == 7 and output.loss.isfinite()
+    assert torch.equal(output.loss, model(IDS, MASK, labels=IDS).loss)
+    for rule in ({"exit_after": 2}, {"exit_rule": FixedExit(2)}):
+        early = model(IDS, MASK, output_hidden_states=True, **rule).hidden_states
+        assert len(early) == 5
+        assert all(torch.equal(found, wanted) for found, wanted in zip(early, output.hidden_states[:5], strict=True))
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_generate_returns_those_of_each_step(beams: int) -> None:
+    model = causal()
+    asked: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "num_beams": beams}
+    ids = torch.tensor([[1, 4, 2, 7, 5], [3, 3, 9, 1, 8]])
+    output = model.generate(ids, **asked, output_hidden_states=True, return_dict_in_generate=True)
+    prompt, *steps = output.hidden_states
+    assert len(steps) == 3 and {states.shape for states in prompt} == {(2 * beams, 5, 8)}
+    assert {states.shape for step in steps for states in step} == {(2 * beams, 1, 8)}
+    assert torch.equal(output.sequences, model.generate(ids, **asked))
+    if beams == 1:
+        whole = model(output.sequences[:, :-1], output_hidden_states=True).hidden_states
+        for place, step in enumerate(steps, start=5):
+            for found, wanted in zip(step, whole, strict=True):
+                torch.testing.assert_close(found[:, 0], wanted[:, place], rtol=1e-4, atol=1e-5)
+
+
+def test_the_configuration_may_ask_and_the_call_has_the_last_word(tmp_path: Path) -> None:
+    stirred().save_pretrained(tmp_path)
+    model = RecurraForSequenceClassification.from_pretrained(tmp_path, output_hidden_states=True).eval()
+    assert len(model(IDS, MASK).hidden_states) == len(model.model(IDS, MASK).hidden_states) == 5
+    assert model(IDS, MASK, output_hidden_states=False).hidden_states is None
+    model.save_pretrained(tmp_path)
+    assert len(RecurraModel.from_pretrained(tmp_path)(IDS).hidden_states) == 5
+
+
+def test_beside_an_exit_rule_they_are_refused_in_one_line() -> None:
+    classifier, model = stirred(exits=[1]), causal()
+    calls = [
+        lambda: classifier(IDS, MASK, exit_rule=ConfidenceRule(), output_hidden_states=True),
+        lambda: model(IDS, MASK, exit_rule=ConfidenceRule(), output_hidden_states=True),
+        lambda: model(
+            IDS, past_key_values=RecurraCache(model.config), exit_rule=ConfidenceRule(), output_hidden_states=True
+        ),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigurationError, match="an exit rule came with output_hidden_states; ") as caught:
+            call()
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,162 @@
+"""Differences of losses over seeds: as SciPy's paired test has them, and said in no stronger words than that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from language_records import language_record
+from recurra.report import markdown_table
+from recurra.report.compare import ScoredModel, compare_models
+from recurra.report.contrasts import answer_contrasts
+from recurra.report.summary import summarise
+from recurra.tasks.language.measures import LOSS
+from recurra.tasks.language.summary import LanguageTable
+from recurra.tasks.loaded_runs import LoadedRun, TableKey
+from recurra.tasks.questions import Contrast, Questions
+from recurra.tasks.summary import PairTest
+from rendered import part_rows
+
+PAIRS = st.lists(st.tuples(st.floats(0.5, 9.0), st.floats(0.5, 9.0)), min_size=2, max_size=6)
+
+
+def scored(losses: dict[str, dict[int, float]]) -> dict[str, ScoredModel]:
+    return {
+        label: ScoredModel(
+            label,
+            "test",
+            tuple(of_seed),
+            tuple(of_seed.values()),
+            (None,) * len(of_seed),
+            True,
+            tuple(of_seed.values()),
+        )
+        for label, of_seed in losses.items()
+    }
+
+
+def loss_differences(losses: dict[str, dict[int, float]]) -> list[PairTest]:
+    return compare_models(scored(losses), LOSS)
+
+
+@given(PAIRS)
+def test_a_pair_is_scipys_paired_test(losses: list[tuple[float, float]]) -> None:
+    gaps = [second - first for first, second in losses]
+    assume(max(gaps) - min(gaps) > 1e-6)
+    first, second = ([pair[place] for pair in losses] for place in (0, 1))
+    found = loss_differences({"a": dict(enumerate(first)), "b": dict(enumerate(second))})[0]
+    test = stats.ttest_rel(*((first, second) if found.first == "b" else (second, first)))
+    interval = test.confidence_interval(0.95)
+    assert found.gap >= 0 and found.seeds == tuple(range(len(first)))
+    assert (found.low, found.high) == (pytest.approx(interval.low), pytest.approx(interval.high))
+    assert found.p == pytest.approx(test.pvalue) == found.p_holm
+
+
+def test_only_seeds_that_both_have_are_paired_and_all_pairs_are_corrected_together() -> None:
+    losses = {
+        "a": {0: 4.0, 1: 4.1, 2: 4.05},
+        "b": {0: 4.2, 1: 4.31, 2: 4.24, 7: 1.0},
+        "c": {1: 4.4},
+        "d": {9: 4.0},
+    }
+    found = {(pair.first, pair.second): pair for pair in loss_differences(losses)}
+    # d shares no seed with anybody.
+    assert set(found) == {("a", "b"), ("a", "c"), ("b", "c")}
+    apart = found["a", "b"]
+    assert apart.seeds == (0, 1, 2) and apart.gap == pytest.approx(0.2) and apart.supported
+    alone = found["a", "c"]
+    assert (alone.seeds, alone.low, alone.p, alone.supported) == ((1,), None, None, False)
+    assert alone.gap == pytest.approx(0.3)
+
+    more = {(pair.first, pair.second): pair for pair in loss_differences({**losses, "e": {0: 4.0, 1: 4.12, 2: 4.06}})}
+    assert more["a", "b"].p == pytest.approx(apart.p) and more["a", "b"].p_holm > apart.p_holm  # type: ignore[operator]
+
+
+def test_seeds_that_all_give_the_same_difference_prove_nothing() -> None:
+    found = loss_differences({"a": {0: 4.0, 1: 4.5}, "b": {0: 4.25, 1: 4.75}})[0]
+    assert (found.gap, found.p, found.p_holm, found.supported) == (0.25, None, None, False)
+
+
+def table(**losses: list[float]) -> LanguageTable:
+    """A table of models, each with losses for the seeds 0, 1 and so on; a leaking one is called so."""
+    records = [
+        language_record(preset=name, seed=seed, loss=loss, leaks=name == "leaky", kind=name)
+        for name, values in losses.items()
+        for seed, loss in enumerate(values)
+    ]
+    return summarise([LoadedRun(Path(record.run_id), record) for record in records]).tables[0]
+
+
+def test_the_conclusion_says_what_the_seeds_support() -> None:
+    found = table(near=[4.01, 4.13, 4.02], best=[4.0, 4.1, 4.05], far=[5.0, 5.11, 5.04], leaky=[0.05])
+    assert found.conclusion.startswith("Best on test: best, perplexity ")
+    assert "Behind it by more than the seeds explain: far (+1.000 nats a token, 95 % +0." in found.conclusion
+    assert "Not distinguishable from best by their seeds, corrected for 3 pairs: near (+0.0" in found.conclusion
+    assert "One seed" not in found.conclusion and "leaks" in found.conclusion
+    assert all("leaky" not in (pair.first, pair.second) for pair in found.tests)
+
+
+def test_one_seed_is_called_one_seed() -> None:
+    found = table(best=[4.0], other=[4.5])
+    assert "Behind it with one seed: other (+0.500 nats a token)." in found.conclusion
+    assert "another training could turn out differently" in found.conclusion
+    headings, rows = part_rows("language modelling", found, "differences")
+    assert rows == [["best, other", "1", "+0.5000", "–", "–", "nothing: one seed"]]
+    assert len(headings) == len(rows[0])
+
+
+def test_a_model_that_is_ahead_on_the_seeds_that_both_have_is_said_to_be() -> None:
+    # Best by its mean, thanks to a seed that the other one lacks.
+    found = table(many=[4.2, 3.0], one=[4.1])
+    assert found.models[0].label == "many"
+    assert "Ahead of it on the seeds that both have: one (-0.100 nats a token)." in found.conclusion
+
+
+def test_a_table_of_one_model_has_no_differences() -> None:
+    found = table(alone=[4.0, 4.1])
+    assert found.tests == [] and "another training" not in found.conclusion
+    summary = summarise([LoadedRun(Path("r"), language_record())])
+    assert "Nothing to show under 'differences'" in markdown_table(summary, part="differences")
+
+
+def answer(losses: dict[str, dict[int, float]]) -> tuple[list[PairTest], list[dict]]:
+    models = scored(losses)
+    key = TableKey("text", "packed", "f", "p", "tuned", "bf16")
+    tests = compare_models(models, LOSS)
+    questions = [Contrast(name="loops", a="b", b="a"), Contrast(name="absent", a="b", b="z")]
+    return tests, [vars(line) for line in answer_contrasts(questions, key, {key: models}, LOSS, tests)]
+
+
+def test_a_contrast_by_seeds_is_its_pair_and_claims_no_more() -> None:
+    losses = {"a": {0: 4.0, 1: 4.1, 2: 4.05}, "b": {0: 4.2, 1: 4.31, 2: 4.24}, "c": {0: 4.1, 1: 4.0, 2: 4.2}}
+    tests, (line,) = answer(losses)
+    pair = next(test for test in tests if {test.first, test.second} == {"a", "b"})
+    # A less B of the losses: the pair has the better one first.
+    assert line["gap"] == pytest.approx(pair.gap) and (pair.first, pair.second) == ("a", "b")
+    assert line["p"] == pytest.approx(pair.p) and line["p_holm"] == pair.p_holm
+    assert (line["gap"] - line["half"], line["gap"] + line["half"]) == (
+        pytest.approx(pair.low),
+        pytest.approx(pair.high),
+    )
+    assert (line["low"], line["high"], line["odds_ratio"]) == (None, None, None)
+    assert (line["verdict"] == "distinguishable") == pair.supported is True
+    assert line["statement"].startswith("loops: b is 0.2000 ± 0.0248 nats a token above (worse than) a on test; ")
+
+
+def test_a_contrast_by_one_seed_is_untested() -> None:
+    _, (line,) = answer({"a": {0: 4.0}, "b": {0: 4.2}})
+    assert (line["verdict"], line["p_holm"]) == ("untested", None)
+    assert line["statement"].endswith("on test; untested: one seed.")
+
+
+def test_what_leaks_is_held_against_nobody_and_the_contrast_says_why() -> None:
+    records = [language_record(preset=name, leaks="leaks" in name, kind=name) for name in ("crt", "crt-leaks")]
+    runs = [LoadedRun(Path(record.run_id), record) for record in records]
+    (table,) = summarise(runs, questions=Questions([Contrast(name="q", a="crt", b="crt-leaks")])).tables
+    assert table.tests == []
+    assert table.contrasts[0].verdict == "untested" and "its figures leak" in table.contrasts[0].statement
+    assert [model.fronts for model in table.models] == [["size"], []]

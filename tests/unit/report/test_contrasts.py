@@ -1,0 +1,219 @@
+"""Contrasts that a study names: gaps against the predictions themselves, and verdicts that claim no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from factories import RunFactory
+from recurra.evaluation.predictions import read_predictions
+from recurra.report import summarise_runs
+from recurra.tasks.questions import Contrast, PublishedReference, Questions
+
+SHARING = Contrast(name="sharing at equal width", a="recurrent", b="stacked-narrow")
+
+
+def answer(folders: list[Path], *contrasts: Contrast) -> list[dict[str, Any]]:
+    summary = summarise_runs(folders, questions=Questions(contrasts or (SHARING,)))
+    return [line for table in summary["tables"] for line in table["contrasts"]]
+
+
+def right(folder: Path) -> np.ndarray:
+    predictions = read_predictions(folder, "test")
+    return predictions.logits.argmax(axis=1) == predictions.labels
+
+
+def test_the_gap_and_its_interval_are_those_of_the_seeds_in_pairs(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    shared = [factory.run("recurrent", 0.80, seed=seed) for seed in range(3)]
+    stacked = [factory.run("stacked-narrow", 0.81, seed=seed) for seed in range(3)]
+    (line,) = answer([*shared, *stacked])
+    gaps = [right(a).mean() - right(b).mean() for a, b in zip(shared, stacked, strict=True)]
+    low, high = stats.t.interval(0.95, 2, loc=np.mean(gaps), scale=stats.sem(gaps))
+    assert line["seeds"] == 3
+    assert line["gap"] == pytest.approx(np.mean(gaps))
+    assert (line["gap"] - line["half"], line["gap"] + line["half"]) == (pytest.approx(low), pytest.approx(high))
+    only_a = sum(np.sum(right(a) & ~right(b)) for a, b in zip(shared, stacked, strict=True))
+    only_b = sum(np.sum(~right(a) & right(b)) for a, b in zip(shared, stacked, strict=True))
+    assert line["odds_ratio"] == pytest.approx((only_a + 0.5) / (only_b + 0.5))
+    spreads = [max(values) - min(values) for values in ([right(f).mean() for f in fs] for fs in (shared, stacked))]
+    assert line["spread"] == pytest.approx(max(spreads))
+
+
+def test_a_clear_gap_is_distinguishable_and_told_with_its_width(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    folders = [factory.run(name, value, seed=seed) for name, value in pair(0.80, 0.90) for seed in range(3)]
+    (line,) = answer(folders)
+    assert line["verdict"] == "distinguishable"
+    assert line["inside_spread"] is False
+    shown = f"{abs(line['gap']) * 100:.1f} ± {line['half'] * 100:.1f} points below stacked-narrow on test"
+    assert line["statement"] == f"sharing at equal width: recurrent is {shown}; distinguishable at n = 3."
+
+
+def pair(shared: float, stacked: float) -> list[tuple[str, float]]:
+    return [("recurrent", shared), ("stacked-narrow", stacked)]
+
+
+def test_a_gap_smaller_than_the_seeds_spread_is_said_to_be_so(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    folders = [factory.run("recurrent", value, seed=seed) for seed, value in enumerate((0.74, 0.86, 0.80))]
+    folders += [factory.run("stacked-narrow", value, seed=seed) for seed, value in enumerate((0.77, 0.79, 0.75))]
+    (line,) = answer(folders)
+    assert line["inside_spread"] is True
+    assert line["verdict"] == "not distinguishable"
+    assert "the interval over seeds holds 0" in line["statement"]
+    assert f"smaller than what the seed alone moves ({line['spread'] * 100:.1f} points)" in line["statement"]
+
+
+def test_seeds_that_overlap_keep_a_gap_from_being_distinguishable(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    # In pairs the gap is steady, but the worst seed of one lies below the best of the other.
+    pairs = ((0.60, 0.65), (0.70, 0.75), (0.80, 0.85), (0.90, 0.95))
+    folders = [
+        factory.run(name, value, seed=seed)
+        for seed, both in enumerate(pairs)
+        for name, value in zip(("recurrent", "stacked-narrow"), both, strict=True)
+    ]
+    (line,) = answer(folders)
+    assert abs(line["gap"]) > line["half"] and line["p_holm"] < 0.05
+    assert line["verdict"] == "not distinguishable"
+    assert "the seeds overlap" in line["statement"]
+
+
+def test_one_seed_has_the_interval_over_rows_and_admits_what_is_unknown(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    (line,) = answer([factory.run(name, value) for name, value in pair(0.7, 0.9)])
+    assert (line["seeds"], line["half"], line["spread"], line["inside_spread"]) == (1, None, None, None)
+    assert "95 % over rows" in line["statement"]
+    assert line["p_holm"] < 0.05 and line["verdict"] == "by rows only"
+    assert line["statement"].endswith("it is one seed: another training may undo it.")
+
+
+def test_seeds_that_one_side_alone_has_say_nothing(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    shared = [factory.run("recurrent", value, seed=seed) for seed, value in enumerate((0.7, 0.8, 0.9))]
+    stacked = factory.run("stacked-narrow", 0.75)
+    (line,) = answer([*shared, stacked])
+    assert (line["seeds"], line["half"]) == (1, None)
+    # They do say what the seed moves, and keep the gap from being called a difference.
+    accuracies = [right(run).mean() for run in shared]
+    assert line["spread"] == pytest.approx(max(accuracies) - min(accuracies))
+    assert line["verdict"] == "not distinguishable" and "the seeds overlap" in line["statement"]
+    assert line["gap"] == pytest.approx(right(shared[0]).mean() - right(stacked).mean())
+    assert line["low"] <= line["gap"] <= line["high"]
+    assert "n = 3" not in line["statement"]
+
+
+def test_the_test_of_a_pair_is_of_the_seeds_that_its_contrast_is_of(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    shared = [factory.run("recurrent", value, seed=seed) for seed, value in enumerate((0.7, 0.8, 0.9))]
+    summary = summarise_runs([*shared, factory.run("stacked-narrow", 0.75)], questions=Questions((SHARING,)))
+    (table,) = summary["tables"]
+    (line,), (test,) = table["contrasts"], table["tests"]
+    assert abs(test["gap"]) == pytest.approx(abs(line["gap"]))
+    assert sorted(map(abs, (test["low"], test["high"]))) == pytest.approx(sorted(map(abs, (line["low"], line["high"]))))
+
+
+def test_models_without_a_seed_in_common_are_not_tested(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    summary = summarise_runs([factory.run("recurrent", 0.7, seed=1), factory.run("stacked-narrow", 0.9, seed=2)])
+    (test,) = summary["tables"][0]["tests"]
+    assert test["reason"] == "the models have no seed in common"
+    assert test["p"] is None and not test["supported"]
+
+
+def test_without_an_equal_seed_there_is_no_pair(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    assert answer([factory.run("recurrent", 0.7, seed=1), factory.run("stacked-narrow", 0.8, seed=2)]) == []
+
+
+def test_what_no_seed_changes_meets_every_seed(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    shared = [factory.run("recurrent", value, seed=seed) for seed, value in enumerate((0.7, 0.8, 0.9))]
+    linear = factory.run("linear", 0.75)
+    (line,) = answer([*shared, linear], Contrast(name="against a linear model", a="recurrent", b="linear"))
+    assert line["seeds"] == 3
+    assert line["gap"] == pytest.approx(np.mean([right(run).mean() for run in shared]) - right(linear).mean())
+
+
+def test_without_predictions_nothing_is_claimed(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    (line,) = answer([factory.run(name, value, predictions=[]) for name, value in pair(0.7, 0.9)])
+    assert line["verdict"] == "untested" and line["p_holm"] is None and line["odds_ratio"] is None
+    assert "untested: the predictions on the test split are not on disk" in line["statement"]
+
+
+def test_holm_is_over_the_contrasts_of_the_table_alone(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    names = ("linear", "baseline", "recurrent", "stacked-narrow")
+    folders = [factory.run(name, 0.8 + 0.005 * index) for index, name in enumerate(names)]
+    other = Contrast(name="width", a="baseline", b="stacked-narrow")
+    missing = Contrast(name="not there", a="recurrent-wide", b="baseline")
+    first, second = answer(folders, SHARING, other, missing)
+    smaller, larger = sorted((first, second), key=lambda line: line["p"])
+    assert smaller["p_holm"] == pytest.approx(min(1.0, 2 * smaller["p"]))
+    assert larger["p_holm"] == pytest.approx(max(larger["p"], smaller["p_holm"]))
+    (alone,) = answer(folders, SHARING)
+    assert alone["p_holm"] == alone["p"]
+
+
+def test_a_linear_model_meets_every_seed(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    folders = [factory.run("linear", 0.8), *(factory.run("recurrent", 0.8, seed=seed) for seed in range(3))]
+    (line,) = answer(folders, Contrast(name="against a linear model", a="recurrent", b="linear"))
+    assert line["seeds"] == 3 and line["half"] is not None
+
+
+def test_precisions_are_held_against_each_other_across_tables(tmp_path: Path) -> None:
+    full, half = (RunFactory(tmp_path / name, precision=name) for name in ("fp32", "bf16"))
+    folders = [factory.run("baseline", 0.85, seed=seed) for factory in (full, half) for seed in range(3)]
+    question = Contrast(name="bf16 for FP32", a="baseline@bf16", b="baseline@fp32")
+    summary = summarise_runs(folders, questions=Questions((question,)))
+    found = {table["precision"]: table["contrasts"] for table in summary["tables"]}
+    assert found["fp32"] == []
+    (line,) = found["bf16"]
+    # The factory's predictions do not depend on the precision.
+    assert (line["gap"], line["p"], line["verdict"]) == (0.0, 1.0, "not distinguishable")
+    assert "baseline@bf16 is level with baseline@fp32" in line["statement"]
+
+
+def test_published_figures_stand_where_the_study_says_and_know_their_distance(tmp_path: Path) -> None:
+    rows = {"train": 90, "validation": 300, "test": 400}
+    part = RunFactory(tmp_path / "part", rows=rows, protocol="pooled", data_config={"fraction": 0.1})
+    whole = RunFactory(tmp_path / "whole", rows=rows, protocol="official")
+    folders = [factory.run("recurrent", 0.745, seed=seed) for factory in (part, whole) for seed in range(3)]
+    references = [
+        PublishedReference(table="7", data={"fraction": 0.1}),
+        PublishedReference(table="13 fp16", precision="fp16"),
+    ]
+    summary = summarise_runs(folders, questions=Questions(published=references))
+    by_protocol = {table["protocol"]: table for table in summary["tables"]}
+    assert by_protocol["official"]["published"] == []
+    (line,) = by_protocol["pooled"]["published"]
+    accuracy = by_protocol["pooled"]["models"][0]["scores"]["test"]["accuracy"]
+    assert (line["source"], line["accuracy"], line["differs"]) == ("table 7", 0.7453, "")
+    assert line["difference"] == pytest.approx(accuracy["mean"] - 0.7453)
+    assert line["inside"] == (accuracy["low"] <= 0.7453 <= accuracy["high"])
+    assert line["basis"] == "seeds"
+
+
+@pytest.mark.parametrize(
+    ("values", "table", "differs"),
+    [
+        ({"protocol": "official"}, "6", "another split"),
+        ({"data": "yelp_reviews", "protocol": "balanced"}, "11", "other data"),
+        ({"data": "domains", "protocol": "pooled"}, "12", "other data"),
+        ({"data": "yelp_polarity", "protocol": "sst2-size", "training": "tuned"}, "11", "another training"),
+        ({"protocol": "pooled", "precision": "bf16"}, "13 fp16", "another precision"),
+        ({"protocol": "pooled", "precision": "fp16"}, "13 fp16", ""),
+    ],
+)
+def test_what_is_not_like_for_like_is_said(tmp_path: Path, values: dict[str, str], table: str, differs: str) -> None:
+    factory = RunFactory(tmp_path, rows={"train": 90, "validation": 30, "test": 40}, **values)
+    questions = Questions(published=[PublishedReference(table=table)])
+    (line,) = summarise_runs([factory.run("recurrent")], questions=questions)["tables"][0]["published"]
+    assert line["differs"] == differs

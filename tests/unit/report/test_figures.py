@@ -1,0 +1,150 @@
+"""The drawings: well formed, true to the records, and harmless whatever the names are."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from factories import RunFactory
+from recurra.core.record import read_record
+from recurra.report.figures import charts_of
+from recurra.report.load import load_runs
+from recurra.report.summary import reporting_of, summarise
+from recurra.tasks.drawing import svg
+from recurra.tasks.drawing.chart import Chart
+
+SMALL = {"train": 900, "validation": 300, "test": 400}
+NASTY = "<script>alert('x')</script>\"&\u202e"
+
+
+def draw(folders: list[Path]) -> list[Chart]:
+    runs, _ = load_runs(folders)
+    (table,) = summarise(runs).tables
+    return charts_of(table, {run.record.run_id: run for run in runs}, "t0", reporting_of("classification"))
+
+
+def kinds(charts: list[Chart]) -> list[str]:
+    return [chart.kind for chart in charts]
+
+
+def parse(chart: Chart) -> ElementTree.Element:
+    return ElementTree.fromstring(str(chart.drawing))
+
+
+def bubbles(chart: Chart) -> dict[str, ElementTree.Element]:
+    return {item.get("class"): item for item in parse(chart).iter("circle") if "bubble" in str(item.get("class"))}
+
+
+def test_all_drawings_are_there_named_and_well_formed(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    charts = draw([factory.run(name, seed=seed) for name in ("linear", "baseline", "recurrent") for seed in (0, 1)])
+    assert kinds(charts) == ["trade-off"] * 2 + ["size", "accuracy"] + ["loss"] * 2 + ["lengths"] + ["confusion"] * 3
+    for chart in charts:
+        root = parse(chart)
+        ids = root.get("aria-labelledby", "").split()
+        named = {item.get("id"): item.text for item in root if item.tag in ("title", "desc")}
+        assert set(ids) == set(named)
+        assert all(named.values())
+        _, _, width, height = map(float, root.get("viewBox", "").split())
+        for item in root.iter("text"):
+            assert 0 <= float(item.get("x", "nan")) <= width
+            assert 0 <= float(item.get("y", "nan")) <= height
+        axis_titles = [item for item in root.iter("text") if item.get("class") == "axis-title"]
+        assert len(axis_titles) == 2
+
+
+def test_bubble_area_is_the_size_on_disk_and_places_are_ordered(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    charts = draw([factory.run("baseline", 0.9), factory.run("recurrent", 0.7)])
+    circles = bubbles(next(chart for chart in charts if chart.kind == "trade-off"))
+    baseline, recurrent = circles["bubble s0"], circles["bubble s1"]
+    ratio = (float(baseline.get("r")) / float(recurrent.get("r"))) ** 2
+    assert ratio == pytest.approx(103_660_000 / 43_900_000, rel=0.01)
+    assert float(baseline.get("cx")) > float(recurrent.get("cx"))
+    assert float(baseline.get("cy")) < float(recurrent.get("cy"))
+
+
+def test_loss_lines_go_through_the_history(tmp_path: Path) -> None:
+    folder = RunFactory(tmp_path, rows=SMALL).run("recurrent", epochs=5)
+    chart = next(chart for chart in draw([folder]) if chart.kind == "loss")
+    validation = next(item for item in parse(chart).iter("polyline") if "solid" in str(item.get("class")))
+    points = [tuple(map(float, point.split(","))) for point in str(validation.get("points")).split()]
+    losses = [epoch.validation_loss for epoch in read_record(folder).training.history]
+    assert len(points) == len(losses) == 5
+    # Heights fall as losses rise, in proportion.
+    heights = [y for _, y in points]
+    slope = (heights[1] - heights[0]) / (losses[1] - losses[0])
+    assert slope < 0
+    for height, loss in zip(heights, losses, strict=True):
+        assert height == pytest.approx(heights[0] + slope * (loss - losses[0]), abs=0.2)
+
+
+def test_areas_of_the_histogram_are_shares(tmp_path: Path) -> None:
+    folder = RunFactory(tmp_path, rows=SMALL).run("recurrent")
+    chart = next(chart for chart in draw([folder]) if chart.kind == "lengths")
+    area = next(item for item in parse(chart).iter("polyline") if "area" in str(item.get("class")))
+    points = [tuple(map(float, point.split(","))) for point in str(area.get("points")).split()]
+    base = points[0][1]
+    heights = {round(x, 1): base - y for x, y in points[1:-1:2]}
+    counts = read_record(folder).data.splits["train"].words.counts
+    drawn = list(heights.values())
+    largest = max(range(len(drawn)), key=drawn.__getitem__)
+    for index, height in enumerate(drawn):
+        assert height / drawn[largest] == pytest.approx(counts[index] / counts[largest], abs=0.01)
+
+
+def test_little_data_still_draws(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    assert kinds(draw([factory.run("linear", latency=False)])) == ["size", "lengths", "confusion"]
+    alone = draw([factory.run("recurrent", epochs=1)])
+    assert kinds(alone) == ["trade-off", "trade-off", "size", "accuracy", "loss", "lengths", "confusion"]
+    assert all("nan" not in chart.drawing for chart in alone)
+
+
+def test_many_labels_have_no_matrix(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL, label_names=tuple(f"label {index}" for index in range(11)))
+    assert "confusion" not in kinds(draw([factory.run("recurrent")]))
+
+
+def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL, label_names=(NASTY, "ok"))
+    charts = draw([factory.run("recurrent")])
+    matrix = parse(next(chart for chart in charts if chart.kind == "confusion"))
+    assert list(matrix.iter("script")) == []
+    assert NASTY in [item.text for item in matrix.iter("title")]
+
+
+@given(some.text(max_size=30), some.text(max_size=30))
+def test_elements_escape_text_and_attributes(text: str, value: str) -> None:
+    made = svg.element("text", text, class_=value)
+    assert re.fullmatch(r'<text class="[^"<>]*">[^<>]*</text>', str(made), re.DOTALL)
+
+
+@given(
+    some.lists(some.floats(-1e6, 1e6, allow_subnormal=False), min_size=1, max_size=8),
+    some.integers(2, 8),
+)
+def test_linear_scales_hold_their_values_and_have_even_ticks(values: list[float], ticks: int) -> None:
+    scale = svg.linear_scale(values, 200.0, 10.0, ticks=ticks)
+    assert scale.low <= min(values) + 1e-6
+    assert scale.high >= max(values) - 1e-6
+    assert 2 <= len(scale.ticks) <= 2 * ticks + 2
+    steps = [second - first for first, second in zip(scale.ticks, scale.ticks[1:], strict=False)]
+    assert steps == pytest.approx([steps[0]] * len(steps))
+    assert all(10.0 <= scale(value) <= 200.0 for value in values)
+    assert scale(scale.low) == 200.0
+
+
+@given(some.lists(some.floats(1e-4, 1e5), min_size=1, max_size=8))
+def test_logarithmic_scales_give_equal_ratios_equal_distances(values: list[float]) -> None:
+    scale = svg.logarithmic_scale(values, 50.0, 350.0)
+    assert all(scale.low <= tick <= scale.high for tick in scale.ticks)
+    middle = math.sqrt(scale.low * scale.high)
+    assert scale(middle) == pytest.approx(200.0, abs=0.01)
+    assert all(50.0 < scale(value) < 350.0 for value in values)

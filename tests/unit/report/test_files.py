@@ -1,0 +1,214 @@
+"""Figures and numbers of a study as files: whole, self-contained, true to the summary, and nothing left over."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from factories import RunFactory, study_latency
+from recurra.core.formatting import slug
+from recurra.report import write_report
+from recurra.report.figures.standalone import stylesheet
+from recurra.report.render.csv import csv_text
+from recurra.report.render.latex import escape, tabular
+from recurra.tasks.questions import Contrast, Questions
+
+SMALL = {"train": 900, "validation": 300, "test": 400}
+SVG = "{http://www.w3.org/2000/svg}"
+QUESTIONS = Questions((Contrast(name="sharing & width_5", a="recurrent", b="baseline"),))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of three fractions and two tails, with a contrast; not to be changed."""
+    tmp_path = tmp_path_factory.mktemp("study")
+    folders = []
+    parts = [{}, {"fraction": 0.5}, {"fraction": 0.1}]
+    parts += [{"length_tail": tail, "tail_fraction": 0.3} for tail in ("longest", "shortest")]
+    for index, part in enumerate(parts):
+        rows = {**SMALL, "train": int(900 * float(part.get("fraction", 1.0)))}
+        factory = RunFactory(tmp_path / "runs" / str(index), rows=rows, data_config=part)
+        folders += [
+            factory.run(name, seed=seed, run_id=f"{name}-{index}-s{seed}")
+            for name in ("baseline", "recurrent")
+            for seed in (0, 1)
+        ]
+    write_report(tmp_path, folders, title="A study", latency=study_latency(folders), questions=QUESTIONS)
+    return tmp_path
+
+
+def figures(study: Path) -> dict[str, ElementTree.Element]:
+    return {path.name: ElementTree.parse(path).getroot() for path in (study / "figures").glob("*.svg")}
+
+
+def texts(root: ElementTree.Element) -> str:
+    return " ".join(item.text or "" for item in root.iter(f"{SVG}text"))
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+def test_every_figure_of_the_papers_is_a_file(study: Path) -> None:
+    names = set(figures(study))
+    assert "accuracy-against-data-size-sst2-official-paper-fp32.svg" in names
+    assert "lengths-of-the-training-texts-sst2-official.svg" in names
+    assert "word-counts-of-the-30-tails-sst2-official.svg" in names
+    for table in ("", "0.1-of-train-", "0.5-of-train-"):
+        start = f"sst2-official-protocol-{table}paper-training-fp32-"
+        for kind in ("accuracy-against-latency-batch-1", "validation-accuracy-by-epoch", "what-each-change-does"):
+            assert f"{start}{kind}.svg" in names
+
+
+def test_a_figure_stands_alone_in_light_and_dark(study: Path) -> None:
+    for name, root in figures(study).items():
+        text = (study / "figures" / name).read_text(encoding="utf-8")
+        assert root.tag == f"{SVG}svg"
+        assert float(root.get("width", "0")) > 0 and float(root.get("height", "0")) > 0
+        assert "prefers-color-scheme: dark" in text
+        assert not re.search(r"var\(|url\(|@import|<script|href", text)
+        # Names of outside only as the name space.
+        assert set(re.findall(r"https?://[^\s\"]+", text)) == {"http://www.w3.org/2000/svg"}
+        inner = root.findall(f"{SVG}svg")[0]
+        assert float(inner.get("x", "-1")) >= 0
+        assert float(inner.get("y", "-1")) + float(inner.get("height", "nan")) <= float(root.get("height", "0"))
+
+
+def test_headings_and_legends_are_inside_the_figure(study: Path) -> None:
+    drawn = figures(study)
+    sizes = texts(drawn["accuracy-against-data-size-sst2-official-paper-fp32.svg"])
+    assert "Accuracy against data size" in sizes
+    assert "baseline" in sizes and "recurrent" in sizes and "450" in sizes
+    parts = texts(drawn["lengths-of-the-training-texts-sst2-official.svg"])
+    assert all(word in parts for word in ("whole", "50 %", "10 %"))
+    tails = texts(drawn["word-counts-of-the-30-tails-sst2-official.svg"])
+    assert all(word in tails for word in ("whole", "shortest 30 %", "longest 30 %"))
+    forest = texts(drawn["sst2-official-protocol-paper-training-fp32-what-each-change-does.svg"])
+    assert "sharing & width_5: recurrent − baseline" in forest
+
+
+def test_every_colour_class_of_a_figure_has_a_rule() -> None:
+    rules = stylesheet()
+    for index in range(8):
+        for shape in ("mark", "bubble", "error", "line", "area", "cell", "interval", "rows", "open"):
+            assert len(re.findall(rf"svg \.{shape}\.s{index} \{{", rules)) == 2
+    assert "var(" not in rules
+
+
+def test_numbers_are_those_of_the_summary_in_full(study: Path) -> None:
+    summary = json.loads((study / "summary.json").read_text(encoding="utf-8"))
+    results = rows(study / "tables" / "results.csv")
+    expected = [
+        (table["title"], model["label"], split, score["accuracy"]["mean"], model["parameters"])
+        for table in summary["tables"]
+        for model in table["models"]
+        for split, score in model["scores"].items()
+    ]
+    found = [
+        (row["table"], row["model"], row["split"], float(row["accuracy"]), int(row["parameters"])) for row in results
+    ]
+    assert found == expected
+    contrasts = rows(study / "tables" / "contrasts.csv")
+    assert [float(row["gap"]) for row in contrasts] == [table["contrasts"][0]["gap"] for table in summary["tables"]]
+    assert {row["name"] for row in contrasts} == {"sharing & width_5"}
+    tests = rows(study / "tables" / "tests.csv")
+    assert [float(row["odds_ratio"]) for row in tests] == [
+        table["tests"][0]["odds_ratio"] for table in summary["tables"]
+    ]
+
+
+def test_latex_tables_are_whole_and_ruled(study: Path) -> None:
+    files = sorted((study / "tables").glob("*.tex"))
+    assert {path.name.rpartition("-")[2] for path in files} == {
+        "results.tex",
+        "contrasts.tex",
+        "tests.tex",
+        "published.tex",
+    }
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        columns = re.search(r"\\begin\{tabular\}\{([lr]+)\}", text)
+        assert columns is not None
+        assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}")] == [1] * 4
+        body = [line for line in text.splitlines() if line.endswith(r" \\")]
+        assert len(body) >= 2
+        for line in body:
+            assert len(re.findall(r"(?<!\\)&", line)) == len(columns[1]) - 1
+        assert text.isascii() or not re.search(r"[−±–×]", "\n".join(body))
+    contrasts = next(path for path in files if path.name.endswith("contrasts.tex")).read_text(encoding="utf-8")
+    assert r"sharing \& width\_5" in contrasts
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex with booktabs")
+def test_latex_takes_the_tables(study: Path, tmp_path: Path) -> None:
+    cells = [["a\\b{}&%$#_~^", "−1 ± 2 × 3 – 4", "< · > ’ “ ”"]]
+    tables = [path.read_text(encoding="utf-8") for path in sorted((study / "tables").glob("*.tex"))]
+    parts = [*tables, tabular(["one", "two", "three"], cells, comment="x\n\\input{y}")]
+    paper = [r"\documentclass{article}\usepackage{booktabs}\begin{document}", *parts, r"\end{document}"]
+    (tmp_path / "paper.tex").write_text("\n\n".join(paper), encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "paper.pdf").stat().st_size > 1000
+
+
+@given(some.text(max_size=40))
+def test_nothing_in_a_latex_cell_is_a_command(text: str) -> None:
+    escaped = escape(text)
+    known = r"\\(textbackslash|textasciitilde|textasciicircum)\{\}|\\[{}&%$#_]|\$(-|\\pm|\\times|<|>|\\cdot)\$"
+    assert not re.search(r"[\\{}&%$#_~^]", re.sub(known, "", escaped))
+
+
+def test_a_comment_cannot_leave_its_line() -> None:
+    assert tabular(["a"], [["b"]], comment="x\n\\input{y}").splitlines()[0] == r"% x \input{y}"
+
+
+def test_csv_quotes_what_has_to_be_quoted() -> None:
+    made = csv_text([{"a": 'x,"y"\nz', "b": None}, {"a": "1", "c": 0.1 + 0.2}])
+    assert list(csv.DictReader(io.StringIO(made))) == [
+        {"a": 'x,"y"\nz', "b": "", "c": ""},
+        {"a": "1", "b": "", "c": "0.30000000000000004"},
+    ]
+
+
+@given(some.text(max_size=30))
+def test_slugs_are_names_of_files(text: str) -> None:
+    assert re.fullmatch(r"[a-z0-9.-]+", slug(text)) and set(slug(text)) - {"."}
+
+
+def test_what_is_drawn_no_more_is_removed_and_what_is_not_ours_stays(study: Path, tmp_path: Path) -> None:
+    study = shutil.copytree(study, tmp_path / "copy")
+    mine = study / "figures" / "mine.svg"
+    mine.write_text("mine", encoding="utf-8")
+    outside = study / "outside.svg"
+    outside.write_text("mine too", encoding="utf-8")
+    manifest = study / "exports.json"
+    listed = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+    manifest.write_text(json.dumps({"files": [*listed, "outside.svg", "figures/../outside.svg"]}), encoding="utf-8")
+    folder = RunFactory(study / "runs" / "again", rows=SMALL).run("recurrent")
+    write_report(study, [folder], title="A study")
+    left = {path.name for path in (study / "figures").iterdir()}
+    assert "accuracy-against-data-size-sst2-official-paper-fp32.svg" not in left
+    assert "mine.svg" in left and outside.read_text(encoding="utf-8") == "mine too"
+    assert not (study / "tables" / "contrasts.csv").exists()
+
+
+def test_labels_from_outside_are_text_in_every_file(tmp_path: Path) -> None:
+    nasty = "</style><script>alert(1)</script>\\input{x}"
+    factory = RunFactory(tmp_path / "runs", rows=SMALL, data=nasty, label_names=(nasty, "ok"))
+    write_report(tmp_path, [factory.run("recurrent", run_id="run")], title="x")
+    for root in figures(tmp_path).values():
+        assert list(root.iter(f"{SVG}script")) == []
+    for path in (tmp_path / "tables").glob("*.tex"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert not any(r"\input" in line for line in lines if not line.startswith("%"))

@@ -1,0 +1,195 @@
+"""The page as a document: what stands in it, that it needs nothing else, and that nothing in it is alive."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from factories import RunFactory, invariance, leakage, study_latency
+from recurra.core.errors import StorageError
+from recurra.report import write_report
+
+SMALL = {"train": 900, "validation": 300, "test": 400}
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Collects tags, texts by section, and checks that every element is closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"style", "title", "desc"}.intersection(self.open):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Page:
+    factory = RunFactory(tmp_path / "runs")
+    folders = [
+        factory.run(name, accuracy, seed=seed, audits=[leakage("test"), leakage("validation", failed=False)])
+        for name, accuracy in (("linear", 0.80), ("baseline", 0.82), ("recurrent", 0.81))
+        for seed in range(3)
+    ]
+    path = write_report(
+        tmp_path, folders, title="A study", command="recurra compare sst2 --seeds 3", latency=study_latency(folders)
+    )
+    assert path == tmp_path / "report.html"
+    return Page(path.read_text(encoding="utf-8"))
+
+
+def test_page_says_what_a_reader_needs(full: Page) -> None:
+    assert full.named("html")[0]["lang"] == "en"
+    assert any(item.get("name") == "viewport" for item in full.named("meta"))
+    for heading in (
+        "The answer",
+        "What was compared",
+        "Results on the test split",
+        "Accuracy on every reported split",
+        "Accuracy for what it costs",
+        "Beside the published figures",
+        "Tests between the models",
+        "Audits",
+        "What to choose",
+        "Charts",
+        "Machine and versions",
+        "How to reproduce",
+    ):
+        assert heading in full.text
+    for fact in ("A processor @ 2.10GHz", "a0de978c1d5e", "recurra compare sst2 --seeds 3", "25,912,706", "7 / 9.45"):
+        assert fact in full.text
+    assert "published, table 6" in full.text
+    assert "the two are not comparable" in full.text
+
+
+def test_failed_audit_stands_before_the_answer_and_in_the_rows(full: Page) -> None:
+    assert full.text.index("Audits failed") < full.text.index("The answer")
+    rows = [item for item in full.named("tr") if item.get("class") == "spoiled"]
+    assert len(rows) == 3
+    assert full.text.count("⚠ failed: leakage on test") == 3
+    assert "it holds only as far as they do" in full.text
+
+
+def test_nothing_is_loaded_from_outside_and_no_script_runs(full: Page) -> None:
+    assert full.named("script") == []
+    for tag, attributes in full.tags:
+        for name, value in attributes.items():
+            assert not name.startswith("on"), (tag, name)
+            if name in ("src", "href", "action", "data"):
+                assert str(value).startswith(("#", "data:,"))
+
+
+def test_every_identifier_is_unique_and_every_reference_is_met(full: Page) -> None:
+    ids = [attributes["id"] for _, attributes in full.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for _, attributes in full.tags:
+        references = (attributes.get("aria-labelledby") or "").split()
+        if str(attributes.get("href", "")).startswith("#"):
+            references.append(str(attributes["href"])[1:])
+        assert set(references) <= set(ids)
+
+
+def test_style_sheet_knows_light_dark_paper_and_phones(tmp_path: Path) -> None:
+    path = write_report(tmp_path, [RunFactory(tmp_path, rows=SMALL).run("recurrent")], title="x")
+    style = re.search(r"<style>(.*)</style>", path.read_text(encoding="utf-8"), re.DOTALL)
+    assert style is not None
+    assert "prefers-color-scheme: dark" in style[1]
+    assert "@media print" in style[1]
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+    used = set(re.findall(r"var\((--[\w-]+)\)", style[1]))
+    assert used <= {*re.findall(r"(--[\w-]+):", style[1]), "--natural"}
+
+
+@pytest.mark.parametrize(
+    "text", ["<script>alert(1)</script>", "</style><img src=x onerror=alert(1)>", "\"'&<b>", "a\x00b\ud800c"]
+)
+def test_text_from_outside_is_inert_wherever_it_comes_from(tmp_path: Path, text: str) -> None:
+    # A record on disk is UTF-8, what a caller passes need not be.
+    stored = text.encode("utf-8", "replace").decode()
+    audit = leakage("test").model_copy(update={"summary": stored, "details": {"examples": [{"text": stored}]}})
+    factory = RunFactory(
+        tmp_path / "runs", rows=SMALL, data=stored, protocol=stored, training=stored, label_names=(stored, "ok")
+    )
+    folder = factory.run("recurrent", audits=[audit], notes=[stored], run_id="run", settings={"note": stored})
+    path = write_report(tmp_path, [folder], title=text, command=text, failures={text: text})
+    page = Page(path.read_text(encoding="utf-8"))
+    assert page.named("script") == []
+    assert page.named("img") == []
+    assert page.named("b") == []
+    assert len(page.named("style")) == 1
+
+
+def test_no_run_at_all_is_still_a_page(tmp_path: Path) -> None:
+    page = Page(write_report(tmp_path, [tmp_path / "gone"], title="x").read_text(encoding="utf-8"))
+    assert "No run finished" in page.text
+    assert "1 run failed" in page.text
+
+
+@pytest.mark.parametrize("name", ["linear", "recurrent"])
+def test_one_bare_run_renders(tmp_path: Path, name: str) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL, data="reviews.csv", protocol="split")
+    folder = factory.run(name, latency=False, predictions=[], epochs=1, dirty=True)
+    page = Page(write_report(tmp_path, [folder], title="x").read_text(encoding="utf-8"))
+    assert "There is only one model: nothing to test" in page.text
+    assert "No latency was measured" in page.text
+    assert "No audit was run" in page.text
+    assert "cannot be repeated exactly" in page.text
+    assert "published" not in page.text
+
+
+def test_summary_is_written_beside_the_report_and_not_for_a_file(tmp_path: Path) -> None:
+    folder = RunFactory(tmp_path / "runs", rows=SMALL).run("recurrent", audits=[invariance()])
+    write_report(tmp_path / "a", [folder], title="x")
+    assert json.loads((tmp_path / "a" / "summary.json").read_text(encoding="utf-8"))["tables"]
+    assert write_report(tmp_path / "b.html", [folder], title="x") == tmp_path / "b.html"
+    assert not (tmp_path / "summary.json").exists()
+
+
+def test_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path / "runs", rows=SMALL)
+    folders = [factory.run(name, seed=seed) for name in ("baseline", "recurrent") for seed in (0, 1)]
+    pages = [write_report(tmp_path / name, folders, title="x").read_bytes() for name in ("a", "b")]
+    assert pages[0] == pages[1]
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    folder = RunFactory(tmp_path / "runs", rows=SMALL).run("recurrent")
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    with pytest.raises(StorageError, match="a file stands where a folder is needed"):
+        write_report(tmp_path / "file", [folder], title="x")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
+
+
+def test_report_imports_no_torch() -> None:
+    code = "import sys, recurra.report; print([n for n in ('torch', 'transformers', 'sklearn') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

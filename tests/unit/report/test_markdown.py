@@ -1,0 +1,194 @@
+"""Tables in Markdown and for the terminal, and the blocks of them in documents."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from exported import export_record
+from factories import RunFactory, leakage, study_latency
+from recurra.core import formatting as form
+from recurra.core.errors import ConfigurationError, DataError
+from recurra.core.record import read_record, write_record
+from recurra.report import markdown_table, read_study, render_results_markdown, summarise_folders
+from recurra.report.__main__ import main
+from recurra.report.documents import questions_of
+from recurra.report.render.markdown import parts_of, text
+from recurra.report.summary import reporting_of
+from recurra.tasks.summary import Summary
+
+SMALL = {"train": 900, "validation": 300, "test": 400}
+STUDY = """\
+name: sst2
+data: [{name: sst2}]
+models: [linear, recurrent]
+contrasts: [{name: against | a linear model, a: recurrent, b: linear}]
+"""
+BLOCK = "before\n<!-- results:{name} begin -->\nold\n<!-- results:{name} end -->\nafter\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    factory = RunFactory(tmp_path / "results" / "sst2" / "runs", rows=SMALL)
+    folders = [
+        factory.run(name, seed=seed, audits=[leakage("test")]) for name in ("linear", "recurrent") for seed in (0, 1)
+    ]
+    latency = json.dumps(study_latency(folders))
+    (tmp_path / "results" / "sst2" / "latency.json").write_text(latency, encoding="utf-8")
+    (tmp_path / "results" / "sst2" / "study.yaml").write_text(STUDY, encoding="utf-8")
+    (tmp_path / "README.md").write_text(BLOCK.format(name="sst2"), encoding="utf-8")
+    (tmp_path / "docs" / "deep").mkdir(parents=True)
+    (tmp_path / "docs" / "deep" / "page.md").write_text(BLOCK.format(name="sst2.published"), encoding="utf-8")
+    return tmp_path
+
+
+def summarise_study(project: Path) -> Summary:
+    folder = project / "results" / "sst2"
+    runs, latency = read_study(folder)
+    exports = [
+        export_record(run.name, "fp16", record_hash=str(read_record(run).content_hash))
+        for run in runs
+        if run.name.startswith("recurrent")
+    ]
+    return summarise_folders(runs, latency, questions=questions_of(folder), exports=exports)
+
+
+def test_markdown_tables_are_rectangular(project: Path) -> None:
+    written = markdown_table(summarise_study(project))
+    blocks = re.findall(r"(?:^\|.*\|$\n?)+", written, re.MULTILINE)
+    assert len(blocks) == 9
+    for block in blocks:
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.strip().splitlines()}
+        assert len(widths) == 1
+    assert "**FAILED**" in written
+    assert "published, table 6" in written
+    assert "ms, batch 32" in written and "FAILED: leakage on test" in written
+
+
+@pytest.mark.parametrize("part", parts_of(reporting_of("classification")))
+def test_every_part_can_be_written_alone(project: Path, part: str) -> None:
+    assert "sst2" in markdown_table(summarise_study(project), part=part)
+
+
+def test_a_part_that_a_study_lacks_is_not_mistaken_for_a_study_without_runs(project: Path) -> None:
+    summary = summarise_folders(*read_study(project / "results" / "sst2"))
+    assert "Nothing to show under 'contrasts'" in markdown_table(summary, part="contrasts")
+    assert "No finished run" in markdown_table(summarise_folders([]), part="contrasts")
+
+
+def test_unknown_part_is_refused(project: Path) -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'results'"):
+        markdown_table(summarise_study(project), part="result")
+
+
+def test_cell_text_cannot_leave_its_cell() -> None:
+    assert text("a|b\n<script>`x` [y](z) *w*") == "a\\|b &lt;script&gt;\\`x\\` \\[y\\](z) \\*w\\*"
+
+
+def test_blocks_are_written_from_the_records_and_then_hold(project: Path) -> None:
+    readme, page = project / "README.md", project / "docs" / "deep" / "page.md"
+    assert render_results_markdown(project / "results", check=True) == [readme, page]
+    assert "old" in readme.read_text(encoding="utf-8")
+    assert render_results_markdown(project / "results") == [readme, page]
+    content = readme.read_text(encoding="utf-8")
+    assert content.startswith("before\n<!-- results:sst2 begin -->\n")
+    assert content.endswith("<!-- results:sst2 end -->\nafter\n")
+    assert "\nold\n" not in content
+    assert "published, table 6" in page.read_text(encoding="utf-8")
+    assert "Loss" not in page.read_text(encoding="utf-8")
+    assert render_results_markdown(project / "results") == []
+    links = re.findall(r"\]\(([^)]+record\.json)\)", content)
+    assert len(links) == 4
+    assert all((project / link).is_file() for link in links)
+
+
+def test_command_tells_stale_from_fresh(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    assert main(["--check"]) == 1
+    assert main([]) == 0
+    assert main(["--check"]) == 0
+    path = next((project / "results").rglob("record.json"))
+    record = read_record(path)
+    write_record(path.parent, record.model_copy(update={"model": record.model.model_copy(update={"preset": "hashed"})}))
+    assert main(["--check"]) == 1
+    assert main(["--check", "docs/deep/page.md"]) == 0
+
+
+def test_a_record_edited_by_hand_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project)
+    assert main([]) == 0
+    path = next((project / "results").rglob("record.json"))
+    path.write_text(path.read_text(encoding="utf-8").replace('"created": "2026', '"created": "2025'), encoding="utf-8")
+    capsys.readouterr()
+    assert main(["--check"]) == 2
+    said = capsys.readouterr().err
+    assert "was changed after it was written" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (BLOCK.format(name="sst3"), "did you mean 'sst2'"),
+        ("<!-- results:sst2 begin -->\n", "has no end"),
+        ("<!-- results:sst2 end -->\n", "has no begin"),
+        ("<!-- results:sst2 begin -->\n<!-- results:sst2.tests begin -->\n", "has no end before"),
+    ],
+)
+def test_wrong_markers_are_refused_and_nothing_is_written(project: Path, content: str, message: str) -> None:
+    (project / "README.md").write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=message):
+        render_results_markdown(project / "results")
+    assert (project / "README.md").read_text(encoding="utf-8") == content
+
+
+def test_command_reports_a_wrong_marker_as_the_users_mistake(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "README.md").write_text(BLOCK.format(name="sst3"), encoding="utf-8")
+    monkeypatch.chdir(project)
+    assert main([]) == 2
+    assert "sst3" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_study_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no runs"):
+        read_study(tmp_path)
+    RunFactory(tmp_path / "runs", rows=SMALL).run("linear")
+    (tmp_path / "latency.json").write_text("{", encoding="utf-8")
+    with pytest.raises(DataError, match="cannot be read as JSON"):
+        read_study(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (form.points(0.0123), "+1.2 points"),
+        (form.points(-0.004), "−0.4 points"),
+        (form.point_range(-0.021, 0.0001), "−2.1 to 0.0"),
+        (form.p_value(0.0004), "< 0.001"),
+        (form.p_value(0.05), "0.050"),
+        (form.p_value(None), "–"),
+        (form.amount(28_400_000), "28.40 M"),
+        (form.amount(12), "12"),
+        (form.significant(0.04052), "0.0405"),
+        (form.significant(98.853), "98.9"),
+        (form.significant(1_234_567), "1,234,567"),
+        (form.significant(0.0000021), "0.000002"),
+        (form.duration(6.44), "6.4 s"),
+        (form.duration(1648), "27 min"),
+        (form.duration(9000), "2 h 30 min"),
+        (form.times(17.14), "17 ×"),
+        (form.interval(0.79149, 0.8289), "0.791–0.829"),
+        (form.interval(None, None), ""),
+        (form.words(["a", "b", "c"]), "a, b and c"),
+        (form.moment("2026-11-20T12:05:59+00:00"), "2026-11-20 12:05 UTC"),
+        (form.moment("yesterday"), "yesterday"),
+    ],
+)
+def test_figures_read_as_a_person_would_write_them(made: str, expected: str) -> None:
+    assert made == expected

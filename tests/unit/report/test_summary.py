@@ -1,0 +1,405 @@
+"""Grouping, intervals and tests of runs, against figures computed here from the predictions themselves."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from factories import RunFactory, invariance, leakage, seen, skipped, study_latency
+from recurra.core.record import read_record
+from recurra.evaluation.predictions import read_predictions
+from recurra.report import summarise_runs
+from recurra.report.load import load_runs
+from recurra.report.summary import summarise
+from recurra.tasks.classification.measures import bootstrap_f1
+
+SMALL = {"train": 900, "validation": 300, "test": 400}
+
+
+def model(table: dict, label: str) -> dict:
+    return next(item for item in table["models"] if item["label"] == label)
+
+
+def pair(table: dict, first: str, second: str) -> dict:
+    return next(item for item in table["tests"] if {item["first"], item["second"]} == {first, second})
+
+
+def test_accuracy_over_seeds_has_the_t_interval(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    folders = [factory.run("recurrent", 0.8, seed=seed) for seed in (4, 0, 7)]
+    values = []
+    for folder in sorted(folders, key=lambda folder: read_record(folder).seed):
+        predictions = read_predictions(folder, "test")
+        values.append(np.mean(predictions.logits.argmax(axis=1) == predictions.labels))
+    found = model(summarise_runs(folders)["tables"][0], "recurrent")
+    accuracy = found["scores"]["test"]["accuracy"]
+    low, high = stats.t.interval(0.95, 2, loc=np.mean(values), scale=stats.sem(values))
+    assert found["seeds"] == [0, 4, 7]
+    assert accuracy["values"] == pytest.approx(values)
+    assert accuracy["mean"] == pytest.approx(np.mean(values))
+    assert accuracy["sd"] == pytest.approx(np.std(values, ddof=1))
+    assert (accuracy["low"], accuracy["high"]) == (pytest.approx(low), pytest.approx(high))
+    assert accuracy["basis"] == "seeds"
+
+
+def test_one_seed_has_the_interval_over_examples_and_says_so(tmp_path: Path) -> None:
+    folder = RunFactory(tmp_path, rows=SMALL).run("recurrent", 0.8)
+    summary = summarise_runs([folder])
+    accuracy = model(summary["tables"][0], "recurrent")["scores"]["test"]["accuracy"]
+    right = round(accuracy["mean"] * 400)
+    wilson = stats.binomtest(right, 400).proportion_ci(0.95, method="wilson")
+    assert accuracy["basis"] == "examples"
+    assert accuracy["sd"] is None
+    assert (accuracy["low"], accuracy["high"]) == (pytest.approx(wilson.low), pytest.approx(wilson.high))
+    assert "With one seed" in summary["tables"][0]["conclusion"]
+
+
+def test_seeds_that_change_nothing_do_not_pretend_to_certainty(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    found = model(summarise_runs([factory.run("linear", 0.8, seed=seed) for seed in range(3)])["tables"][0], "linear")
+    for figure in ("accuracy", "f1"):
+        estimate = found["scores"]["test"][figure]
+        assert estimate["basis"] == "examples"
+        assert estimate["high"] - estimate["low"] > 0.02
+    assert found["deterministic"]
+
+
+def test_f1_interval_agrees_with_resampling_the_rows(tmp_path: Path) -> None:
+    folder = RunFactory(tmp_path, rows=SMALL).run("recurrent", 0.75)
+    predictions = read_predictions(folder, "test")
+    predicted, labels = predictions.logits.argmax(axis=1), predictions.labels
+    generator = np.random.default_rng(0)
+    scores = []
+    for _ in range(3000):
+        rows = generator.integers(0, 400, 400)
+        hits = np.sum((predicted[rows] == 1) & (labels[rows] == 1))
+        scores.append(2 * hits / (np.sum(predicted[rows] == 1) + np.sum(labels[rows] == 1)))
+    interval = bootstrap_f1(read_record(folder).metrics["test"].confusion_matrix)
+    assert interval == pytest.approx(tuple(np.quantile(scores, [0.025, 0.975])), abs=0.006)
+
+
+def test_f1_interval_of_many_labels_holds_the_figure(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL, label_names=("a", "b", "c", "d"))
+    metrics = read_record(factory.run("recurrent", 0.7)).metrics["test"]
+    interval = bootstrap_f1(metrics.confusion_matrix)
+    assert interval is not None
+    assert interval[0] < metrics.f1 < interval[1]
+    assert bootstrap_f1([[0, 0], [0, 0]]) is None
+
+
+def test_only_like_is_compared_with_like(tmp_path: Path) -> None:
+    factories = [
+        RunFactory(tmp_path / "1", rows=SMALL),
+        RunFactory(tmp_path / "2", rows=SMALL, protocol="pooled"),
+        RunFactory(tmp_path / "3", rows=SMALL, training="tuned"),
+        RunFactory(tmp_path / "4", rows=SMALL, precision="bf16"),
+        RunFactory(tmp_path / "5", rows={**SMALL, "train": 90}, data_config={"fraction": 0.1}),
+    ]
+    folders = [factory.run("recurrent", 0.8) for factory in factories]
+    tables = summarise_runs(folders)["tables"]
+    assert len(tables) == 5
+    assert len({table["title"] for table in tables}) == 5
+    assert [len(table["models"]) for table in tables] == [1] * 5
+    assert any("0.1 of train" in table["title"] for table in tables)
+
+
+def test_a_linear_model_stands_in_every_table_of_its_data_alone(tmp_path: Path) -> None:
+    paper, tuned = RunFactory(tmp_path / "1", rows=SMALL), RunFactory(tmp_path / "2", rows=SMALL, training="tuned")
+    other = RunFactory(tmp_path / "3", rows=SMALL, protocol="pooled")
+    folders = [paper.run("linear"), paper.run("recurrent"), tuned.run("recurrent"), other.run("recurrent")]
+    tables = {(table["protocol"], table["training"]): table for table in summarise_runs(folders)["tables"]}
+    labels = {key: [item["label"] for item in table["models"]] for key, table in tables.items()}
+    assert labels == {
+        ("official", "paper"): ["linear", "recurrent"],
+        ("official", "tuned"): ["linear", "recurrent"],
+        ("pooled", "paper"): ["recurrent"],
+    }
+
+
+def test_a_linear_model_alone_has_a_table(tmp_path: Path) -> None:
+    (table,) = summarise_runs([RunFactory(tmp_path, rows=SMALL).run("linear")])["tables"]
+    assert [item["label"] for item in table["models"]] == ["linear"]
+
+
+def test_other_settings_are_another_model_and_place_is_not(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    folders = [
+        factory.run("recurrent", seed=0, run_id="a", settings={"output": "here"}),
+        factory.run("recurrent", seed=1, run_id="b", settings={"output": "there"}),
+        factory.run("recurrent", seed=0, run_id="c", settings={"alpha": 0.25}),
+    ]
+    (table,) = summarise_runs(folders)["tables"]
+    assert sorted(item["seeds"] for item in table["models"]) == [[0], [0, 1]]
+    assert len({item["label"] for item in table["models"]}) == 2
+    assert "more than one set of settings" in " ".join(table["warnings"])
+
+
+def test_of_one_seed_run_twice_the_latest_counts(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    late = factory.run("recurrent", 0.9, run_id="a-late", created="2026-11-21T00:00:00+00:00")
+    early = factory.run("recurrent", 0.6, run_id="b-early", created="2026-11-20T00:00:00+00:00")
+    for order in ([late, early], [early, late]):
+        (table,) = summarise_runs(order)["tables"]
+        assert [run["run_id"] for run in table["models"][0]["runs"]] == ["a-late"]
+        assert "more than once" in table["warnings"][0]
+
+
+def test_a_clear_difference_is_supported_and_a_small_one_is_not(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    folders = [
+        factory.run(name, accuracy, seed=seed)
+        for name, accuracy in (("linear", 0.80), ("baseline", 0.90), ("recurrent", 0.90))
+        for seed in range(3)
+    ]
+    (table,) = summarise_runs(folders)["tables"]
+    clear, small = pair(table, "linear", "baseline"), pair(table, "baseline", "recurrent")
+    assert clear["supported"]
+    assert clear["high"] < 0
+    assert clear["seeds_apart"] is True
+    assert "ahead of linear" in clear["statement"]
+    assert not small["supported"]
+    assert "No difference is supported" in small["statement"]
+    assert "Behind it, beyond chance: linear" in table["conclusion"]
+    assert "No difference from it is supported" in table["conclusion"]
+    assert table["advice"][0]["choice"] == "yes, for accuracy"
+
+
+def test_rows_alone_do_not_support_a_gap_that_the_seed_moves(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    folders = [factory.run("baseline", value, seed=seed) for seed, value in enumerate((0.74, 0.86, 0.80))]
+    folders += [factory.run("recurrent", value, seed=seed) for seed, value in enumerate((0.77, 0.72, 0.75))]
+    (table,) = summarise_runs(folders)["tables"]
+    (test,) = table["tests"]
+    assert test["p_holm"] < 0.05
+    assert test["seeds_apart"] is False
+    assert not test["supported"]
+    assert "the seeds overlap" in test["statement"]
+    assert "beyond chance" not in table["conclusion"]
+
+
+def test_holm_never_lowers_a_p_value_and_seeds_are_paired(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    folders = [factory.run("linear", 0.8)]
+    folders += [factory.run(name, 0.82, seed=seed) for name in ("baseline", "recurrent") for seed in (0, 1)]
+    (table,) = summarise_runs(folders)["tables"]
+    for test in table["tests"]:
+        assert test["p_holm"] >= test["p"]
+        assert all(item["p_holm"] >= item["p"] for item in test["mcnemar"])
+    assert [item["seeds"] for item in pair(table, "baseline", "recurrent")["mcnemar"]] == [[0, 0], [1, 1]]
+    assert [item["seeds"] for item in pair(table, "linear", "recurrent")["mcnemar"]] == [[0, 0], [0, 1]]
+
+
+def test_mcnemar_counts_are_those_of_the_predictions(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    folders = [factory.run("baseline", 0.82), factory.run("recurrent", 0.78)]
+    (test,) = summarise_runs(folders)["tables"][0]["tests"]
+    first, second = (
+        predictions.logits.argmax(axis=1) == predictions.labels
+        for predictions in (read_predictions(folder, "test") for folder in folders)
+    )
+    assert test["mcnemar"][0]["only_first"] == np.sum(first & ~second)
+    assert test["mcnemar"][0]["only_second"] == np.sum(~first & second)
+    assert test["gap"] == pytest.approx(first.mean() - second.mean())
+
+
+def test_models_without_predictions_or_with_other_rows_are_not_tested(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path / "1", rows=SMALL)
+    missing = [factory.run("baseline", 0.9), factory.run("recurrent", 0.7, predictions=["validation"])]
+    (test,) = summarise_runs(missing)["tables"][0]["tests"]
+    assert test["p"] is None
+    assert "not on disk" in test["reason"]
+    assert not test["supported"]
+
+    moved = [
+        RunFactory(tmp_path / "2", rows=SMALL).run("baseline"),
+        RunFactory(tmp_path / "2", rows=SMALL).run("recurrent"),
+    ]
+    other = RunFactory(tmp_path / "3", rows=SMALL, seed=9).run("recurrent")
+    (moved[1] / "predictions" / "test.parquet").write_bytes((other / "predictions" / "test.parquet").read_bytes())
+    (test,) = summarise_runs(moved)["tables"][0]["tests"]
+    assert test["p"] is None
+    assert "same rows" in test["reason"]
+
+
+def test_damaged_predictions_are_not_fatal(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    folders = [factory.run("baseline"), factory.run("recurrent")]
+    (folders[0] / "predictions" / "test.parquet").write_bytes(b"PAR1 no")
+    (test,) = summarise_runs(folders)["tables"][0]["tests"]
+    assert test["reason"]
+
+
+def test_study_latency_is_preferred_and_mixtures_are_named(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    folders = [factory.run("baseline"), factory.run("recurrent")]
+    latency = study_latency(folders, factor=2.0)
+    (table,) = summarise_runs(folders, latency)["tables"]
+    timing = model(table, "recurrent")["latency"]["1"]
+    assert timing["median_ms"] == pytest.approx(14.0)
+    assert timing["source"] == "side by side"
+    assert table["warnings"] == []
+    del latency["runs"][folders[0].name]
+    assert "do not compare" in " ".join(summarise_runs(folders, latency)["tables"][0]["warnings"])
+    own = summarise_runs(folders)["tables"][0]
+    assert model(own, "recurrent")["latency"]["1"]["median_ms"] == pytest.approx(7.0)
+    assert "own run" in " ".join(own["warnings"])
+
+
+@pytest.mark.parametrize(
+    "latency", [{"runs": {"x": {}}}, {"runs": []}, {}, {"runs": {"RUN": {"batch_1": {"median_ms": 1}}}}]
+)
+def test_latency_that_cannot_be_read_leaves_the_runs_own(tmp_path: Path, latency: dict) -> None:
+    folder = RunFactory(tmp_path, rows=SMALL).run("recurrent")
+    text = json.dumps(latency).replace("RUN", folder.name)
+    summary = summarise_runs([folder], json.loads(text))
+    assert summary["tables"][0]["models"][0]["latency"]["1"]["median_ms"] == pytest.approx(7.0)
+    assert bool(summary["warnings"]) == ("RUN" in json.dumps(latency))
+
+
+def test_published_figures_are_for_the_whole_of_sst2_alone(tmp_path: Path) -> None:
+    whole = RunFactory(tmp_path / "1", rows=SMALL)
+    part = RunFactory(tmp_path / "2", rows=SMALL, data_config={"fraction": 0.1})
+    tail = RunFactory(tmp_path / "3", rows=SMALL, data_config={"length_tail": "longest"})
+    other = RunFactory(tmp_path / "4", rows=SMALL, data="reviews.csv")
+    published = [
+        summarise_runs([factory.run("recurrent"), factory.run("stacked-narrow")])["tables"][0]["published"]
+        for factory in (whole, part, tail, other)
+    ]
+    assert [line["accuracy"] for line in published[0]] == [0.9021, 0.7993]
+    assert {line["protocol"] for line in published[0]} == {"pooled"}
+    assert published[1:] == [[], [], []]
+
+
+def test_audits_are_told_once_failed_first_with_whom_they_concern(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    data = [leakage("test"), skipped()]
+    folders = [
+        factory.run("linear", audits=data),
+        factory.run("baseline", audits=[*data, invariance()]),
+        factory.run("recurrent", seed=0, audits=[*data, invariance()]),
+        factory.run("recurrent", seed=1, audits=[*data, invariance(failed=True)]),
+    ]
+    (table,) = summarise_runs(folders)["tables"]
+    told = [(line["name"], line["status"], line["concerns"]) for line in table["audits"]]
+    assert told == [
+        ("leakage.contained.test", "failed", "every run"),
+        ("invariance.padding", "failed", "recurrent (seed 1)"),
+        ("leakage.source.test", "skipped", "every run"),
+        ("invariance.padding", "passed", "baseline; recurrent (seed 0)"),
+    ]
+    assert table["audits"][0]["group"] == "leakage on test"
+    assert "the film" in table["audits"][0]["example"]
+    assert all(bool(line["meaning"]) == (line["status"] == "failed") for line in table["audits"])
+    assert "flatter every model" in table["conclusion"]
+    assert model(table, "recurrent")["failed_groups"] == ["leakage on test", "invariance padding"]
+
+
+def test_a_model_that_failed_its_own_audit_is_not_recommended(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    folders = [
+        factory.run("linear", 0.7),
+        factory.run("baseline", 0.75),
+        factory.run("recurrent", 0.95, audits=[invariance(failed=True)]),
+    ]
+    (table,) = summarise_runs(folders)["tables"]
+    assert table["advice"]
+    assert all("recurrent" not in item["choice"] for item in table["advice"])
+
+
+def test_leakage_elsewhere_is_not_blamed_on_the_headline(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    conclusion = summarise_runs([factory.run("recurrent", audits=[leakage("validation")])])["tables"][0]["conclusion"]
+    assert "failed on validation, not on test" in conclusion
+    assert "flatter" not in conclusion
+
+
+def test_a_better_and_cheaper_linear_model_is_recommended(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    folders = [factory.run("linear", 0.92), factory.run("baseline", 0.80), factory.run("recurrent", 0.79)]
+    (table,) = summarise_runs(folders)["tables"]
+    assert table["advice"][0]["choice"] == "no: take linear"
+    assert "simply better" in table["advice"][0]["why"]
+    assert {item["choice"] for item in table["advice"][1:]} == {"linear"}
+
+
+def test_headline_is_a_split_that_chose_no_checkpoint(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows={"train": 900, "held_out": 200, "validation": 300})
+    (table,) = summarise_runs([factory.run("recurrent")])["tables"]
+    assert table["headline_split"] == "validation"
+
+
+def test_costs_are_ratios_to_the_accuracy(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    (table,) = summarise_runs([factory.run("recurrent", 0.8)])["tables"]
+    found = model(table, "recurrent")
+    accuracy = found["scores"]["test"]["accuracy"]["mean"]
+    assert found["accuracy_per_million_parameters"] == pytest.approx(accuracy / 10.972162)
+    assert found["accuracy_per_gflop"] == pytest.approx(accuracy / 0.0126)
+    assert found["file_size_mib"] == pytest.approx(43_900_000 / 1048576)
+
+
+def test_runs_without_a_record_are_listed_and_nothing_else_breaks(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    good = factory.run("recurrent")
+    empty, broken = tmp_path / "empty", tmp_path / "broken"
+    empty.mkdir()
+    broken.mkdir()
+    (broken / "record.json").write_text("{", encoding="utf-8")
+    summary = summarise_runs([empty, good, broken], failures={"gone": "the worker\ndied"})
+    reasons = {item["run_id"]: item["reason"] for item in summary["failed_runs"]}
+    assert set(reasons) == {"empty", "broken", "gone"}
+    assert "not a finished run" in reasons["empty"]
+    assert reasons["gone"] == "the worker died"
+    assert len(summary["tables"]) == 1
+
+
+def test_summary_is_plain_json_and_does_not_depend_on_the_order_of_runs(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    folders = [factory.run(name, seed=seed) for name in ("linear", "recurrent", "baseline") for seed in (0, 1)]
+    summary = summarise_runs(folders)
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert summarise_runs(folders[::-1])["tables"] == summary["tables"]
+    sizes = [item["parameters"] for item in summary["tables"][0]["models"][1:]]
+    assert all(first >= second for first, second in pairwise(sizes))
+
+
+def test_folders_inside_the_output_are_told_relative_to_it(tmp_path: Path) -> None:
+    folder = RunFactory(tmp_path / "runs", rows=SMALL).run("recurrent")
+    runs, failed = load_runs([folder])
+    summary = summarise(runs, failed=failed, base=tmp_path)
+    assert summary.tables[0].models[0].runs[0].folder == f"runs/{folder.name}"
+
+
+def test_a_figure_that_is_only_measured_is_a_line_a_model_with_its_mean_over_seeds(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path / "runs", rows=SMALL)
+    folders = [factory.run("linear", audits=[seen(0.2)])]
+    folders += [factory.run("recurrent", seed=seed, audits=[seen(0.1 * seed)]) for seed in (1, 3)]
+    (table,) = summarise_runs(folders)["tables"]
+    lines = {line["concerns"]: line for line in table["audits"]}
+    assert {line["status"] for line in table["audits"]} == {"measured"} and set(lines) == {"linear", "recurrent"}
+    assert lines["linear"]["summary"] == seen(0.2).summary
+    assert lines["recurrent"]["value"] == pytest.approx(0.2)
+    assert "mean +0.200 (+0.100 to +0.300); at equal length +0.100" in lines["recurrent"]["summary"]
+    assert "accuracy 0.800 on the 40 rows" in lines["recurrent"]["summary"]
+    assert all(line["meaning"] == "" for line in table["audits"])
+    assert not table["models"][0]["failed_audits"]
+
+
+def test_tables_of_different_parts_have_headings_that_tell_them_apart(tmp_path: Path) -> None:
+    parts: list[dict] = [
+        {}, {"fraction": 0.1}, {"length_tail": "longest", "tail_fraction": 0.3},
+        {"length_tail": "longest", "tail_fraction": 0.1}, {"split_seed": 2},
+    ]  # fmt: skip
+    folders = [
+        RunFactory(tmp_path / str(number), rows={**SMALL, "train": 900 + number}, data_config=part, seed=number).run(
+            "linear"
+        )
+        for number, part in enumerate(parts)
+    ]
+    titles = [table["title"] for table in summarise_runs(folders)["tables"]]
+    assert len(set(titles)) == len(parts) and not any("· data " in title for title in titles)

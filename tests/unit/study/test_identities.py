@@ -1,0 +1,175 @@
+"""What is hashed may get keys: none moves a run that is recorded, or breaks the seal of a file that is written."""
+
+from __future__ import annotations
+
+from functools import cache, reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, create_model
+
+from exported import export_record
+from growing import DEFAULT, LATER, grown
+from language_records import exits_record, language_record
+from recurra.core.configuration import HashedSettings, Settings
+from recurra.core.errors import CheckpointError
+from recurra.core.exits_record import ExitsRecord
+from recurra.core.model_files import FileEntry
+from recurra.core.record import SCHEMA_VERSION, AnyRecord, CodeRecord, read_any_record, write_record
+from recurra.core.record_parts import Part
+from recurra.core.sealed import Sealed
+from recurra.deployment.export.manifest import ExportManifest
+from recurra.deployment.export.records import CalibrationRecord
+from recurra.deployment.export_record import ExportedExits, ExportRecord
+from recurra.deployment.jobs.job import JobManifest
+from recurra.deployment.jobs.partitions import PartManifest
+from recurra.tasks.profile import profiles
+from recurra.tasks.runs import RunConfig
+
+RESULTS = Path(__file__).parents[3] / "results"
+EXITS = CalibrationRecord(exits=[1], asked=0.99, source="rows", rows=0)
+
+
+@pytest.fixture(scope="module")
+def records() -> list[AnyRecord]:
+    found = [read_any_record(path) for path in sorted(RESULTS.glob("*/runs/*/record.json"))]
+    assert {record.task for record in found} == {"classification", "language modelling"}
+    return found
+
+
+@cache
+def grown_run() -> Any:
+    """`RunConfig` with a key more, and the data of every task with one."""
+    data = reduce(or_, (grown(profile.data_config) for profile in profiles()))
+    return create_model("GrownRun", __base__=grown(RunConfig), data=(data, ...))
+
+
+@pytest.mark.parametrize("place", [None, "data", "protocol"])
+def test_a_new_key_moves_no_run_that_is_recorded(place: str | None, records: list[AnyRecord]) -> None:
+    def with_key(values: dict[str, Any], value: int) -> dict[str, Any]:
+        return {**values, LATER: value} if place is None else {**values, place: {**values[place], LATER: value}}
+
+    for record in records:
+        config = grown_run().parse(record.config)
+        section = config if place is None else getattr(config, place)
+        assert getattr(section, LATER) == DEFAULT
+        assert (config.config_hash, config.run_id) == (record.config_hash, record.run_id)
+        assert config.plain() == record.config
+        written = grown_run().parse(with_key(record.config, DEFAULT))
+        assert written == config and written.config_hash == record.config_hash
+        changed = grown_run().parse(with_key(record.config, DEFAULT + 1))
+        assert changed.config_hash != record.config_hash and changed.run_id != record.run_id
+        assert changed.plain() == with_key(record.config, DEFAULT + 1)
+
+
+def sealed_files() -> dict[type[Sealed], Sealed]:
+    """One of each, with all of its parts."""
+    export = export_record("r", "fp16")
+    exits = ExportedExits(calibration=EXITS, splits=export.splits, taken={"test": {1: 3}})
+    made = [
+        export.model_copy(update={"exits": exits}),
+        exits_record(language_record()),
+        ExportManifest(
+            run_id="r",
+            record_hash="0" * 64,
+            format="safetensors",
+            precision="fp16",
+            created="2026-11-20T12:00:00+00:00",
+            code=CodeRecord(version="0.1.0"),
+            label_names=["no", "yes"],
+            max_length=24,
+            pad_token_id=0,
+            cleaning="c",
+            cleaning_steps=[],
+            files={"a": FileEntry(size_bytes=1, sha256="0" * 64)},
+            check=export.check,
+            exits=EXITS,
+        ),
+        JobManifest(model="r", model_hash="h", precision=None, text_column="text", part_format="csv"),
+        PartManifest(
+            name="a.csv",
+            source_bytes=1,
+            source_sha256="h",
+            job="j",
+            output="a.csv",
+            output_bytes=1,
+            rows=1,
+            empty=0,
+            labels={"yes": 1},
+            node="n",
+            wall_s=1.0,
+        ),
+    ]
+    return {type(file): file for file in made}
+
+
+@pytest.mark.parametrize("cls", sealed_files(), ids=lambda cls: cls.__name__)
+def test_a_new_key_breaks_no_seal(cls: type[Sealed], tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    written = sealed_files()[cls].write(path)
+    found = grown(cls).read(path, what="it", cure="make it again")
+    assert getattr(found, LATER) == DEFAULT and found.content_hash == written.content_hash
+    assert getattr(found, "check", found).__class__.__name__.startswith("Grown")
+    # Nothing of it is written before somebody asks for it, so that older versions read on.
+    configured = grown(cls, HashedSettings)
+    found = configured.model_validate(written.plain())
+    assert found.write(path).content_hash == written.content_hash
+    assert cls.read(path, what="it", cure="make it again") == written
+    other = found.model_copy(update={LATER: DEFAULT + 1}).write(path)
+    assert other.content_hash != written.content_hash
+    assert configured.read(path, what="it", cure="make it again") == other
+    with pytest.raises(CheckpointError, match=LATER):
+        cls.read(path, what="it", cure="make it again")
+
+
+@pytest.mark.parametrize(
+    ("cls", "pattern"), [(ExportRecord, "*/exports/*/*.json"), (ExitsRecord, "*/runs/*/exits.json")]
+)
+def test_a_new_key_breaks_no_seal_of_a_committed_file(cls: type[Sealed], pattern: str) -> None:
+    paths = sorted(RESULTS.glob(pattern))
+    assert paths
+    for path in paths:
+        assert grown(cls).read(path, what="it", cure="") == grown(cls).model_validate(
+            cls.read(path, what="it", cure="").plain()
+        )
+
+
+def test_a_new_key_breaks_no_record(records: list[AnyRecord]) -> None:
+    for record, path in zip(records, sorted(RESULTS.glob("*/runs/*/record.json")), strict=True):
+        found = grown(type(record)).read(path, what="it", cure="")
+        assert (getattr(found, LATER), getattr(found.data, LATER)) == (DEFAULT, DEFAULT)
+        assert found.model_dump(exclude_defaults=True) == record.model_dump(exclude_defaults=True)
+
+
+@pytest.mark.parametrize("task", ["classification", "language modelling"])
+def test_a_new_key_of_a_record_is_written_for_who_asks(task: str, records: list[AnyRecord], tmp_path: Path) -> None:
+    record = next(record for record in records if record.task == task and record.schema_version == SCHEMA_VERSION)
+    later = grown(type(record), HashedSettings).model_validate(record.plain())
+    written = write_record(tmp_path, later)
+    committed = next(RESULTS.glob(f"*/runs/{record.run_id}/record.json"))
+    assert written.read_bytes() == committed.read_bytes()
+    write_record(tmp_path, later.model_copy(update={LATER: DEFAULT + 1}))
+    with pytest.raises(CheckpointError, match=LATER):
+        read_any_record(written)
+
+
+def test_every_hashed_class_may_get_keys() -> None:
+    """A class inside a hashed one that is no `HashedSettings` would write a new key at its default."""
+    for cls in (RunConfig, *sealed_files()):
+        assert not [inner for inner in inside(cls) if not issubclass(inner, HashedSettings | Part)]
+        assert all(issubclass(inner, HashedSettings) for inner in inside(cls) if issubclass(inner, Settings))
+
+
+def inside(cls: type[BaseModel]) -> set[type[BaseModel]]:
+    """A class and every class that its values are made of."""
+    found = {cls}
+    waiting = [field.annotation for field in cls.model_fields.values()]
+    while waiting:
+        annotation = waiting.pop()
+        waiting += getattr(annotation, "__args__", ())
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation not in found:
+            found.add(annotation)
+            waiting += [field.annotation for field in annotation.model_fields.values()]
+    return found

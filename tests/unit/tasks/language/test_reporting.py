@@ -1,0 +1,265 @@
+"""Reports of language models: figures that follow from records, and no leaking one without the word."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from language_records import BYTES, TOKENS, WORDS, exits_record, language_record
+from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.core.exits_record import EXITS_NAME
+from recurra.core.record import LanguageRunRecord, write_record
+from recurra.report import documents, markdown_table, read_study, render_results_markdown
+from recurra.report.figures import draw
+from recurra.report.files import named_figures, write_study_report
+from recurra.report.load import load_runs
+from recurra.report.render.markdown import parts_of
+from recurra.report.summary import plain_summary, reporting_of, summarise
+from recurra.tasks.language.exit_figures import exit_points, shares_by_loops
+from recurra.tasks.language.figures import language_charts
+from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.summary import Summary
+from rendered import part_rows
+
+LANGUAGE = "language modelling"
+
+
+def runs(*records: LanguageRunRecord) -> list[LoadedRun]:
+    return [LoadedRun(Path("runs") / record.run_id, record) for record in records]
+
+
+def study() -> Summary:
+    seeds = [language_record(seed=seed, loss=4.0 + seed / 10) for seed in (0, 1, 2)]
+    better = language_record(preset="stacked", loss=3.9, model_overrides={"preset": "crt-tiny", "feed_forward": "conv"})
+    return summarise(runs(language_record(preset="crt-tiny", leaks=True, loss=0.05, kind="x"), *seeds, better))
+
+
+def test_seeds_are_averaged_and_what_leaks_comes_last() -> None:
+    models = study().tables[0].models
+    assert [(model.label, model.seeds) for model in models] == [
+        ("stacked", [0]), ("crt-tiny", [0, 1, 2]), ("crt-tiny (leaks)", [0]),
+    ]  # fmt: skip
+    score = models[1].scores["test"]["final"]
+    assert (score.loss, score.sd) == (pytest.approx(4.1), pytest.approx(0.1))
+    assert score.token_perplexity == pytest.approx(math.exp(4.1))
+    assert score.word_perplexity == pytest.approx(math.exp(4.1 * TOKENS / WORDS))
+    assert score.bits_per_byte == pytest.approx(4.1 * TOKENS / math.log(2) / BYTES)
+    assert models[0].scores["test"]["final"].sd is None
+    # The kept epoch is the second one: the loss of the final head there, by all tokens and words of validation.
+    assert models[0].as_trained.loss == pytest.approx(3.9 + 1 / 2)
+    assert models[0].as_trained.word_perplexity == pytest.approx(math.exp(4.4 * TOKENS / WORDS))
+    assert (models[2].leaks, models[2].reach_tokens) == (True, 51)
+    assert models[2].verdict == "LEAKS: reads 51 tokens ahead"
+    assert models[2].failed_audits == ["causality.final", "perplexity.too-good"]
+
+
+def test_texts_read_differently_are_different_tables() -> None:
+    record = language_record()
+    lines = record.model_copy(update={"data": record.data.model_copy(update={"mode": "lines"})})
+    part = language_record(data={"fraction": 0.1})
+    found = summarise(runs(record, lines, part))
+    assert len(found.tables) == 3
+    assert {table.protocol for table in found.tables} == {"packed-128", "lines-128"}
+
+
+def test_plain_values_keep_the_names_of_summaries_before() -> None:
+    summary = study()
+    values = plain_summary(summary)
+    (table,) = values["tables"]
+    assert (table["reading"], table["protocol"], values["task"]) == ("packed-128", "tuned", LANGUAGE)
+    assert values["machines"] == ["unknown processor, 1 thread(s)"]
+    assert table["splits"]["test"] == {"tokens": TOKENS, "words": WORDS, "bytes": BYTES}
+    for found, test in zip(table["differences"], summary.tables[0].tests, strict=True):
+        assert set(found) == {"first", "second", "seeds", "mean", "low", "high", "p", "p_holm"}
+        assert (found["mean"], found["seeds"]) == (test.gap, list(test.seeds))
+
+
+def test_every_row_with_a_leaking_figure_says_so() -> None:
+    summary = study()
+    table = summary.tables[0]
+    told = 0
+    for headings, rows in (part_rows(LANGUAGE, table, key) for key in ("results", "exits", "published")):
+        assert all(len(row) == len(headings) for row in rows)
+        columns = [place for place, name in enumerate(headings) if "erplexity" in name or "a word" in name]
+        for row in rows:
+            cells = [cell for place in columns for cell in row[place].split(" / ") if cell != "–"]
+            values = [float(cell.replace(",", "")) for cell in cells]
+            if any(value < 15 for value in values):
+                told += 1
+                assert "leaks" in " ".join(row).lower(), row
+    # The leaking model once with its results, once beside the published, and three heads; four published exits.
+    assert told == 1 + 1 + 3 + 4
+    text = markdown_table(summary)
+    for line in text.splitlines():
+        if "1.093" in line or "1.06" in line:
+            assert "leaks" in line.lower(), line
+
+
+def test_published_figures_stand_beside_ours() -> None:
+    table = study().tables[0]
+    rows = [" ".join(row) for row in part_rows(LANGUAGE, table, "exits")[1]]
+    assert sum("published" in row for row in rows) == 4 and sum("crt-deep (leaks)" in row for row in rows) == 4
+    rows = [" ".join(row) for row in part_rows(LANGUAGE, table, "published")[1]]
+    # Table 3 beside each model, what leaks last, since the study varies what cycles are made of.
+    assert [row for row in rows if "table 3" in row] == [
+        f"crt-deep at 3 loops, {kind} (leaks) published, table 3 WikiText-103 validation {loss} – size, text, training "
+        "published code leaks"
+        for kind, loss in (("conv", "1.8815"), ("conv+linear", "1.6986"), ("conv+linear", "1.6986"))
+    ]
+    alike = summarise(runs(language_record(), language_record(preset="stacked-lm-parameters")))
+    assert not any("table 3" in " ".join(row) for row in part_rows(LANGUAGE, alike.tables[0], "published")[1])
+    assert any("GPT-2 117M published WikiText-2 test – 29.40" in row for row in rows)
+
+
+@pytest.mark.parametrize("part", parts_of(reporting_of(LANGUAGE)))
+def test_every_part_is_markdown_with_even_rows(part: str) -> None:
+    made = markdown_table(study(), part=part, link=lambda run: f"../{run.run_id}/record.json")
+    tables = re.findall(r"(?:^\|.*\|\n?)+", made, re.MULTILINE)
+    assert tables or part in ("conclusion", "leaving", "contrasts")
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
+    if part == "results":
+        assert made.count("record.json") == 5
+
+
+def test_an_unknown_part_is_one_line() -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown part of a results table 'exit' \(did you mean 'exits'\?\)"):
+        markdown_table(study(), part="exit")
+
+
+def test_drawings_are_whole_and_name_their_models() -> None:
+    table = study().tables[0]
+    charts = language_charts(table, "t")
+    assert [chart.heading for chart in charts] == [
+        "Objective by epoch", "Loss by loop on test", "Perplexity a token by loop on test",
+    ]  # fmt: skip
+    for chart in charts:
+        assert ElementTree.fromstring(str(chart.drawing)).tag.endswith("svg")
+        assert {entry.label for entry in chart.legend} >= {model.label for model in table.models}
+    one = summarise(runs(language_record(epochs=1))).tables[0]
+    assert [chart.kind for chart in language_charts(one, "t")] == ["by-loop", "by-loop"]
+
+
+def written(root: Path) -> Path:
+    """A repository with records of a language study and a page that shows them."""
+    for record in (language_record(), language_record(leaks=True, preset="crt-tiny-leaks", loss=0.05)):
+        write_record(root / "results" / "lm-leak" / "runs" / record.run_id, record)
+    pages = root / "docs" / "results"
+    pages.mkdir(parents=True)
+    (root / "README.md").write_text(
+        "<!-- results:overview begin -->\n<!-- results:overview end -->\n"
+        "<!-- results:lm-leak.exits begin -->\n<!-- results:lm-leak.exits end -->\n",
+        encoding="utf-8",
+    )
+    return root
+
+
+def test_documents_show_a_language_study_beside_the_others(tmp_path: Path) -> None:
+    root = written(tmp_path)
+    results = root / "results"
+    assert render_results_markdown(results)
+    page = (root / "docs" / "results" / "lm-leak.md").read_text(encoding="utf-8")
+    assert "crt-tiny-leaks" in page and "LEAKS: reads 51 tokens ahead" in page
+    figures = sorted(path.name for path in (root / "docs" / "results" / "figures" / "lm-leak").iterdir())
+    assert all(f"figures/lm-leak/{name}" in page for name in figures) and len(figures) == 3
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    assert "exit-2" in readme and "| Best that does not leak |" in readme and "crt-tiny-leaks" in readme
+    assert render_results_markdown(results, check=True) == []
+
+
+def test_each_study_is_read_once_however_many_blocks_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = written(tmp_path)
+    read: list[int] = []
+
+    def counted(folders: list[Path]) -> Any:
+        read.append(len(folders))
+        return load_runs(folders)
+
+    monkeypatch.setattr(documents, "load_runs", counted)
+    # The overview and one part in the README, figures and tables on a page of its own.
+    assert render_results_markdown(root / "results")
+    assert read == [2]
+
+
+def test_a_record_that_cannot_be_trusted_stops_the_documents(tmp_path: Path) -> None:
+    root = written(tmp_path)
+    path = next((root / "results").glob("lm-leak/runs/*/record.json"))
+    path.write_text(path.read_text(encoding="utf-8").replace('"loss": 4.0', '"loss": 3.0'), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="was changed after it was written"):
+        render_results_markdown(root / "results")
+
+
+def test_figures_of_two_tables_have_names_of_their_own(tmp_path: Path) -> None:
+    record = language_record()
+    lines = record.model_copy(update={"data": record.data.model_copy(update={"mode": "lines"}), "run_id": "other"})
+    for one in (record, lines):
+        write_record(tmp_path / "runs" / one.run_id, one)
+    finished, _ = load_runs(read_study(tmp_path)[0])
+    summary = summarise(finished)
+    files = named_figures(summary, draw(summary, finished))
+    assert len({chart.heading for chart, _ in files.values()}) == 4 and len(files) == 8
+
+
+def with_exits(*records: LanguageRunRecord, chosen: bool = True) -> Summary:
+    made = [LoadedRun(Path("runs") / one.run_id, one, exits_record(one, chosen=chosen)) for one in records]
+    return summarise([*made, *runs(language_record(preset="stacked", loss=3.9))])
+
+
+def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> None:
+    summary = with_exits(*(language_record(seed=seed, loss=4.0 + seed / 10) for seed in (0, 1)))
+    table = summary.tables[0]
+    kept = next(model for model in table.models if model.exits)
+    assert shares_by_loops(kept.exits) == {1: 0.6, 3: 0.4}
+    # Tests' losses are 4.0 and 4.1; ten milliseconds stand for leaving.
+    assert exit_points(kept.exits, 32) == [
+        pytest.approx(point) for point in ((4.25, 2.0), (4.15, 1.5), (4.05, 1.0))
+    ]  # fmt: skip
+    *_, taken, speed = language_charts(table, "t")
+    assert (taken.heading, speed.heading) == ("Loops taken on test", "Speed-up against loss on test")
+    drawings = {chart.kind: ElementTree.fromstring(str(chart.drawing)) for chart in (taken, speed)}
+    bars = [element for element in drawings["exits"].iter() if element.get("class", "").startswith("area")]
+    heights = [float(bar.get("height", "0")) for bar in bars]
+    assert len(bars) == 2 and heights[0] / heights[1] == pytest.approx(1.5, rel=1e-3)
+    assert "crt-tiny at batch 1: 2.00 times at 4.250, 1.50 times at 4.150, 1.00 times at 4.050" in str(speed.drawing)
+    assert [entry.style for entry in speed.legend] == ["solid", "dashed", "open"]
+    headings, rows = part_rows(LANGUAGE, summary.tables[0], "leaving")
+    assert headings[-2:] == ["Times as fast, batch 1", "Times as fast, batch 32"]
+    assert rows[:4] == [
+        ["crt-tiny, 0", "nowhere", "4.0000", "3.00", "1.00", "1.00"],
+        ["crt-tiny, 0", "after loop 1", "4.2000", "1.00", "2.00", "2.00"],
+        ["crt-tiny, 0", "after loop 2", "4.1000", "2.00", "1.50", "1.50"],
+        ["crt-tiny, 0", "confidence 0.8", "4.1500", "1.80", "1.75", "1.75"],
+    ]
+    assert len(rows) == 8 and "recurra exits RUN --keep" in markdown_table(summary, part="leaving")
+
+
+def test_without_a_rule_the_exits_are_drawn_alone() -> None:
+    summary = with_exits(language_record(), chosen=False)
+    headings = [chart.heading for chart in language_charts(summary.tables[0], "t")]
+    assert "Loops taken on test" not in headings and headings[-1] == "Speed-up against loss on test"
+    assert [row[1] for row in part_rows(LANGUAGE, summary.tables[0], "leaving")[1]] == [
+        "nowhere",
+        "after loop 1",
+        "after loop 2",
+    ]
+
+
+def test_kept_exits_travel_with_their_run_and_are_refused_if_changed_or_anothers(tmp_path: Path) -> None:
+    record, other = language_record(), language_record(seed=1)
+    folder = tmp_path / "runs" / record.run_id
+    write_record(folder, record)
+    exits_record(record).write(folder / EXITS_NAME)
+    (run,), failed = load_runs([folder])
+    assert run.beside == exits_record(record).write(folder / EXITS_NAME) and not failed
+    page = write_study_report(tmp_path, summarise([run]), [run], title="x").read_text(encoding="utf-8")
+    assert "Leaving early" in page and "Speed-up against loss on test" in page
+    path = folder / EXITS_NAME
+    path.write_text(path.read_text(encoding="utf-8").replace("4.2", "4.1"), encoding="utf-8")
+    assert "was changed after it was written" in load_runs([folder])[1][0].reason
+    exits_record(other).write(path)
+    assert f"are of run '{other.run_id}'" in load_runs([folder])[1][0].reason

@@ -1,0 +1,53 @@
+"""What a measure says of values and differences, in both directions of better."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from scipy import stats
+
+from recurra.core import formatting as form
+from recurra.tasks.classification.measures import ACCURACY
+from recurra.tasks.language.measures import LOSS
+from recurra.tasks.measures import over_seeds
+
+SHARES = some.floats(-1, 1, allow_subnormal=False)
+
+
+@given(SHARES, SHARES)
+def test_points_are_written_as_everywhere(gap: float, other: float) -> None:
+    assert ACCURACY.gap(gap) == form.points(gap)
+    assert ACCURACY.range(gap, other) == form.point_range(gap, other)
+
+
+def test_better_is_higher_or_lower() -> None:
+    assert ACCURACY.merit(0.9) > ACCURACY.merit(0.8)
+    assert LOSS.merit(3.9) > LOSS.merit(4.0)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (LOSS.gap(-0.12345), "−0.1235 nats a token"),
+        (LOSS.gap(0.0), "±0.0000 nats a token"),
+        (LOSS.gap(0.1, LOSS.width(0.02), unit=False), "+0.1000 ± 0.0200"),
+        (LOSS.signed(0.00001), "0.0000"),
+        (LOSS.size(-0.5), "0.5000 nats a token"),
+        (ACCURACY.size(-0.003, ACCURACY.width(0.005)), "0.3 ± 0.5 points"),
+        (ACCURACY.width(None), ""),
+    ],
+)
+def test_differences_read_as_a_person_would_write_them(made: str, expected: str) -> None:
+    assert made == expected
+
+
+@given(some.lists(some.floats(0.0, 9.0), min_size=2, max_size=6))
+def test_intervals_over_seeds_are_students_within_the_limits(values: list[float]) -> None:
+    found = over_seeds(tuple(values), LOSS.limits)
+    if found is None:
+        assert len(set(values)) == 1
+        return
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=found.mean, scale=stats.sem(values))
+    assert found.low == pytest.approx(max(0.0, low), abs=1e-9)
+    assert found.high == pytest.approx(high)

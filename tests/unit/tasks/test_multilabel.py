@@ -1,0 +1,479 @@
+"""Any number of labels a text, from a file to record, report, prediction, export and server."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, f1_score, hamming_loss, log_loss, precision_score, recall_score
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from recurra.cli.main import main
+from recurra.core.errors import ConfigurationError, DataError, RunError
+from recurra.core.multilabel_record import MultiLabelRunRecord
+from recurra.core.progress import Reporter
+from recurra.core.record import read_record
+from recurra.data.corpora import load_dataset
+from recurra.data.multilabel import MultiLabelData
+from recurra.data.stratification import iterative_split
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.decision import AnyLabels
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import read_manifest
+from recurra.deployment.export.options import ExportOptions
+from recurra.deployment.serving.asked import Answers
+from recurra.deployment.serving.predictions import predictions_of
+from recurra.deployment.serving.schema import Prediction
+from recurra.models.linear import LinearClassifier
+from recurra.models.modeling import RecurraForSequenceClassification
+from recurra.models.presets import preset
+from recurra.study.run import execute_run
+from recurra.tasks.machine import Machine
+from recurra.tasks.multilabel.engine import ENGINE
+from recurra.tasks.multilabel.measures import choose_thresholds, measure_labels
+from recurra.tasks.multilabel.task import TASK
+from recurra.tasks.profile import profile_of_data, profile_of_values
+from recurra.tasks.runs import RunConfig, make_run
+from recurra.training.protocols import load_protocol
+from recurra.training.trainer import smooth_targets
+from reviews import NOUNS, write_tiny_model
+
+WORDS = {"bad": ("awful", "clumsy"), "good": ("great", "lovely"), "food": ("soup", "bread"), "music": ("song", "choir")}
+NAMES = sorted(WORDS)
+PLAIN = "number 7 film plot actor scene score pace"
+
+
+def write_tags(path: Path, rows: int = 240, *, separator: str = ";", seed: int = 0, most: int = 4) -> Path:
+    """A file whose labels are told by words; no two texts are alike."""
+    dice = random.Random(seed)
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["text", "label"])
+        for number in range(rows):
+            labels = [name for name in NAMES if dice.random() < 0.4][:most]
+            words = [dice.choice(WORDS[name]) for name in labels]
+            words += [dice.choice(NOUNS) for _ in range(6 - len(words))]
+            dice.shuffle(words)
+            cell = json.dumps(labels) if separator == "json" else separator.join(labels)
+            writer.writerow([f"number {number} {' '.join(words)}", cell])
+    return path
+
+
+def config_of(path: Path, **values: Any) -> MultiLabelData:
+    base = {"name": str(path), "tokenizer": "trained", "trained_vocab_size": 200, "max_length": 24}
+    return MultiLabelData.parse({**base, "label_separator": ";", **values})
+
+
+@dataclass(frozen=True)
+class Trained:
+    data: Path
+    run: Path
+    linear: Path
+
+
+def train(root: Path, model: str, config: MultiLabelData, *changes: str) -> RunConfig:
+    protocol = load_protocol("tuned", ["max_epochs=6", "learning_rate=1e-2", "batch_size=8", *changes])
+    return make_run(model, config, protocol, seed=0, precision="fp32")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    root = tmp_path_factory.mktemp("tags")
+    data, model = write_tags(root / "tags.csv"), write_tiny_model(root / "tiny.yaml")
+    machine = Machine(None, root / "cache", 1, False, False)
+    for name, folder in ((str(model), "run"), ("linear", "linear")):
+        config = train(root, name, config_of(data), "label_smoothing=0.05")
+        execute_run(config, root / folder, machine, Reporter(quiet=True))
+    return Trained(data, root / "run", root / "linear")
+
+
+# Data.
+
+
+def test_a_separator_and_a_json_list_say_the_same(tmp_path: Path) -> None:
+    first = load_dataset(config_of(write_tags(tmp_path / "a.csv")))
+    second = load_dataset(config_of(write_tags(tmp_path / "b.csv", separator="json"), label_separator="json"))
+    assert first.label_names == second.label_names == NAMES
+    assert first.fingerprint == second.fingerprint
+    rows = [row for split in first.splits.values() for row in zip(split.texts, split.labels.tolist(), strict=True)]
+    assert len(rows) == 240 and len(dict(rows)) == 240
+    for text, labels in rows:
+        assert [bool(set(WORDS[name]) & set(text.split())) for name in NAMES] == [bool(value) for value in labels]
+    assert any(sum(labels) == 0 for _, labels in rows)
+
+
+def test_cells_are_read_as_a_user_writes_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    cells = ["a; b ;a", "", None, "a", ";", "b", "7", 7] * 3
+    path.write_text("".join(json.dumps({"text": f"t{n}", "label": cell}) + "\n" for n, cell in enumerate(cells)))
+    dataset = load_dataset(config_of(path))
+    by_text = {
+        text: {dataset.label_names[index] for index in np.flatnonzero(row)}
+        for split in dataset.splits.values()
+        for text, row in zip(split.texts, split.labels, strict=True)
+    }
+    assert [by_text[f"t{n}"] for n in range(8)] == [{"a", "b"}, set(), set(), {"a"}, set(), {"b"}, {"7"}, {"7"}]
+    lists = [["a", "b"], [], None, ["b"]] * 5
+    path.write_text("".join(json.dumps({"text": f"t{n}", "label": cell}) + "\n" for n, cell in enumerate(lists)))
+    dataset = load_dataset(config_of(path, label_separator="json"))
+    assert sum(int(split.labels.sum()) for split in dataset.splits.values()) == 15
+
+
+def test_one_label_a_row_works_too(tmp_path: Path) -> None:
+    dataset = load_dataset(config_of(write_tags(tmp_path / "a.csv", most=1)))
+    assert max(int(split.labels.sum(axis=1).max()) for split in dataset.splits.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("cell", "separator", "message"),
+    [
+        ('{"a": 1}', "json", "line 3: column 'label' holds '{\"a\": 1}', which is no JSON list"),
+        ("a, b", "json", "which is no JSON list; write"),
+        ("x", ";", "has 1 different labels in column 'label' with the separator ';'"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(cell: str, separator: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows([("text", "label"), ("one", ""), ("two", cell)])
+    with pytest.raises(DataError) as caught:
+        load_dataset(config_of(path, label_separator=separator))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("values", [{"label_separator": " "}, {"name": "demo"}])
+def test_impossible_data_are_refused(values: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="label_separator"):
+        config_of(tmp_path / "a.csv", **values)
+
+
+def test_each_label_keeps_its_share_of_every_split(tmp_path: Path) -> None:
+    """No share of a split is further from that of all rows than two rows of the split are."""
+    dice = np.random.default_rng(3)
+    labels = (dice.random((1000, 6)) < [0.5, 0.3, 0.2, 0.1, 0.05, 0.02]).astype(np.int64)
+    units, keys = [[row] for row in range(1000)], [bytes(key) for key in dice.integers(0, 256, (1000, 16), np.uint8)]
+    places = np.array(iterative_split(units, keys, labels, {"train": 0.8, "validation": 0.1, "test": 0.1}))
+    for name, share in (("train", 0.8), ("validation", 0.1), ("test", 0.1)):
+        part = labels[places == name]
+        assert abs(len(part) - share * 1000) <= 6
+        assert (np.abs(part.sum(axis=0) - share * labels.sum(axis=0)) <= 2).all()
+    order = dice.permutation(1000)
+    again = iterative_split(units, [keys[row] for row in order], labels[order], {"train": 0.8, "v": 0.1, "test": 0.1})
+    assert [name == "train" for name in again] == (places[order] == "train").tolist()
+
+
+def test_a_fraction_keeps_shares_and_equal_texts_stay_together(tmp_path: Path) -> None:
+    path = write_tags(tmp_path / "a.csv", 200)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, *lines[1:60]]) + "\n")
+    whole, half = load_dataset(config_of(path)), load_dataset(config_of(path, fraction=0.5))
+    texts = {name: set(split.texts) for name, split in whole.splits.items()}
+    assert all(not texts[a] & texts[b] for a, b in pairwise(["train", "validation", "test", "train"]))
+    all_rows, kept = whole.splits["train"], half.splits["train"]
+    assert abs(len(kept) - len(all_rows) / 2) <= 2
+    assert (np.abs(kept.labels.sum(axis=0) - all_rows.labels.sum(axis=0) / 2) <= 2).all()
+
+
+def test_data_say_whose_they_are(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "a.csv")
+    assert profile_of_data(config) is TASK is profile_of_values(config.plain())
+    assert profile_of_values({"name": "a.csv"}).name == "classification"
+
+
+# Thresholds, figures, loss.
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_other_threshold_has_a_higher_f1(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    # Few values, so that there are ties.
+    probabilities = dice.integers(0, 12, (40, 3)) / 11
+    labels = (dice.random((40, 3)) < 0.3).astype(np.int64)
+    for column, threshold in enumerate(choose_thresholds(probabilities, labels)):
+        scores, truth = probabilities[:, column], labels[:, column]
+
+        def f1(cut: float, scores: Any = scores, truth: Any = truth) -> float:
+            return float(f1_score(truth, scores >= cut, zero_division=0))
+
+        cuts = np.linspace(0, 1, 101)
+        found = np.array([f1(cut) for cut in cuts])
+        assert f1(threshold) == pytest.approx(found.max())
+        # Of equals the nearest to one half, but for the middle of a gap being taken.
+        nearest = np.abs(cuts[found >= found.max() - 1e-12] - 0.5).min()
+        widest = np.diff(np.unique([0.0, *scores])).max()
+        assert abs(threshold - 0.5) <= nearest + widest / 2 + 0.01
+
+
+def test_thresholds_of_clear_cases() -> None:
+    probabilities = np.array([[0.9, 0.1, 0.5, 0.2], [0.8, 0.05, 0.6, 0.3], [0.2, 0.02, 0.7, 0.4]])
+    labels = np.array([[1, 1, 0, 1], [1, 0, 0, 1], [0, 0, 0, 1]])
+    assert choose_thresholds(probabilities, labels) == pytest.approx([0.5, 0.075, 0.5, 0.1])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_figures_are_those_of_scikit_learn(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    truth = (dice.random((50, 4)) < [0.5, 0.3, 0.1, 0.0]).astype(np.int64)
+    logits = dice.normal(0, 2, truth.shape).astype(np.float32)
+    decision = AnyLabels(["a", "b", "c", "d"], [0.5, 0.2, 0.7, 0.4], ";")
+    metrics = measure_labels(logits, truth, decision)
+    probabilities = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    given = (probabilities >= decision.thresholds).astype(int)
+    assert metrics.micro_f1 == pytest.approx(f1_score(truth, given, average="micro"))
+    assert metrics.macro_f1 == pytest.approx(f1_score(truth, given, average="macro", zero_division=0))
+    assert metrics.subset_accuracy == pytest.approx(accuracy_score(truth, given))
+    assert metrics.hamming_loss == pytest.approx(hamming_loss(truth, given))
+    assert metrics.loss == pytest.approx(log_loss(truth.ravel(), probabilities.ravel()))
+    for function, key in ((precision_score, "precision"), (recall_score, "recall"), (f1_score, "f1")):
+        expected = function(truth, given, average=None, zero_division=0)
+        assert [getattr(metrics.labels[name], key) for name in "abcd"] == pytest.approx(expected.tolist())
+    assert [item.support for item in metrics.labels.values()] == truth.sum(axis=0).tolist()
+    low, high = metrics.micro_f1_interval
+    rows = np.random.default_rng(1).integers(0, 50, (200, 50))
+    drawn = [f1_score(truth[draw], given[draw], average="micro") for draw in rows]
+    assert [low, high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]).tolist(), abs=0.04)
+
+
+def test_figures_of_nothing_and_of_no_numbers() -> None:
+    decision = AnyLabels(["a", "b"], [0.5, 0.5], ";")
+    with pytest.raises(DataError, match="no row"):
+        measure_labels(np.zeros((0, 2)), np.zeros((0, 2), dtype=int), decision)
+    with pytest.raises(RunError, match="1 of 2 rows"):
+        measure_labels(np.array([[0, np.nan], [0, 0]]), np.zeros((2, 2), dtype=int), decision)
+
+
+@pytest.mark.parametrize("exits", [(), (1,)])
+def test_loss_and_gradients_are_the_binary_cross_entropy(exits: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 50}
+    config = preset(
+        "recurrent-tiny", num_labels=3, problem_type="multi_label_classification", hidden_dropout=0.0,
+        num_recurrences=2, num_core_layers=1, exits=list(exits), **shape,
+    )  # fmt: skip
+    model = RecurraForSequenceClassification(config).eval()
+    tokens, labels = torch.randint(1, 50, (4, 6)), torch.randint(0, 2, (4, 3)).float()
+    output = model(tokens, labels=labels)
+    output.loss.backward()
+    own = [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+    model.zero_grad()
+    again = model(tokens)
+    expected = binary_cross_entropy_with_logits(again.logits, labels)
+    if exits:
+        at_exit = binary_cross_entropy_with_logits(again.exit_logits[0], labels)
+        expected = (1 - config.exit_loss_weight) * expected + config.exit_loss_weight * at_exit
+    expected.backward()
+    torch.testing.assert_close(output.loss, expected)
+    found = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    torch.testing.assert_close(own, found)
+
+
+def test_smoothed_targets() -> None:
+    assert smooth_targets(torch.tensor([0.0, 1.0]), 0.1).tolist() == pytest.approx([0.05, 0.95])
+
+
+def test_an_unknown_kind_of_problem_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'problem_type' is 'regression'"):
+        RecurraForSequenceClassification(preset("recurrent-tiny", problem_type="regression"))
+
+
+def test_the_linear_control_is_a_regression_for_each_label(tmp_path: Path) -> None:
+    split = load_dataset(config_of(write_tags(tmp_path / "a.csv"))).splits["train"]
+    labels = np.concatenate([split.labels, np.zeros((len(split), 1), int), np.ones((len(split), 1), int)], axis=1)
+    linear = LinearClassifier.fit(split.texts, labels, num_labels=6)
+    logits = linear.logits(split.texts)
+    for column in range(4):
+        features = linear._vectorizer.transform(split.texts)
+        alone = LogisticRegression(C=10, tol=1e-6, max_iter=5000).fit(features, labels[:, column])
+        assert logits[:, column] == pytest.approx(alone.decision_function(features), abs=1e-3)
+    assert (logits[:, 4] == -25).all() and (logits[:, 5] == 25).all()
+    assert linear.loss(split.texts, labels) == pytest.approx(
+        log_loss(labels.ravel(), 1 / (1 + np.exp(-logits.astype(float).ravel()))), abs=1e-6
+    )
+    two = LinearClassifier.fit(split.texts, labels[:, :2], num_labels=2)
+    two.save(tmp_path / "two")
+    read = LinearClassifier.load(tmp_path / "two")
+    assert read.independent and np.array_equal(read.logits(split.texts), two.logits(split.texts))
+
+
+# Audits.
+
+
+def test_a_shortcut_to_one_label_is_found(tmp_path: Path) -> None:
+    path = write_tags(tmp_path / "a.csv", 600)
+    rows = list(csv.reader(path.read_text().splitlines()))
+    for row in rows[1:]:
+        row[0] += " !!!" if "music" in row[1] else ""
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows(rows)
+    title, audits = TASK.audit_data(config_of(path), None)
+    found = {audit.name: audit for audit in audits}
+    assert "a.csv" in title
+    shortcut = found["shortcuts.format.test"]
+    assert shortcut.status == "failed" and shortcut.details["label"] == "music"
+    assert "'music', the worst of 4 labels" in shortcut.summary and set(shortcut.details["values"]) == set(NAMES)
+    assert found["leakage.exact.test"].status == "passed" and found["shortcuts.conflicts"].status == "passed"
+
+
+# Runs.
+
+
+def test_a_run_learns_and_its_record_says_so(trained: Trained) -> None:
+    # Giving every text all labels would have 0.57.
+    for folder, least in ((trained.run, 0.65), (trained.linear, 0.9)):
+        record = read_record(folder)
+        assert isinstance(record, MultiLabelRunRecord)
+        assert record.metrics["test"].micro_f1 > least
+        assert len(record.decision.thresholds) == 4 and record.decision.separator == ";"
+        assert not record.failed_audits()
+        table = pq.read_table(folder / "predictions" / "test.parquet")
+        assert table.num_rows == record.metrics["test"].rows
+
+
+def test_thresholds_come_from_the_split_that_chose_the_weights(trained: Trained) -> None:
+    record = read_record(trained.run)
+    classifier = Classifier.open(trained.run)
+    split = load_dataset(config_of(trained.data)).splits[record.data.selection_split]
+    logits = classifier.logits(split.texts, clean=False)
+    assert record.decision is not None
+    expected = choose_thresholds(1 / (1 + np.exp(-logits.astype(float))), split.labels)
+    assert record.decision.thresholds == pytest.approx(expected, abs=1e-5)
+
+
+def test_evaluating_gives_what_the_record_says(trained: Trained, tmp_path: Path) -> None:
+    output = tmp_path / "said.csv"
+    shown = ENGINE.evaluate(trained.linear, {"--split": "test", "--output": output}, None)
+    assert shown.plain["metrics"] == shown.plain["recorded"]
+    assert set(shown.plain["thresholds"]) == set(NAMES)
+    rows = list(csv.DictReader(output.read_text().splitlines()))
+    split = load_dataset(config_of(trained.data)).splits["test"]
+    assert [row["truth"] for row in rows] == [
+        ";".join(np.array(NAMES)[labels.astype(bool)].tolist()) for labels in split.labels
+    ]
+    again = ENGINE.evaluate(trained.linear, {"--data": trained.data}, None)
+    assert again.plain["metrics"]["rows"] == 240 and again.plain["recorded"] is None
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_predictions_of_a_file(ending: str, trained: Trained, tmp_path: Path) -> None:
+    output = tmp_path / f"said.{ending}"
+    assert main(["predict", str(trained.run), "--input", str(trained.data), "--output", str(output), "--quiet"]) == 0
+    rows: list[dict[str, Any]]
+    if ending == "csv":
+        rows = list(csv.DictReader(output.read_text().splitlines()))
+    elif ending == "jsonl":
+        rows = [{**json.loads(line), **json.loads(line)["probabilities"]} for line in output.read_text().splitlines()]
+    else:
+        rows = pq.read_table(output).to_pylist()
+    thresholds = read_record(trained.run).decision.thresholds  # type: ignore[union-attr]
+    assert len(rows) == 240 and "probability" not in rows[0]
+    prefix = "" if ending == "jsonl" else "probability_"
+    for row in rows:
+        values = [float(row[f"{prefix}{name}"]) for name in NAMES]
+        close = any(abs(value - cut) < 1e-5 for value, cut in zip(values, thresholds, strict=True))
+        given = [name for name, value, cut in zip(NAMES, values, thresholds, strict=True) if value >= cut]
+        assert close or row["label"] == ";".join(given)
+
+
+def test_predictions_for_a_person(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(trained.linear), "the choir sang a lovely song", PLAIN, "--quiet"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    labels, probabilities, text = first.split("\t")
+    assert (labels, text) == ("good;music", "the choir sang a lovely song") and len(probabilities.split(";")) == 2
+    assert second == f"\t\t{PLAIN}"
+
+
+def test_predict_gives_a_matrix(trained: Trained) -> None:
+    classifier = Classifier.open(trained.linear)
+    assert classifier.predict(["a lovely song", PLAIN]).tolist() == [[0, 0, 1, 1], [0, 0, 0, 0]]
+    assert classifier.predict([]).shape == (0, 4)
+
+
+def test_exit_rules_are_refused_in_one_line(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(trained.run), "--exit-rule", "confidence", "a text", "--quiet"]) == 2
+    message = capsys.readouterr().err
+    assert "any number; leave the rule out" in message and len(message.strip().splitlines()) == 1
+    with pytest.raises(ConfigurationError, match="exit rules are for models that give one"):
+        ENGINE.exit_subject(trained.run, None)
+
+
+@pytest.mark.parametrize(("format", "precision"), [("safetensors", "fp16"), ("onnx", "fp32"), ("onnx", "int8")])
+def test_exports_carry_the_thresholds(format: str, precision: str, trained: Trained, tmp_path: Path) -> None:
+    options = ExportOptions(format=format, precision=precision)
+    manifest = export_run(trained.run, tmp_path / "export", options)
+    record = read_record(trained.run)
+    assert manifest.decision == record.decision == read_manifest(tmp_path / "export").decision
+    card = (tmp_path / "export" / "README.md").read_text()
+    assert "| label | threshold |" in card and "micro F1" in card and "softmax" not in card
+    split = load_dataset(config_of(trained.data)).splits["test"]
+    run, export = Classifier.open(trained.run), Classifier.open(tmp_path / "export")
+    same = run.predict(split.texts) == export.predict(split.texts)
+    assert same.mean() > 0.95 and manifest.check.accuracy is not None
+    assert np.allclose(run.predict_proba(split.texts), export.predict_proba(split.texts), atol=0.1)
+
+
+def test_an_agreement_is_refused(trained: Trained, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="leave --agreement out"):
+        export_run(trained.run, tmp_path / "export", ExportOptions(agreement=0.99))
+
+
+def test_the_server_lists_labels(trained: Trained) -> None:
+    classifier = Classifier.open(trained.run)
+    probabilities = np.array([[0.99, 0.001, 0.999, 0.001], [0.0, 0.0, 0.0, 0.0]])
+    first, second = predictions_of(Answers(probabilities), classifier.decision)
+    assert first["labels"] == ["bad", "good"] and first["label"] == "bad;good"
+    assert first["probabilities"] == dict(zip(NAMES, probabilities[0].tolist(), strict=True))
+    assert (second["labels"], second["label"]) == ([], "")
+    assert Prediction.model_validate(first).labels == ["bad", "good"]
+    assert "labels" in Prediction.model_json_schema()["properties"]
+    traced = classifier.trace(["a lovely song"])
+    assert traced.probabilities[0, -1] == pytest.approx(classifier.predict_proba(["a lovely song"])[0])
+
+
+def test_from_a_file_to_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, model = write_tags(tmp_path / "tags.csv", 120), write_tiny_model(tmp_path / "tiny.yaml")
+    keys = ["data.label_separator=;", "data.trained_vocab_size=200", "data.max_length=24", "max_epochs=1"]
+    options = ["--tokenizer", "trained", "--models", f"linear,{model}", "--seeds", "1", "--no-latency", "--json"]
+    folder = tmp_path / "out"
+    more = ["--output", str(folder), "--cache-dir", str(tmp_path / "cache"), "--workers", "1", "--quiet"]
+    assert main(["compare", str(data), *keys, *options, *more]) in (0, 3)
+    shown = json.loads(capsys.readouterr().out)
+    (table,) = shown["tables"]
+    assert {item["label"] for item in table["models"]} == {"linear", "tiny"}
+    page = (folder / "report.html").read_text()
+    assert "Micro F1" in page and "Labels on the test split" in page
+    assert main(["data", "describe", str(data), "label_separator=;", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["label_names"] == NAMES
+
+
+@pytest.mark.data
+def test_real_reviews_with_domain_and_mood(data_root: Path, tmp_path: Path) -> None:
+    """Reviews of two sources: the source and the polarity are labels of one text."""
+    from recurra.data.configuration import DataConfig
+
+    path = tmp_path / "reviews.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["text", "label"])
+        for name in ("amazon_reviews", "yelp_reviews"):
+            dataset = load_dataset(DataConfig(name=name), data_root)
+            split = dataset.splits["train"]
+            for row in range(0, len(split), max(1, len(split) // 700)):
+                labels = [name.partition("_")[0]] + (["liked"] if split.labels[row] == 1 else [])
+                writer.writerow([split.texts[row], "|".join(labels)])
+    config = config_of(path, label_separator="|", trained_vocab_size=2000, max_length=64)
+    machine = Machine(None, tmp_path / "cache", 1, False, False)
+    record = execute_run(train(tmp_path, "linear", config), tmp_path / "run", machine, Reporter(quiet=True))
+    assert isinstance(record, MultiLabelRunRecord)
+    assert record.data.label_names == ["amazon", "liked", "yelp"]
+    found = record.metrics["test"].labels
+    assert min(found[name].f1 for name in ("amazon", "yelp")) > 0.85 and found["liked"].f1 > 0.75

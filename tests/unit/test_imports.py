@@ -1,0 +1,85 @@
+"""Imports inside functions: only where a heavy library would be loaded for nothing, and all of them are listed here."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import recurra
+
+SOURCE = Path(recurra.__file__).parent
+
+# Module, what it imports when called, and what a caller who does not need it is spared.
+ALLOWED = {
+    ("", "models.configuration"): "transformers: registered when transformers is imported, not before",
+    ("", "models.language_modeling"): "torch, likewise",
+    ("", "models.modeling"): "torch, likewise",
+    ("data.formats", "data.parquet"): "pyarrow: a CSV file is read without it",
+    ("deployment.engines.interface", "deployment.engines.trained"): "torch: an ONNX export is computed without it",
+    (
+        "deployment.export.formats.onnx",
+        "deployment.onnx.engine",
+    ): "tokenizers: names of formats are help texts",
+    ("deployment.export.formats.onnx", "deployment.onnx.model"): "torch and onnx: needed to write, not to run",
+    ("deployment.export.formats.safetensors", "deployment.engines.trained"): "torch",
+    ("deployment.export.formats.safetensors", "models.inference"): "torch",
+    ("deployment.export.formats.safetensors", "models.loading"): "torch",
+    ("deployment.jobs.ray_data", "models.quiet"): "transformers: asked for by jobs on runs alone",
+    ("deployment.prediction.files", "deployment.prediction.parquet_writer"): "pyarrow: the slim environment lacks it",
+    ("deployment.serving.serve", "deployment.serving.application"): "FastAPI: its absence is told in one line",
+    ("deployment.serving.serve", "deployment.serving.server"): "uvicorn, likewise",
+    ("deployment.serving.serve", "deployment.serving.served"): "numpy: a wrong key is told before models are read",
+    ("deployment.serving.served", "models.quiet"): "transformers: an ONNX export is served without it",
+    ("study.calibration", "models.inference"): "torch: a plan is shown without it",
+    ("study.harness", "study.harness.adapter"): "lm-eval and torch: loaded with the first use",
+    ("study.harness.__main__", "models.quiet"): "transformers: after lm-eval's own start",
+    ("study.harness.__main__", "study.harness"): "lm-eval: its absence is told in one line",
+    ("study.model_auditing", "models.folder"): "torch: presets are listed without it",
+    ("study.model_auditing", "models.linear"): "scikit-learn: for linear runs alone",
+    ("study.timing", "evaluation.latency"): "torch: importing the module only names its file",
+    ("study.timing", "models.inference"): "torch, likewise",
+    ("study.timing", "models.quiet"): "transformers, likewise",
+    ("study.worker", "study.run"): "torch: the run tells that it has begun before the seconds that this takes",
+    ("tasks.labelling.task", "tasks.labelling.configuration"): "transformers: presets need no look",
+    ("tasks.language.task", "data.language.preparation"): "torch: text is described without it",
+    ("tasks.language.task", "tasks.language.configuration"): "transformers: presets need no look",
+}
+
+
+def late_imports() -> Iterator[tuple[str, str]]:
+    """Modules of ours that import others of ours inside a function; a command imports what it needs when it runs."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if name.startswith("cli."):
+            continue
+        functions = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if is_function(node))
+        for function in functions:
+            for node in ast.walk(function):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("recurra."):
+                    yield name, str(node.module).removeprefix("recurra.")
+
+
+def is_function(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def test_imports_inside_functions_are_those_listed() -> None:
+    found = set(late_imports())
+    assert found - set(ALLOWED) == set(), "import at the top, or list it with what it spares whom"
+    assert set(ALLOWED) - found == set(), "no longer there: take it off the list"
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["tasks.base", "tasks.classification.task", "tasks.language.task", "study.spec", "study.plan", "comparison"],
+)
+def test_planning_and_reporting_load_no_torch(module: str) -> None:
+    code = f"import sys, recurra.{module}; print({{'torch', 'transformers', 'ray', 'onnxruntime'}} & {{*sys.modules}})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
