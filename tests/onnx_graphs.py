@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 FEED_FORWARDS: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({}),
+    st.just({"feed_forward": "gelu"}),
     st.fixed_dictionaries(
         {
             "feed_forward": st.sampled_from(["conv+linear", "conv", "linear", "depthwise"]),

@@ -9,7 +9,7 @@ from typing import Any
 
 from recurra.core.errors import DataError
 from recurra.data.dataset import Group
-from recurra.data.hub import hub_dataset
+from recurra.core.hub import hub_dataset
 from recurra.data.parquet import read_parquet_columns
 
 PUBLIC_NAME = "stanfordnlp/sst2"

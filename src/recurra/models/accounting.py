@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from recurra.models.configuration import SWIGLU, RecurraConfig
+from recurra.models.configuration import RecurraConfig
+from recurra.models.names import GELU
 
 MIB = 2**20
 
@@ -67,13 +68,18 @@ def _has_pointwise(config: RecurraConfig) -> bool:
     return config.feed_forward in ("conv+linear", "conv")
 
 
+def _ways_up(config: RecurraConfig) -> int:
+    """Linear maps to the inner width: SwiGLU has a gate beside the other."""
+    return 1 if config.feed_forward == GELU else 2
+
+
 def _layer_items(config: RecurraConfig) -> dict[str, int]:
     width, inner = config.hidden_size, config.intermediate_size
     biased = config.attention_bias
-    if config.feed_forward == SWIGLU:
-        feed_forward = _linear(width, 2 * inner) + _linear(inner, width)
-    else:
+    if config.has_cycles:
         feed_forward = config.num_cycles * _cycle(config)
+    else:
+        feed_forward = _linear(width, _ways_up(config) * inner) + _linear(inner, width)
     return {
         "attention": _linear(width, 3 * width, bias=biased) + _linear(width, width, bias=biased),
         "feed-forward": feed_forward,
@@ -153,9 +159,9 @@ def _cycle_flops(config: RecurraConfig) -> int:
 
 
 def _feed_forward_flops(config: RecurraConfig) -> int:
-    if config.feed_forward == SWIGLU:
-        return 2 * 3 * config.hidden_size * config.intermediate_size
-    return config.num_cycles * _cycle_flops(config)
+    if config.has_cycles:
+        return config.num_cycles * _cycle_flops(config)
+    return 2 * (_ways_up(config) + 1) * config.hidden_size * config.intermediate_size
 
 
 def _layer_flops(config: RecurraConfig, tokens: int, positions: int) -> float:

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 
 from recurra.core.errors import ConfigurationError
+from recurra.models.names import GELU, SWIGLU, WITHOUT_CONVOLUTION
 
 INPUT_INJECTIONS = ("none", "add", "concat")
-POOLINGS = ("first", "last", "max")
-SWIGLU = "swiglu"
+POOLINGS = ("first", "last", "max", "mean")
 CYCLES = ("conv+linear", "conv", "linear", "depthwise")
-FEED_FORWARDS = (SWIGLU, *CYCLES)
+FEED_FORWARDS = (SWIGLU, GELU, *CYCLES)
 NORMS = ("rms", "layer", "none")
 NORM_PLACEMENTS = ("pre", "post")
 POSITIONS = ("rotary", "learned")
@@ -96,10 +96,10 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
         embedding_size: Width of the token table; narrower than ``hidden_size`` means a factorised embedding with one
             linear map up to it (Lan et al. 2020, ALBERT, section 3.1). ``None`` means ``hidden_size``.
         num_attention_heads: Heads; must divide ``hidden_size`` into heads of even width (rotary pairs).
-        intermediate_size: Inner width of the feed-forward network, SwiGLU or a cycle's MLP.
-        feed_forward: ``swiglu``, or what a cycle of refinement (TRM; CRT-Deep, equation 2) is made of: ``conv+linear``,
+        intermediate_size: Inner width of the feed-forward network, or of a cycle's MLP.
+        feed_forward: ``swiglu``, ``gelu`` (two linear maps with GELU between them, as in BERT), or what a cycle of refinement (TRM; CRT-Deep, equation 2) is made of: ``conv+linear``,
             ``conv`` (without its MLP), ``linear`` (without its convolution), ``depthwise`` (without the pointwise map).
-        num_cycles: Cycles of the feed-forward network, each with weights of its own; 1 for SwiGLU.
+        num_cycles: Cycles of the feed-forward network, each with weights of its own; 1 where there are none.
         kernel_size: Positions that a depthwise convolution reads.
         dilations: Distances between those positions, cycle by cycle in turn.
         causal_convolution: Whether convolutions read earlier positions only. Off, they read as many later ones: right
@@ -127,8 +127,9 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
         exit_loss_weight: Weight of the exits' mean loss; the final loss has the rest (CRT-Deep, equation 5).
         causal: Whether a position sees only itself and earlier ones.
         pooling: What a classifier reads: ``first`` (position 0, so rows are padded on the right, as our tokenizers do),
-            ``last`` (of the real tokens, with padding on either side), or ``max`` (each channel's largest value over
-            the real tokens; Collobert and Weston 2008, "A Unified Architecture for Natural Language Processing").
+            ``last`` (of the real tokens, with padding on either side), ``max`` (each channel's largest value over the
+            real tokens; Collobert and Weston 2008, "A Unified Architecture for Natural Language Processing"), or
+            ``mean`` (over the real tokens; Reimers and Gurevych 2019, "Sentence-BERT", section 3).
         type_vocab_size: Token types; 0 leaves the table out.
         max_position_embeddings: Longest input in tokens.
         rope_theta: Base of the rotary frequencies.
@@ -223,7 +224,12 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
     @property
     def has_convolution(self) -> bool:
         """Whether a position's state depends on its neighbours' through a convolution."""
-        return self.feed_forward not in (SWIGLU, "linear")
+        return self.feed_forward not in WITHOUT_CONVOLUTION
+
+    @property
+    def has_cycles(self) -> bool:
+        """Whether the feed-forward network is made of cycles, which drop out within."""
+        return self.feed_forward in CYCLES
 
     @property
     def leaks(self) -> bool:
@@ -299,9 +305,10 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
 
     def _check_cycles(self) -> None:
         self.require_whole_list("dilations", 1, empty=False)
-        if self.feed_forward == SWIGLU:
-            self.require(self.num_cycles == 1, "num_cycles", f"1 with feed_forward '{SWIGLU}', which has no cycles")
-            needed = f"0 with feed_forward '{SWIGLU}'; cycles are one of {CYCLES}"
+        if not self.has_cycles:
+            kind = self.feed_forward
+            self.require(self.num_cycles == 1, "num_cycles", f"1 with feed_forward '{kind}', which has no cycles")
+            needed = f"0 with feed_forward '{kind}'; cycles are one of {CYCLES}"
             self.require(self.embedding_cycles == 0, "embedding_cycles", needed)
         odd = self.causal_convolution or self.kernel_size % 2 == 1
         self.require(odd, "kernel_size", "an odd number without causal_convolution: as many positions on either side")

@@ -1,4 +1,4 @@
-"""Feed-forward networks: SwiGLU, position by position, or cycles of refinement.
+"""Feed-forward networks: SwiGLU or a perceptron, position by position, or cycles of refinement.
 
 The cycles are the conv-TRM of "CRT-Deep", section 3.1.2; embeddings can be refined by them too.
 """
@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from recurra.models.configuration import SWIGLU, RecurraConfig
+from recurra.models.configuration import RecurraConfig
 from recurra.models.convolution import DepthwiseConvolution
 from recurra.models.dropout import Dropout
+from recurra.models.names import GELU, SWIGLU
 from recurra.models.normalisation import make_norm
 from recurra.models.rows.layout import RowLayout
 
@@ -67,14 +68,14 @@ class Unmixed(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """``MLP`` of equation 2: out to the inner width, GELU, and back."""
+    """Out to the inner width, GELU, and back: the ``MLP`` of equation 2, and the whole network of BERT's layers."""
 
     def __init__(self, config: RecurraConfig) -> None:
         super().__init__()
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size)
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, states: Tensor, layout: RowLayout | None = None) -> Tensor:  # noqa: ARG002 - as cycles are called
         """Maps ``(batch, tokens, hidden)`` to the same shape."""
         return self.down_proj(functional.gelu(self.up_proj(states)))
 
@@ -117,4 +118,6 @@ class Refinement(nn.Module):
 
 def make_feed_forward(config: RecurraConfig) -> nn.Module:
     """Returns a new feed-forward network of the configured kind, called with states and layout."""
-    return SwiGLU(config) if config.feed_forward == SWIGLU else Refinement(config, config.num_cycles)
+    if config.has_cycles:
+        return Refinement(config, config.num_cycles)
+    return {SWIGLU: SwiGLU, GELU: Perceptron}[config.feed_forward](config)

@@ -26,6 +26,8 @@ def pool(states: Tensor, pooling: str, attention_mask: Tensor | None, row_length
         return states[0] if packed else states[:, 0]
     if pooling == "max":
         return largest_of_packed(states, row_lengths) if packed else largest(states, attention_mask)
+    if pooling == "mean":
+        return mean_of_packed(states, row_lengths) if packed else mean(states, attention_mask)
     return last_of_packed(states, row_lengths) if packed else last_position(states, attention_mask)
 
 
@@ -57,6 +59,22 @@ def largest_of_packed(states: Tensor, row_lengths: Tensor) -> Tensor:
     rows = states[0].split(row_lengths.tolist())
     found = pad_sequence(list(rows), batch_first=True, padding_value=-torch.inf).amax(dim=1)
     return found.masked_fill((row_lengths == 0)[:, None], 0)
+
+
+def mean(states: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Returns the mean over a row's real tokens, ``(batch, hidden)``; 0 for a row without any."""
+    if attention_mask is None:
+        return states.mean(dim=1)
+    real = attention_mask.bool()
+    total = states.masked_fill(~real[:, :, None], 0).sum(dim=1)
+    return total / real.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def mean_of_packed(states: Tensor, row_lengths: Tensor) -> Tensor:
+    """Returns the mean over each row of packed states ``(1, tokens, hidden)``; see `mean`."""
+    rows = torch.arange(len(row_lengths), device=states.device).repeat_interleave(row_lengths)
+    total = states.new_zeros(len(row_lengths), states.shape[-1]).index_add(0, rows, states[0])
+    return total / row_lengths[:, None].clamp(min=1)
 
 
 class VocabularyHeads(nn.Module):

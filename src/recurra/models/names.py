@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+# Feed-forward networks without cycles, and those in which tokens do not mix.
+SWIGLU, GELU = "swiglu", "gelu"
+WITHOUT_CONVOLUTION = (SWIGLU, GELU, "linear")
+
 _WIDE = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
 _NARROW = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 _TINY_WIDE = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 384}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from recurra.models.attention import SelfAttention
-from recurra.models.configuration import SWIGLU, RecurraConfig
+from recurra.models.configuration import RecurraConfig
 from recurra.models.dropout import Dropout
 from recurra.models.feed_forward import make_feed_forward
 from recurra.models.normalisation import make_norm
@@ -28,7 +28,7 @@ class Layer(nn.Module):
         self.feed_forward_norm = make_norm(config)
         self.feed_forward = make_feed_forward(config)
         self.dropout = Dropout(config.hidden_dropout)
-        self.feed_forward_dropout = self.dropout if config.feed_forward == SWIGLU else nn.Identity()
+        self.feed_forward_dropout = nn.Identity() if config.has_cycles else self.dropout
         self.reads_neighbours = config.has_convolution
 
     def forward(self, states: Tensor, layout: RowLayout, queries: int | None = None) -> Tensor:

@@ -103,8 +103,8 @@ def test_other_data_under_the_name_is_refused(hub: dict[str, Any]) -> None:
 
 
 def test_without_network_one_line_says_what_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recurra.data.hub.hub_offline", lambda: False)
-    monkeypatch.setattr("recurra.data.hub.hub_reachable", lambda: False)
+    monkeypatch.setattr("recurra.core.hub.hub_offline", lambda: False)
+    monkeypatch.setattr("recurra.core.hub.hub_reachable", lambda: False)
     for root in (None, tmp_path):
         with pytest.raises(
             UnavailableError, match=r"cannot be reached for 'fancyzhx/yelp_polarity'; give --data-root DIR"

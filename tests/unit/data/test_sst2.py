@@ -122,8 +122,8 @@ def test_sources_of_another_release(small_root: Path) -> None:
 
 @pytest.mark.parametrize("offline", [True, False])
 def test_without_network_the_message_names_the_data_root(offline: bool, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("recurra.data.hub.hub_offline", lambda: offline)
-    monkeypatch.setattr("recurra.data.hub.hub_reachable", lambda: False)
+    monkeypatch.setattr("recurra.core.hub.hub_offline", lambda: offline)
+    monkeypatch.setattr("recurra.core.hub.hub_reachable", lambda: False)
     for root in (None, tmp_path):
         with pytest.raises(UnavailableError, match=r"--data-root DIR \(or RECURRA_DATA_ROOT\) with DIR/sst2/{train"):
             load_dataset(DataConfig(name="sst2"), root)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recurra.core.errors import ConfigurationError, UnavailableError, did_you_mean
-from recurra.data.hub import hub_file
+from recurra.core.hub import hub_file
 from recurra.data.language.byte_bpe import as_language_tokenizer, read_byte_bpe, train_byte_bpe
 from recurra.data.language.configuration import ALIASES, LanguageDataConfig
 from recurra.data.language.dataset import LanguageDataset

@@ -15,10 +15,12 @@ EXITED_AFTER = "exited_after"
 EXIT_LOGITS = "exit_logits"
 
 # What the graph is written for; a classifier of another kind is exported as safetensors.
-_WRITTEN: dict[str, object] = {
-    "norm": "rms", "norm_placement": "pre", "position": "rotary", "attention_bias": True, "embedding_norm": True,
-    "embedding_cycles": 0,
-}  # fmt: skip
+_WRITTEN: dict[str, tuple[object, ...]] = {
+    "norm": ("rms", "layer"),
+    "attention_bias": (True,),
+    "embedding_norm": (True,),
+    "embedding_cycles": (0,),
+}
 
 
 def check_writable(config: object) -> None:
@@ -31,8 +33,9 @@ def check_writable(config: object) -> None:
         ConfigurationError: Naming the key, its value, and what is allowed.
     """
     for key, written in _WRITTEN.items():
-        if (value := getattr(config, key)) != written:
+        if (value := getattr(config, key)) not in written:
+            allowed = " and ".join(map(repr, written))
             raise ConfigurationError(
-                f"'{key}' of the model is {value!r}; the ONNX graph is written for {written!r} alone; "
+                f"'{key}' of the model is {value!r}; the ONNX graph is written for {allowed} alone; "
                 "take --format safetensors"
             )

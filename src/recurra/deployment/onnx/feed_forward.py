@@ -1,4 +1,4 @@
-"""Feed-forward networks in the ONNX graph: SwiGLU, or the cycles of `recurra.models.feed_forward` on padded rows."""
+"""Feed-forward networks in the ONNX graph: SwiGLU, a perceptron, or the cycles of `recurra.models.feed_forward` on padded rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from recurra.deployment.onnx.graph import Graph
 from recurra.deployment.onnx.parts import PartWriter
-from recurra.models.configuration import SWIGLU
+from recurra.models.names import GELU
 
 
 def write_feed_forward(parts: PartWriter, graph: Graph, states: str, name: str) -> str:
@@ -21,8 +21,10 @@ def write_feed_forward(parts: PartWriter, graph: Graph, states: str, name: str) 
     Returns:
         States of the same shape.
     """
-    if parts.config.feed_forward != SWIGLU:
+    if parts.config.has_cycles:
         return _write_cycles(parts, graph, states, name)
+    if parts.config.feed_forward == GELU:
+        return _perceptron(parts, graph, states, name)
     gate, up = _gate_and_up(parts, graph, states, name)
     gated = graph.op("Mul", graph.op("Mul", gate, graph.op("Sigmoid", gate)), up)
     return parts.linear_map(graph, gated, f"{name}.down_proj")
@@ -39,6 +41,11 @@ def _gate_and_up(parts: PartWriter, graph: Graph, states: str, name: str) -> tup
     return gate, up
 
 
+def _perceptron(parts: PartWriter, graph: Graph, states: str, name: str) -> str:
+    up = graph.op("Gelu", parts.linear_map(graph, states, f"{name}.up_proj"))
+    return parts.linear_map(graph, up, f"{name}.down_proj")
+
+
 def _write_cycles(parts: PartWriter, graph: Graph, states: str, name: str) -> str:
     config = parts.config
     for number in range(config.num_cycles):
@@ -51,8 +58,7 @@ def _write_cycles(parts: PartWriter, graph: Graph, states: str, name: str) -> st
                 mixed = parts.linear_map(graph, mixed, f"{cycle}.mixer.pointwise")
         inner = parts.norm(graph, mixed, f"{cycle}.norm")
         if config.feed_forward != "conv":
-            up = graph.op("Gelu", parts.linear_map(graph, inner, f"{cycle}.transform.up_proj"))
-            inner = parts.linear_map(graph, up, f"{cycle}.transform.down_proj")
+            inner = _perceptron(parts, graph, inner, f"{cycle}.transform")
         states = graph.op("Add", states, inner)
     return states
 

@@ -36,10 +36,12 @@ class LayerWriter(PartWriter):
         self.places = self.cosines = self.sines = ""
 
     def positions(self, ids: str) -> None:
-        """Numbers of a row's positions ``(tokens,)``, and what the rotary embedding turns each by."""
+        """Numbers of a row's positions ``(tokens,)``, and what the rotary embedding, if any, turns each by."""
         graph, half = self.graph, self.config.head_dim // 2
         length = graph.op("Squeeze", graph.op("Shape", ids, start=1, end=2))
         self.places = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
+        if self.config.position == "learned":
+            return
         rates = self.config.rope_theta ** (-np.arange(0, 2 * half, 2, dtype=np.float32) / self.config.head_dim)
         angles = np.outer(np.arange(self.max_length, dtype=np.float32), rates.astype(np.float32))
         self.cosines = graph.weight("rotary.cosines", np.cos(angles).astype(np.float32))
@@ -61,15 +63,21 @@ class LayerWriter(PartWriter):
             tokens = graph.op("Shape", mask, start=1, end=2)
             seen = graph.op("Expand", seen, graph.op("Concat", graph.numbers(1, 1), tokens, graph.numbers(1), axis=0))
         where = self._last_places(mask) if self.config.pooling == "last" else ""
-        asked = self.config.has_convolution or self.config.pooling == "max"
+        asked = self.config.has_convolution or self.config.pooling in ("max", "mean")
         self.rows = Rows(seen=seen, where=where, real=mask if asked else "")
 
-    def embed(self, ids: str) -> str:
+    def embed(self, ids: str, mask: str) -> str:
         """Embedding of tokens, ``(batch, tokens, hidden)``."""
         graph, prefix = self.graph, "model.embeddings"
         states = self.linear.embed(graph, ids, f"{prefix}.token", self.weights[f"{prefix}.token.weight"])
         if self.config.token_embedding_size != self.config.hidden_size:
             states = self.linear_map(graph, states, f"{prefix}.projection")
+        if self.config.position == "learned":
+            # Real tokens are counted, so that padding on the left moves nothing.
+            counted = graph.op("Sub", graph.op("CumSum", mask, graph.constant(1, np.int64)), graph.constant(1, np.int64))
+            places = graph.op("Max", counted, graph.constant(0, np.int64))
+            table = self.weights[f"{prefix}.position.weight"][: self.max_length]
+            states = graph.op("Add", states, self.linear.embed(graph, places, f"{prefix}.position", table))
         if self.config.type_vocab_size:
             kind = graph.weight(f"{prefix}.token_type.0", self.weights[f"{prefix}.token_type.weight"][0])
             states = graph.op("Add", states, kind)
@@ -90,11 +98,15 @@ class LayerWriter(PartWriter):
         if narrow and self.config.has_convolution:
             # A convolution after attention reads positions that are not asked for.
             return graph.slice(self._layer(graph, states, name, positions, narrow=False), 0, 1, 1)
-        normed = self.norm(graph, states, f"{name}.attention_norm")
+        before = self.config.norm_placement == "pre"
+        normed = self.norm(graph, states, f"{name}.attention_norm") if before else states
         attended = self._attention(graph, normed, f"{name}.attention", positions, narrow=narrow)
-        states = graph.op("Add", graph.slice(states, 0, 1, 1) if narrow else states, attended)
-        inner = self.norm(graph, states, f"{name}.feed_forward_norm")
-        return str(graph.op("Add", states, write_feed_forward(self, graph, inner, f"{name}.feed_forward")))
+        states = str(graph.op("Add", graph.slice(states, 0, 1, 1) if narrow else states, attended))
+        inner = self.norm(graph, states, f"{name}.{'feed_forward' if before else 'attention'}_norm")
+        changed = write_feed_forward(self, graph, inner, f"{name}.feed_forward")
+        if before:
+            return str(graph.op("Add", states, changed))
+        return self.norm(graph, str(graph.op("Add", inner, changed)), f"{name}.feed_forward_norm")
 
     def _attention(self, graph: Graph, states: str, name: str, positions: str, *, narrow: bool) -> str:
         """Queries, keys and values by products of their own: cutting the result of one copies it."""
@@ -107,7 +119,8 @@ class LayerWriter(PartWriter):
             self.linear.apply(graph, inputs, f"{name}.{part}_proj", weight, bias)
             for part, inputs, weight, bias in zip("qkv", (asking, states, states), weights, biases, strict=True)
         )
-        query, key = self._turn(graph, query, own), self._turn(graph, key, positions)
+        if self.config.position == "rotary":
+            query, key = self._turn(graph, query, own), self._turn(graph, key, positions)
         attended = graph.op("Attention", query, key, value, seen, q_num_heads=heads, kv_num_heads=heads)
         return self.linear_map(graph, attended, f"{name}.out_proj")
 
@@ -117,6 +130,8 @@ class LayerWriter(PartWriter):
         Both are reordered alike, which changes no score; pairs side by side would be turned more slowly.
         """
         config = self.config
+        if config.position == "learned":
+            return [*np.split(self.weights[f"{name}.weight"], 3)], [*np.split(self.weights[f"{name}.bias"], 3)]
         order = np.concatenate([np.arange(0, config.head_dim, 2), np.arange(1, config.head_dim, 2)])
         turned = []
         for values in (self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]):
@@ -161,7 +176,7 @@ class LayerWriter(PartWriter):
 
     def read(self, graph: Graph, states: str) -> str:
         """What a head reads of each row, ``(batch, hidden)``: normed, if the model norms it, and pooled."""
-        if self.config.pooling == "max":
+        if self.config.pooling in ("max", "mean"):
             return self._pool(graph, self._final_norm(graph, states))
         # One position: the norm of the others would be thrown away.
         return self._final_norm(graph, self._pool(graph, states))
@@ -172,6 +187,10 @@ class LayerWriter(PartWriter):
         if self.config.pooling == "max":
             real = self.without_padding(graph, states, -np.inf)
             return str(graph.op("ReduceMax", real, graph.numbers(1), keepdims=0))
+        if self.config.pooling == "mean":
+            total = graph.op("ReduceSum", self.without_padding(graph, states, 0.0), graph.numbers(1), keepdims=0)
+            tokens = graph.op("ReduceSum", self.rows.real, graph.numbers(1), keepdims=1)
+            return str(graph.op("Div", total, graph.op("Cast", tokens, to=TensorProto.FLOAT)))
         where = graph.op("Unsqueeze", self.rows.where, graph.numbers(2))
         size = graph.op(
             "Concat", graph.op("Shape", where, start=0, end=2), graph.numbers(self.config.hidden_size), axis=0

@@ -58,7 +58,7 @@ def build_classifier(
     outputs = [helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, ["batch", config.num_labels])]
     layers.positions(INPUT_IDS)
     layers.mask(MASK)
-    states = layers.embed(INPUT_IDS)
+    states = layers.embed(INPUT_IDS, MASK)
     states = layers.stack(graph, states, "model.prelude", config.num_prelude_layers, narrow=False)
     layers.rows = replace(layers.rows, first=states)
     if config.num_recurrences > 1:

@@ -57,9 +57,13 @@ class PartWriter:
         return self.linear.apply(graph, states, name, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
 
     def norm(self, graph: Graph, states: str, name: str) -> str:
-        """RMSNorm."""
-        weight = graph.weight(f"{name}.weight", self.weights[f"{name}.weight"])
-        return str(graph.op("RMSNormalization", states, weight, axis=-1, epsilon=self.config.rms_norm_eps))
+        """RMSNorm or LayerNorm."""
+        scale = graph.weight(f"{name}.weight", self.weights[f"{name}.weight"])
+        epsilon = self.config.rms_norm_eps
+        if self.config.norm == "rms":
+            return str(graph.op("RMSNormalization", states, scale, axis=-1, epsilon=epsilon))
+        shift = graph.weight(f"{name}.bias", self.weights[f"{name}.bias"])
+        return str(graph.op("LayerNormalization", states, scale, shift, axis=-1, epsilon=epsilon))
 
     def without_padding(self, graph: Graph, states: str, value: float) -> str:
         """States ``(batch, tokens, hidden)`` with a value in place of those of padding."""

@@ -13,7 +13,7 @@ from recurra.data.language.configuration import ALIASES, LanguageDataConfig
 from recurra.data.language.corpora import is_language_corpus, load_language_dataset
 from recurra.data.language.sources import SOURCES
 from recurra.data.language.tokenization import TRAINED, default_language_tokenizer, load_language_tokenizer
-from recurra.models.names import LANGUAGE_PRESET_NAMES, LANGUAGE_PRESETS
+from recurra.models.names import LANGUAGE_PRESET_NAMES, LANGUAGE_PRESETS, WITHOUT_CONVOLUTION
 from recurra.tasks.base import DataCost, Given, Task, named_options, refuse_options
 from recurra.tasks.language.data import check_context, load_run_text, running
 from recurra.tasks.machine import Machine
@@ -24,8 +24,6 @@ from recurra.training.protocols import LANGUAGE_PROTOCOLS, check_language_protoc
 # A preset with this table is meant for GPT-2's tokenizer, the others for one trained on the corpus.
 _GPT2_VOCABULARY = 50257
 _KEYS = {"--tokenizer": "tokenizer", "--validation": "validation", "--test": "test"}
-# What a convolution may stand in, and does not in these.
-_WITHOUT_CONVOLUTION = ("swiglu", "linear")
 
 
 class LanguageTask(Task):
@@ -59,7 +57,7 @@ class LanguageTask(Task):
     def _leaks(self, model: str, overrides: Mapping[str, Any]) -> bool:
         """`recurra.models.configuration.RecurraConfig.leaks` without loading transformers."""
         shape = self.shape(model, overrides)
-        if shape.get("feed_forward", "swiglu") in _WITHOUT_CONVOLUTION:
+        if shape.get("feed_forward", "swiglu") in WITHOUT_CONVOLUTION:
             return False
         return shape.get("causal_convolution", True) is False and shape.get("kernel_size", 3) > 1
 

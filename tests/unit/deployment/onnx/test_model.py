@@ -64,7 +64,10 @@ SHAPES = st.fixed_dictionaries(
         "input_injection": st.sampled_from(["none", "add", "concat"]),
         "final_norm": st.booleans(),
         "causal": st.booleans(),
-        "pooling": st.sampled_from(["first", "last", "max"]),
+        "pooling": st.sampled_from(["first", "last", "max", "mean"]),
+        "norm": st.sampled_from(["rms", "layer"]),
+        "norm_placement": st.sampled_from(["pre", "post"]),
+        "position": st.sampled_from(["rotary", "learned"]),
         "type_vocab_size": st.sampled_from([0, 2]),
         "embedding_size": st.sampled_from([None, 8]),
         "hidden_size": st.sampled_from([16, 24]),
@@ -87,10 +90,7 @@ def test_the_graph_is_the_model(shape: dict[str, Any], batch: int, tokens: int) 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("norm", "layer"),
         ("norm", "none"),
-        ("norm_placement", "post"),
-        ("position", "learned"),
         ("attention_bias", False),
     ],
 )

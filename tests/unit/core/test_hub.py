@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from recurra.data import hub
+from recurra.core import hub
 
 
 @pytest.fixture

@@ -1,0 +1,134 @@
+"""The weights of a BERT-like encoder in a model of ours, its layers under a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.models.adaptation.plan import SharingPlan
+from recurra.models.adaptation.source import EncoderSource, find_encoder
+from recurra.models.configuration import RecurraConfig
+from recurra.models.modeling import RecurraModel
+
+_PREFIXES = ("", "bert.", "roberta.", "model.")
+# Names of ours and theirs, within a layer.
+_LAYER = {
+    "attention.out_proj": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "feed_forward.up_proj": "intermediate.dense",
+    "feed_forward.down_proj": "output.dense",
+    "feed_forward_norm": "output.LayerNorm",
+}
+# Of releases before LayerNorm had torch's names.
+_OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+
+def load_encoder(name: str, plan: str = "", **changes: object) -> RecurraModel:
+    """Returns a pretrained encoder as a model of ours, in evaluation mode and without a head.
+
+    With an empty plan it computes what transformers' ``BertModel`` or ``RobertaModel`` does, without their pooler.
+
+    Args:
+        name: As `recurra.models.adaptation.source.find_encoder` takes it.
+        plan: Which layers are shared, as `recurra.models.adaptation.plan.SharingPlan.parse` reads it.
+        changes: Keys of the configuration in place of the encoder's own.
+
+    Raises:
+        ConfigurationError: If the plan or a key is wrong.
+        CheckpointError: If the encoder cannot be used.
+        UnavailableError: If it cannot be had.
+    """
+    source = find_encoder(name)
+    model = RecurraModel(RecurraConfig(**{**source.shape(plan), **changes}))
+    load_encoder_weights(model, source, plan)
+    return model.eval()
+
+
+@torch.no_grad()
+def load_encoder_weights(model: RecurraModel, source: EncoderSource, plan: str = "") -> None:
+    """Gives a model the weights of an encoder; what the encoder does not have changes nothing at first.
+
+    Raises:
+        CheckpointError: If the weights are not whole, or do not fit.
+        ConfigurationError: If the plan is wrong, or the model was given another shape.
+    """
+    layers = source.plan(plan)
+    wanted = dict(model.named_parameters())
+    added = [name for name in wanted if name.startswith("core.recurrence_embedding.")]
+    for name in added:
+        wanted.pop(name).zero_()
+    try:
+        with safe_open(source.weights, framework="pt") as handle:
+            reader = _Reader(handle, source)
+            named = reader.adapted(wanted) if source.is_adapted else reader.converted(layers)
+            for name, values in named:
+                if name in added:
+                    continue
+                _fill(wanted.pop(name, None), values, name, source)
+    except SafetensorError as error:
+        raise CheckpointError(f"'{source.weights}' is not a whole safetensors file ({error}); copy it again") from error
+    if wanted:
+        raise ConfigurationError(
+            f"encoder '{source.name}' has no weight '{next(iter(wanted))}'; leave out the keys that give the model "
+            "parts which the encoder lacks (input_injection, final_norm, cycles, exits)"
+        )
+
+
+def _fill(parameter: Tensor | None, values: Tensor, name: str, source: EncoderSource) -> None:
+    if parameter is None or parameter.shape != values.shape:
+        found = "no such weight" if parameter is None else f"one of shape {tuple(parameter.shape)}"
+        raise ConfigurationError(
+            f"encoder '{source.name}' has a weight '{name}' of shape {tuple(values.shape)}, and the model has {found}; "
+            "sizes and parts are the encoder's: leave them out of the model's keys"
+        )
+    parameter.copy_(values)
+
+
+class _Reader:
+    """Reads tensors by the names that other libraries give them."""
+
+    def __init__(self, handle: safe_open, source: EncoderSource) -> None:
+        self._handle, self._source = handle, source
+        self._names = set(handle.keys())
+        prefixes = [prefix for prefix in _PREFIXES if f"{prefix}embeddings.word_embeddings.weight" in self._names]
+        self._prefix = prefixes[0] if prefixes else ""
+
+    def _get(self, name: str) -> Tensor:
+        known = f"{self._prefix}{name}"
+        for new, old in _OLD_NAMES.items():
+            if known not in self._names and known.endswith(new):
+                known = known.removesuffix(new) + old
+        if known not in self._names:
+            raise CheckpointError(
+                f"'{self._source.weights}' lacks weight '{name}': not a whole encoder; copy it again"
+            )
+        return self._handle.get_tensor(known).float()
+
+    def adapted(self, wanted: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Weights under our own names."""
+        for name in list(wanted):
+            yield name, self._get(name)
+
+    def converted(self, plan: SharingPlan) -> Iterator[tuple[str, Tensor]]:
+        """Weights of the encoder under our names, layer by layer as the plan places them."""
+        positions = self._get("embeddings.position_embeddings.weight")
+        longest = self._source.shape()["max_position_embeddings"]
+        yield "embeddings.token.weight", self._get("embeddings.word_embeddings.weight")
+        yield "embeddings.position.weight", positions[len(positions) - longest :]
+        yield "embeddings.token_type.weight", self._get("embeddings.token_type_embeddings.weight")
+        for kind in ("weight", "bias"):
+            yield f"embeddings.norm.{kind}", self._get(f"embeddings.LayerNorm.{kind}")
+        for place, numbers in (("prelude", plan.prelude), ("core.block", plan.core), ("coda", plan.coda)):
+            for index, number in enumerate(numbers):
+                yield from self._layer(f"{place}.layers.{index}", f"encoder.layer.{number}")
+
+    def _layer(self, ours: str, theirs: str) -> Iterator[tuple[str, Tensor]]:
+        for kind in ("weight", "bias"):
+            parts = [self._get(f"{theirs}.attention.self.{part}.{kind}") for part in ("query", "key", "value")]
+            yield f"{ours}.attention.qkv_proj.{kind}", torch.cat(parts)
+            for own, other in _LAYER.items():
+                yield f"{ours}.{own}.{kind}", self._get(f"{theirs}.{other}.{kind}")

@@ -1,0 +1,119 @@
+"""Which layers of an encoder stay apart, which are shared, and how often: ``0 (3 4)x2 5``. Imports no torch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from recurra.core.errors import ConfigurationError
+
+EXAMPLE = "0 (3 4)x2 5"
+_TOKEN = re.compile(r"\s*(?:(\d{1,4})(?:-(\d{1,4}))?|(\()|(\)\s*x\s*(\d{1,4})))")
+_MOST_LAYERS = 1024
+
+
+@dataclass(frozen=True)
+class SharingPlan:
+    """Layers of an encoder, by their numbers from 0, in the order in which they are applied.
+
+    A plan without a group in brackets is a stack: every layer once. A number may stand twice; each place then has
+    weights of its own, which begin alike.
+
+    Attributes:
+        prelude: Layers before the shared ones, applied once.
+        core: Layers that are applied ``recurrences`` times, one after the other.
+        coda: Layers after them, applied once.
+        recurrences: How often the core is applied.
+    """
+
+    prelude: tuple[int, ...]
+    core: tuple[int, ...]
+    coda: tuple[int, ...]
+    recurrences: int
+
+    @classmethod
+    def stack(cls, layers: int) -> Self:
+        """All layers of an encoder, once each."""
+        return cls((), tuple(range(layers)), (), 1)
+
+    @classmethod
+    def parse(cls, text: str, layers: int) -> Self:
+        """Reads a plan such as ``0 (3 4)x2 5`` or ``0-2 5``; an empty one is all layers, once each.
+
+        Args:
+            text: Numbers and ranges; at most one group ``(...)xN``.
+            layers: Layers that the encoder has.
+
+        Raises:
+            ConfigurationError: If it cannot be read, or names a layer that is not there.
+        """
+        if not text.strip():
+            return cls.stack(layers)
+        parts: list[list[int]] = [[]]
+        recurrences = position = 0
+        while position < len(text.rstrip()):
+            found = _TOKEN.match(text, position)
+            if found is None:
+                raise _unreadable(text, f"'{text[position:].strip()[:20]}' is neither a layer nor a group")
+            first, last, opens, closes, times = found.groups()
+            if opens and len(parts) > 1:
+                raise _unreadable(text, "there is more than one group of shared layers, or one within another")
+            if closes and (len(parts) != 2 or not parts[1]):
+                raise _unreadable(text, "a group is closed that has no layers or was not opened")
+            if opens:
+                parts.append([])
+            elif closes:
+                recurrences = int(times)
+                parts.append([])
+            else:
+                parts[-1] += _numbers(text, int(first), int(last or first), layers)
+            position = found.end()
+        if len(parts) == 2:
+            raise _unreadable(text, "a group is not closed by ')xN'")
+        if sum(map(len, parts)) > _MOST_LAYERS or recurrences > _MOST_LAYERS:
+            raise _unreadable(text, f"more than {_MOST_LAYERS} layers or applications are asked for")
+        if len(parts) == 1:
+            return cls((), tuple(parts[0]), (), 1)
+        if recurrences < 1:
+            raise _unreadable(text, "a group is applied at least once")
+        prelude, core, coda = map(tuple, parts)
+        return cls(prelude, core, coda, recurrences)
+
+    @property
+    def stored(self) -> int:
+        """Layers with weights of their own."""
+        return len(self.prelude) + len(self.core) + len(self.coda)
+
+    @property
+    def applied(self) -> int:
+        """Layer applications from input to output."""
+        return len(self.prelude) + self.recurrences * len(self.core) + len(self.coda)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The layers as they are applied."""
+        return self.prelude + self.core * self.recurrences + self.coda
+
+    def __str__(self) -> str:
+        """The plan as it is written."""
+        core = " ".join(map(str, self.core))
+        shared = core if self.recurrences == 1 else f"({core})x{self.recurrences}"
+        return " ".join(filter(None, [" ".join(map(str, self.prelude)), shared, " ".join(map(str, self.coda))]))
+
+
+def _numbers(text: str, first: int, last: int, layers: int) -> list[int]:
+    if last < first:
+        raise _unreadable(text, f"the range {first}-{last} runs backwards")
+    if last >= layers:
+        raise ConfigurationError(
+            f"plan '{text}': the encoder has no layer {last}; allowed: 0 to {layers - 1}, as in '{EXAMPLE}'"
+        )
+    return list(range(first, last + 1))
+
+
+def _unreadable(text: str, why: str) -> ConfigurationError:
+    shown = text if len(text) <= 80 else f"{text[:77]}..."
+    return ConfigurationError(
+        f"plan '{shown}': {why}; write layers by number and at most one group that is applied again, as in '{EXAMPLE}'"
+    )

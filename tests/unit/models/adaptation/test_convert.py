@@ -1,0 +1,176 @@
+"""A converted encoder computes what transformers computes, outputs and gradients, on padded and on packed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.models.adaptation.convert import load_encoder
+from recurra.models.adaptation.source import find_encoder
+from tiny import stir
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 32,
+    "attn_implementation": "eager",
+}
+KINDS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
+    "bert": (transformers.BertConfig, transformers.BertModel, {}),
+    "roberta": (transformers.RobertaConfig, transformers.RobertaModel, {"type_vocab_size": 1, "pad_token_id": 1}),
+    "xlm-roberta": (
+        transformers.XLMRobertaConfig,
+        transformers.XLMRobertaModel,
+        {"type_vocab_size": 1, "pad_token_id": 1},
+    ),
+    "camembert": (
+        transformers.CamembertConfig,
+        transformers.CamembertModel,
+        {"type_vocab_size": 1, "pad_token_id": 1},
+    ),
+}
+Made = Callable[..., tuple[Any, Path]]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """Makes an encoder of transformers with random weights, and saves it."""
+
+    def make(kind: str = "bert", **sizes: Any) -> tuple[Any, Path]:
+        config, model, own = KINDS[kind]
+        torch.manual_seed(0)
+        theirs = model(config(**{**SIZES, **own, **sizes}), add_pooling_layer=False).eval()
+        stir(theirs, spread=0.2)
+        theirs.save_pretrained(tmp_path / kind)
+        find_encoder.cache_clear()
+        return theirs, tmp_path / kind
+
+    return make
+
+
+def rows(pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Four rows of 9, 1, 5 and 7 tokens, padded on the right."""
+    lengths = torch.tensor([9, 1, 5, 7])
+    mask = (torch.arange(9) < lengths[:, None]).long()
+    ids = torch.randint(3, 40, (4, 9), generator=torch.Generator().manual_seed(1))
+    return torch.where(mask.bool(), ids, pad), mask
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_are_those_of_transformers(made: Made, kind: str) -> None:
+    theirs, folder = made(kind)
+    ours = load_encoder(str(folder))
+    ids, mask = rows(ours.config.pad_token_id)
+    with torch.no_grad():
+        wanted = theirs(ids, attention_mask=mask).last_hidden_state
+        padded = ours(ids, mask).last_hidden_state
+        lengths = mask.sum(1)
+        packed = ours(ids[mask.bool()][None], row_lengths=lengths).last_hidden_state[0]
+    real = mask.bool()
+    torch.testing.assert_close(padded[real], wanted[real], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(packed, wanted[real], rtol=1e-5, atol=1e-5)
+
+
+def test_token_types_are_read(made: Made) -> None:
+    theirs, folder = made()
+    ids, mask = rows(0)
+    types = (torch.arange(9) > 3).long().expand_as(ids)
+    with torch.no_grad():
+        wanted = theirs(ids, attention_mask=mask, token_type_ids=types).last_hidden_state
+        found = load_encoder(str(folder))(ids, mask, types).last_hidden_state
+    torch.testing.assert_close(found[mask.bool()], wanted[mask.bool()], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_gradients_are_those_of_transformers(made: Made, kind: str) -> None:
+    theirs, folder = made(kind)
+    ours = load_encoder(str(folder))
+    ids, mask = rows(ours.config.pad_token_id)
+    weights = torch.randn(4, 9, 16, generator=torch.Generator().manual_seed(2)) * mask[:, :, None]
+    for states in (theirs(ids, attention_mask=mask).last_hidden_state, ours(ids, mask).last_hidden_state):
+        (states * weights).sum().backward()
+    own = dict(ours.named_parameters())
+    for index, layer in enumerate(theirs.encoder.layer):
+        prefix = f"core.block.layers.{index}"
+        attention = layer.attention.self
+        pairs = {
+            "attention.qkv_proj": torch.cat([part.weight.grad for part in (attention.query, attention.key, attention.value)]),
+            "attention.out_proj": layer.attention.output.dense.weight.grad,
+            "attention_norm": layer.attention.output.LayerNorm.weight.grad,
+            "feed_forward.up_proj": layer.intermediate.dense.weight.grad,
+            "feed_forward.down_proj": layer.output.dense.weight.grad,
+            "feed_forward_norm": layer.output.LayerNorm.weight.grad,
+        }
+        for name, wanted in pairs.items():
+            found = own[f"{prefix}.{name}.weight"].grad
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+    table, wanted = own["embeddings.token.weight"].grad, theirs.embeddings.word_embeddings.weight.grad
+    torch.testing.assert_close(table, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_plan_applies_the_layers_that_it_names(made: Made) -> None:
+    theirs, folder = made()
+    ours = load_encoder(str(folder), "0 (2 1)x2 3")
+    ids, mask = rows(0)
+    with torch.no_grad():
+        states = theirs.embeddings(ids)
+        allowed = torch.where(mask.bool(), 0.0, torch.finfo(torch.float32).min)[:, None, None, :]
+        for number in (0, 2, 1, 2, 1, 3):
+            found = theirs.encoder.layer[number](states, allowed)
+            states = found[0] if isinstance(found, tuple) else found
+        own = ours(ids, mask).last_hidden_state
+    torch.testing.assert_close(own[mask.bool()], states[mask.bool()], rtol=1e-5, atol=1e-5)
+    assert sum(parameter.numel() for parameter in ours.parameters()) == sum(
+        parameter.numel() for parameter in theirs.parameters()
+    )
+
+
+def test_a_recurrence_embedding_changes_nothing_at_first(made: Made) -> None:
+    _, folder = made()
+    ids, mask = rows(0)
+    plain, added = (load_encoder(str(folder), "0 (1 2)x3", **keys) for keys in ({}, {"recurrence_embedding": True}))
+    with torch.no_grad():
+        assert torch.equal(plain(ids, mask).last_hidden_state, added(ids, mask).last_hidden_state)
+    assert added.core.recurrence_embedding.weight.requires_grad
+
+
+def test_older_names_and_prefixes_are_read(made: Made) -> None:
+    theirs, folder = made()
+    ids, mask = rows(0)
+    weights = load_file(folder / "model.safetensors")
+    renamed = {
+        "bert." + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): values
+        for name, values in weights.items()
+    }
+    save_file(renamed, folder / "model.safetensors")
+    find_encoder.cache_clear()
+    with torch.no_grad():
+        wanted = theirs(ids, attention_mask=mask).last_hidden_state[mask.bool()]
+        torch.testing.assert_close(load_encoder(str(folder))(ids, mask).last_hidden_state[mask.bool()], wanted)
+
+
+def test_what_cannot_be_used_says_why(made: Made, tmp_path: Path) -> None:
+    _, folder = made()
+    with pytest.raises(ConfigurationError, match=r"the model has one of shape \(48, 16\)|sizes and parts"):
+        load_encoder(str(folder), hidden_size=32, num_attention_heads=2)
+    with pytest.raises(ConfigurationError, match=r"has no weight 'final_norm.weight'"):
+        load_encoder(str(folder), final_norm=True)
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: values for name, values in weights.items() if ".2.output" not in name}, folder / "model.safetensors")
+    find_encoder.cache_clear()
+    with pytest.raises(CheckpointError, match=r"lacks weight 'encoder.layer.2.output.dense.weight'"):
+        load_encoder(str(folder))
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointError, match="not a whole safetensors file"):
+        load_encoder(str(folder))
