@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from recurra.core.configuration import HashedSettings
 from recurra.core.sealed import SealedByText
 
 
@@ -57,8 +58,33 @@ class EnvironmentRecord(Part):
     precision: str = "fp32"
 
 
-class ModelRecord(Part):
-    """What was trained. ``kind`` is ``transformer`` or ``linear``; FLOPs are for one token of a forward pass."""
+class EncoderRecord(HashedSettings):
+    """The pretrained encoder that a model started from.
+
+    Attributes:
+        name: What it was asked for by.
+        sha256: Hash of its weights.
+        plan: Which of its layers the model has, and how often they are applied.
+        layers: Layers of the encoder.
+        licence: Of its weights, as far as it is known.
+        trained_on: What it was trained on, as far as it is known.
+    """
+
+    name: str
+    sha256: str
+    plan: str
+    layers: int
+    licence: str
+    trained_on: str
+
+
+class ModelRecord(HashedSettings):
+    """What was trained. ``kind`` is ``transformer`` or ``linear``; FLOPs are for one token of a forward pass.
+
+    ``encoder`` is the pretrained encoder that it started from, if it did.
+    """
+
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"description"})
 
     preset: str
     kind: Literal["transformer", "linear"]
@@ -68,6 +94,7 @@ class ModelRecord(Part):
     flops_per_token: float
     file_size_bytes: int
     description: str = ""
+    encoder: EncoderRecord | None = None
 
 
 class DecisionRecord(Part):

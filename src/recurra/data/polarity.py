@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recurra.core.errors import DataError
+from recurra.core.hub import hub_dataset
 from recurra.core.seeds import derive_seed
 from recurra.data.cleaning import clean_text
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.core.hub import hub_dataset
 from recurra.data.parquet import parquet_columns, read_parquet_table
 from recurra.data.pools import text_identity
 from recurra.data.subsets import apportion

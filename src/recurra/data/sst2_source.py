@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import DataError
-from recurra.data.dataset import Group
 from recurra.core.hub import hub_dataset
+from recurra.data.dataset import Group
 from recurra.data.parquet import read_parquet_columns
 
 PUBLIC_NAME = "stanfordnlp/sst2"

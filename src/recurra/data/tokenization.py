@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recurra.core.errors import ConfigurationError, UnavailableError, did_you_mean
+from recurra.core.hub import hub_file
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
 from recurra.data.encoding import EncodedSplit, encode_split, encode_texts
-from recurra.core.hub import hub_file
 from recurra.data.vocabulary import as_transformers, describe_tokenizer, read_vocabulary, train_wordpiece, wordpiece
 
 if TYPE_CHECKING:

@@ -97,8 +97,9 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
             linear map up to it (Lan et al. 2020, ALBERT, section 3.1). ``None`` means ``hidden_size``.
         num_attention_heads: Heads; must divide ``hidden_size`` into heads of even width (rotary pairs).
         intermediate_size: Inner width of the feed-forward network, or of a cycle's MLP.
-        feed_forward: ``swiglu``, ``gelu`` (two linear maps with GELU between them, as in BERT), or what a cycle of refinement (TRM; CRT-Deep, equation 2) is made of: ``conv+linear``,
-            ``conv`` (without its MLP), ``linear`` (without its convolution), ``depthwise`` (without the pointwise map).
+        feed_forward: ``swiglu``, ``gelu`` (two linear maps with GELU between them, as in BERT), or what a cycle of
+            refinement (TRM; CRT-Deep, equation 2) is made of: ``conv+linear``, ``conv`` (without its MLP), ``linear``
+            (without its convolution), ``depthwise`` (without the pointwise map).
         num_cycles: Cycles of the feed-forward network, each with weights of its own; 1 where there are none.
         kernel_size: Positions that a depthwise convolution reads.
         dilations: Distances between those positions, cycle by cycle in turn.

@@ -8,8 +8,13 @@ from typing import Any, ClassVar
 
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import RunData
+from recurra.models.adaptation.source import EncoderSource, find_encoder
 from recurra.tasks.registry import PACKAGES, part_of
 from recurra.training.protocols import ProtocolConfig, load_protocol
+
+# Keys among a model's that say what it starts from; the others are those of its configuration.
+ENCODER, ENCODER_SHA256, PLAN = "encoder", "encoder_sha256", "plan"
+START_KEYS = ("preset", ENCODER, ENCODER_SHA256, PLAN)
 
 
 class TaskProfile(ABC):
@@ -25,6 +30,7 @@ class TaskProfile(ABC):
         kind_of_data: What its data are called, for messages.
         data_options: Options of the command line that mean something for its data.
         exports: Whether its runs can be exported.
+        starts_from_encoders: Whether its models may start from a pretrained encoder.
         published_tables: Published figures that a study file can name, by the name that it uses.
     """
 
@@ -37,6 +43,7 @@ class TaskProfile(ABC):
     kind_of_data: ClassVar[str]
     data_options: ClassVar[frozenset[str]]
     exports: ClassVar[bool] = False
+    starts_from_encoders: ClassVar[bool] = False
     published_tables: ClassVar[Mapping[str, Any]] = {}
 
     @abstractmethod
@@ -49,7 +56,11 @@ class TaskProfile(ABC):
 
     def shape(self, model: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """The keys of a model's configuration that differ from the defaults, without loading transformers."""
-        return {**self.presets.get(base_preset(model, overrides), ("", {}))[1], **overrides}
+        source = encoder_of(overrides)
+        start = self.presets.get(base_preset(model, overrides), ("", {}))[1]
+        if source is not None:
+            start = source.shape(str(overrides.get(PLAN, "")))
+        return {**start, **own_keys(overrides)}
 
     def label(self, model: str, overrides: Mapping[str, Any]) -> str:
         """The model's name where it is shown."""
@@ -68,6 +79,30 @@ class TaskProfile(ABC):
 def base_preset(model: str, overrides: Mapping[str, Any]) -> str:
     """The preset that a model starts from: the one that it names, its own name, or ``recurrent``."""
     return str(overrides.get("preset", model if model in presets() else "recurrent"))
+
+
+def encoder_of(overrides: Mapping[str, Any]) -> EncoderSource | None:
+    """The pretrained encoder that a model starts from, if it does.
+
+    Raises:
+        RecurraError: If it cannot be used, or its weights are not those that a run was planned with.
+    """
+    name = overrides.get(ENCODER)
+    if name is None:
+        return None
+    source = find_encoder(str(name))
+    planned = overrides.get(ENCODER_SHA256)
+    if planned is not None and source.sha256 != planned:
+        raise ConfigurationError(
+            f"encoder '{name}' has weights whose hash begins with {source.sha256[:12]}; the run was planned with "
+            f"{str(planned)[:12]}: restore them, or leave {ENCODER_SHA256} out and train anew"
+        )
+    return source
+
+
+def own_keys(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a model's configuration among what a run changes of it."""
+    return {key: value for key, value in overrides.items() if key not in START_KEYS}
 
 
 def profiles() -> list[TaskProfile]:
@@ -102,7 +137,27 @@ def check_model(profile: TaskProfile, model: str, overrides: Mapping[str, Any], 
         ConfigurationError: If it trains for another task.
     """
     name = model if model in controls() else base_preset(model, overrides)
+    if ENCODER in overrides:
+        _check_encoder(profile, model, overrides)
+        return
+    if PLAN in overrides:
+        raise ConfigurationError(
+            f"model '{model}': 'plan' is '{overrides[PLAN]}' without an encoder whose layers it chooses; add encoder"
+        )
     if name in profile.controls or name in profile.presets or name not in (*controls(), *presets()):
         return
     other = next(each for each in reversed(profiles()) if name in each.controls or name in each.presets)
     raise ConfigurationError(f"{other.misfit(model, data_name)}, or take {profile.advice}")
+
+
+def _check_encoder(profile: TaskProfile, model: str, overrides: Mapping[str, Any]) -> None:
+    if not profile.starts_from_encoders:
+        raise ConfigurationError(
+            f"model '{model}' starts from the encoder '{overrides[ENCODER]}', which reads texts both ways; "
+            f"data of this kind are {profile.kind_of_data}: take {profile.advice}"
+        )
+    if "preset" in overrides:
+        raise ConfigurationError(
+            f"model '{model}' names both preset '{overrides['preset']}' and encoder '{overrides[ENCODER]}'; "
+            "leave one of the two out"
+        )

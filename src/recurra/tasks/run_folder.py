@@ -16,7 +16,7 @@ from recurra.core.environment import code_record, environment_record
 from recurra.core.files import storage_errors, write_json
 from recurra.core.language_record import LanguageTrainingRecord
 from recurra.core.model_files import MODEL_NAME, SEAL_NAME, seal_model
-from recurra.core.record import ModelRecord, TrainingRecord
+from recurra.core.record import EncoderRecord, ModelRecord, TrainingRecord
 from recurra.models.accounting import HeadKind, count_parameters, flops_per_token
 from recurra.models.configuration import RecurraConfig
 from recurra.models.names import MODEL_KEYS
@@ -86,7 +86,14 @@ def shape_of(config: RecurraConfig) -> dict[str, Any]:
 
 
 def transformer_record(
-    name: str, description: str, config: RecurraConfig, task: HeadKind, *, tokens: int, folder: Path
+    name: str,
+    description: str,
+    config: RecurraConfig,
+    task: HeadKind,
+    *,
+    tokens: int,
+    folder: Path,
+    encoder: EncoderRecord | None = None,
 ) -> ModelRecord:
     """What a record says of a Transformer.
 
@@ -97,6 +104,7 @@ def transformer_record(
         task: What it was trained for.
         tokens: Length of a row for which operations are counted.
         folder: The run folder, where its weights lie if this process speaks for all.
+        encoder: The pretrained encoder that it started from, if it did.
     """
     counts = count_parameters(config, task)
     weights = folder / MODEL_NAME / "model.safetensors"
@@ -109,6 +117,7 @@ def transformer_record(
         flops_per_token=flops_per_token(config, tokens, task),
         file_size_bytes=weights.stat().st_size if weights.exists() else 0,
         description=description,
+        encoder=encoder,
     )
 
 

@@ -13,7 +13,17 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 from recurra.core.configuration import HashedSettings, content_hash, read_yaml
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import RunData
-from recurra.tasks.profile import check_model, controls, presets, profile_of_data, profile_of_values
+from recurra.models.adaptation.source import PACKAGED
+from recurra.tasks.profile import (
+    ENCODER,
+    ENCODER_SHA256,
+    check_model,
+    controls,
+    encoder_of,
+    presets,
+    profile_of_data,
+    profile_of_values,
+)
 from recurra.tasks.variants import ModelVariant
 from recurra.training.protocols import ProtocolConfig
 
@@ -45,7 +55,8 @@ class RunConfig(HashedSettings):
 
     Attributes:
         model: Name in tables: a preset, ``linear``, or the name of a model file.
-        model_overrides: Keys of the model configuration on top of the preset; ``preset`` names another base.
+        model_overrides: Keys of the model configuration on top of the preset; ``preset`` names another base, or
+            ``encoder`` and ``plan`` a pretrained encoder and which of its layers are shared.
         data: What to train and test on: labelled rows, or running text for a language model.
         data_hash: Hash of the user's files, so that a changed file is a changed run.
         protocol: How to train.
@@ -114,10 +125,10 @@ def model_name(model: str | ModelVariant) -> str:
 
 
 def resolve_model(name: str | ModelVariant) -> tuple[str, dict[str, Any]]:
-    """Returns the name and the overrides of a model given as preset, ``linear``, YAML file or variant.
+    """Returns the name and the overrides of a model given as preset, ``linear``, encoder, YAML file or variant.
 
     Raises:
-        ConfigurationError: If there is no such preset or file.
+        ConfigurationError: If there is no such model.
     """
     if isinstance(name, ModelVariant):
         return name.name, name.overrides
@@ -126,7 +137,10 @@ def resolve_model(name: str | ModelVariant) -> tuple[str, dict[str, Any]]:
         return name, {}
     if Path(name).suffix in {".yaml", ".yml"}:
         return Path(name).stem, read_yaml(name)
-    raise ConfigurationError(unknown("model", name, [*known, "a .yaml file"]))
+    if name in PACKAGED or (Path(name) / "config.json").is_file():
+        return Path(name).name, {ENCODER: name}
+    allowed = [*known, *PACKAGED, "the folder of an encoder", "a .yaml file"]
+    raise ConfigurationError(unknown("model", name, allowed))
 
 
 def file_hash(data: RunData) -> str | None:
@@ -154,10 +168,14 @@ def make_run(
     """Builds a run's configuration from what a person names."""
     name, file_overrides = resolve_model(model)
     control = name in controls()
+    changed = {**file_overrides, **(overrides or {})}
+    source = encoder_of(changed)
+    if source is not None:
+        changed[ENCODER_SHA256] = source.sha256
     return RunConfig.parse(
         {
             "model": name,
-            "model_overrides": {**file_overrides, **(overrides or {})},
+            "model_overrides": changed,
             "data": data.plain(),
             "data_hash": file_hash(data),
             "protocol": (control_protocol(name) if control else protocol).plain(),

@@ -1,4 +1,4 @@
-"""Models written out in a study file: a preset with some keys changed, under a name of their own."""
+"""Models written out in a study file: a preset or an encoder with some keys changed, under a name of their own."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 from recurra.core.configuration import Settings
 from recurra.core.errors import ConfigurationError, did_you_mean, unknown
 from recurra.models.names import MODEL_KEYS
-from recurra.tasks.profile import controls, presets
+from recurra.tasks.profile import START_KEYS, controls, presets
 
 
 class ModelVariant(Settings):
     """A preset with some keys changed: ``{name: recurrent-R3, preset: recurrent, num_recurrences: 3}``.
 
-    It is the same run as a model file of that name with the same keys. Every key but ``name`` and ``preset`` is one of
-    `recurra.models.configuration.RecurraConfig`; the values are checked where the model is configured, before any run.
+    Or a pretrained encoder: ``{name: looped, encoder: minilm, plan: "0 (3 4)x2 5"}``. It is the same run as a model
+    file of that name with the same keys. Every other key is one of `recurra.models.configuration.RecurraConfig`; the
+    values are checked where the model is configured, before any run.
 
     Attributes:
         name: Name in tables and run folders; not that of a preset.
-        preset: What to start from.
+        preset: What to start from; none if it starts from an encoder.
+        encoder: The pretrained encoder to start from, as `recurra.models.adaptation.source.find_encoder` takes it.
+        plan: Which of its layers are shared, as `recurra.models.adaptation.plan.SharingPlan` reads it.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", validate_default=True, allow_inf_nan=False)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)
-    preset: str
+    preset: str | None = None
+    encoder: str | None = None
+    plan: str | None = None
 
     @field_validator("name")
     @classmethod
@@ -37,23 +42,30 @@ class ModelVariant(Settings):
 
     @field_validator("preset")
     @classmethod
-    def _known_preset(cls, value: str) -> str:
-        if value not in presets():
+    def _known_preset(cls, value: str | None) -> str | None:
+        if value is not None and value not in presets():
             raise ValueError(unknown("preset", value, presets()))
         return value
+
+    @model_validator(mode="after")
+    def _one_start(self) -> ModelVariant:
+        if (self.preset is None) == (self.encoder is None):
+            raise ValueError("give either preset or encoder: what the model starts from")
+        return self
 
     @model_validator(mode="after")
     def _known_keys(self) -> ModelVariant:
         for key in self.model_extra or {}:
             if key not in MODEL_KEYS:
-                allowed = ", ".join(("name", "preset", *MODEL_KEYS))
+                allowed = ", ".join(("name", *START_KEYS, *MODEL_KEYS))
                 raise ValueError(f"unknown key '{key}'{did_you_mean(key, MODEL_KEYS)}; allowed: {allowed}")
         return self
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The preset and the changed keys, as a model file would hold them."""
-        return {"preset": self.preset, **(self.model_extra or {})}
+        """What it starts from and the changed keys, as a model file would hold them."""
+        start = {"preset": self.preset, "encoder": self.encoder, "plan": self.plan}
+        return {**{key: value for key, value in start.items() if value is not None}, **(self.model_extra or {})}
 
 
 def _parse_entry(value: Any) -> Any:

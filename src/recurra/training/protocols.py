@@ -140,6 +140,28 @@ PROTOCOLS: dict[str, ProtocolConfig] = {
         auxiliary_epochs=1,
         auxiliary_learning_rate=1e-3,
     ),
+    # For models that start from a pretrained encoder (docs/log.md).
+    "finetune": ProtocolConfig(
+        name="finetune",
+        learning_rate=1e-4,
+        batch_size=32,
+        max_epochs=4,
+        schedule="linear",
+        warmup_ratio=0.06,
+        early_stopping_patience=0,
+        selection="accuracy",
+    ),
+    # The same for tens of thousands of rows.
+    "finetune-large": ProtocolConfig(
+        name="finetune-large",
+        learning_rate=5e-5,
+        batch_size=32,
+        max_epochs=2,
+        schedule="linear",
+        warmup_ratio=0.06,
+        early_stopping_patience=0,
+        selection="accuracy",
+    ),
     "demo": ProtocolConfig(
         name="demo", learning_rate=1.5e-3, batch_size=32, max_epochs=4, schedule="cosine", warmup_ratio=0.1
     ),

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import DataError, UnavailableError
-from recurra.data.files import check_text
 from recurra.core.hub import hub_dataset
+from recurra.data.files import check_text
 from recurra.data.language.dataset import RunningText
 from recurra.data.parquet import read_parquet_columns
 

@@ -1,4 +1,4 @@
-"""Feed-forward networks in the ONNX graph: SwiGLU, a perceptron, or the cycles of `recurra.models.feed_forward` on padded rows."""
+"""Feed-forward networks in the ONNX graph: those of `recurra.models.feed_forward`, on padded rows."""
 
 from __future__ import annotations
 

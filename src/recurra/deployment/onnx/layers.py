@@ -74,8 +74,8 @@ class LayerWriter(PartWriter):
             states = self.linear_map(graph, states, f"{prefix}.projection")
         if self.config.position == "learned":
             # Real tokens are counted, so that padding on the left moves nothing.
-            counted = graph.op("Sub", graph.op("CumSum", mask, graph.constant(1, np.int64)), graph.constant(1, np.int64))
-            places = graph.op("Max", counted, graph.constant(0, np.int64))
+            one, zero = (graph.constant(number, np.int64) for number in (1, 0))
+            places = graph.op("Max", graph.op("Sub", graph.op("CumSum", mask, one), one), zero)
             table = self.weights[f"{prefix}.position.weight"][: self.max_length]
             states = graph.op("Add", states, self.linear.embed(graph, places, f"{prefix}.position", table))
         if self.config.type_vocab_size:

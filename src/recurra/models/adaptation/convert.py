@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -91,7 +92,7 @@ def _fill(parameter: Tensor | None, values: Tensor, name: str, source: EncoderSo
 class _Reader:
     """Reads tensors by the names that other libraries give them."""
 
-    def __init__(self, handle: safe_open, source: EncoderSource) -> None:
+    def __init__(self, handle: Any, source: EncoderSource) -> None:
         self._handle, self._source = handle, source
         self._names = set(handle.keys())
         prefixes = [prefix for prefix in _PREFIXES if f"{prefix}embeddings.word_embeddings.weight" in self._names]
@@ -103,10 +104,9 @@ class _Reader:
             if known not in self._names and known.endswith(new):
                 known = known.removesuffix(new) + old
         if known not in self._names:
-            raise CheckpointError(
-                f"'{self._source.weights}' lacks weight '{name}': not a whole encoder; copy it again"
-            )
-        return self._handle.get_tensor(known).float()
+            raise CheckpointError(f"'{self._source.weights}' lacks weight '{name}': not a whole encoder; copy it again")
+        values: Tensor = self._handle.get_tensor(known)
+        return values.float()
 
     def adapted(self, wanted: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Weights under our own names."""

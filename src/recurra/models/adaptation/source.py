@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError, did_you_mean
-from recurra.core.files import pickles_in
+from recurra.core.files import pickles_in, read_json
 from recurra.core.hub import hub_file
 from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME, read_model_configuration
@@ -222,8 +222,6 @@ def _fetched(repository: str) -> EncoderSource:
 
 def _provenance(folder: Path) -> dict[str, str]:
     """What ``recurra adapt`` wrote down of where weights come from."""
-    from recurra.core.files import read_json
-
     try:
         kept = read_json(folder / ADAPTATION_NAME)
     except (OSError, ValueError, RecursionError):

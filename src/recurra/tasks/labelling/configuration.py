@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from recurra.core.errors import ConfigurationError
+from recurra.models.configuration import RecurraConfig
 from recurra.models.presets import preset
 from recurra.tasks.labelling.data import labelled
-from recurra.tasks.profile import base_preset
+from recurra.tasks.profile import PLAN, base_preset, encoder_of, own_keys
 from recurra.tasks.runs import RunConfig
 
 _DECIDED_BY_DATA = frozenset({"num_labels", "id2label", "label2id", "problem_type"})
@@ -25,20 +26,21 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
     Raises:
         ConfigurationError: For an unknown preset or key, or an input length that the model does not allow.
     """
-    overrides = dict(config.model_overrides)
-    base = base_preset(config.model, overrides)
-    overrides.pop("preset", None)
+    source = encoder_of(config.model_overrides)
+    overrides = own_keys(config.model_overrides)
     names = dict(enumerate(label_names))
     decided = sorted(_DECIDED_BY_DATA & set(overrides))
     if decided:
         raise ConfigurationError(f"model '{config.model}': '{decided[0]}' is decided by the data; leave it out")
+    if source is not None and "vocab_size" in overrides:
+        raise ConfigurationError(f"model '{config.model}': 'vocab_size' is the encoder's; leave it out")
     if vocab_size is not None and overrides.get("vocab_size", vocab_size) < vocab_size:
         raise ConfigurationError(
             f"model '{config.model}': 'vocab_size' is {overrides['vocab_size']}, the tokenizer has {vocab_size} "
             "pieces; leave vocab_size out, or lower data.trained_vocab_size"
         )
-    values = {
-        **({} if vocab_size is None else {"vocab_size": vocab_size}),
+    values: dict[str, Any] = {
+        **({} if vocab_size is None or source is not None else {"vocab_size": vocab_size}),
         **overrides,
         "id2label": names,
         "label2id": {name: index for index, name in names.items()},
@@ -46,7 +48,12 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
     data = labelled(config.data)
     if data.problem_type is not None:
         values["problem_type"] = data.problem_type
-    result = preset(base, num_labels=len(names), **values)
+    if source is None:
+        base = base_preset(config.model, config.model_overrides)
+        result = preset(base, num_labels=len(names), **values)
+    else:
+        start = source.shape(str(config.model_overrides.get(PLAN, "")))
+        result = RecurraConfig(**{**start, "num_labels": len(names), **values})
     longest = data.max_length
     if result.max_position_embeddings < longest:
         raise ConfigurationError(

@@ -19,6 +19,7 @@ from recurra.models.names import PRESET_NAMES, PRESETS
 from recurra.tasks.base import DataCost, Given, Task, named_options, refuse_options
 from recurra.tasks.labelling.data import count_lengths, labelled
 from recurra.tasks.machine import Machine
+from recurra.tasks.profile import ENCODER
 from recurra.tasks.presentation import Shown, ShownTable
 from recurra.tasks.runs import RunConfig
 from recurra.training.protocols import PROTOCOLS
@@ -42,6 +43,7 @@ class LabellingTask(Task):
     presets: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]] = PRESETS
     protocols = PROTOCOLS
     controls = (LINEAR,)
+    starts_from_encoders = True
     advice = f"a classifier: {', '.join(PRESET_NAMES)}"
     kind_of_data = "labelled data"
     data_options = frozenset({*_KEYS, "--latency"})
@@ -147,7 +149,8 @@ class LabellingTask(Task):
             self._label_names[key] = load_dataset(labelled(config.data), machine.data_root).label_names
         if config.is_control:
             return
-        check_tokenizer(labelled(config.data), machine.data_root)
+        if ENCODER not in config.model_overrides:
+            check_tokenizer(labelled(config.data), machine.data_root)
         # A preset as it stands is known to be good; looking at it would load transformers.
         if config.model_overrides:
             from recurra.tasks.labelling.configuration import model_configuration

@@ -13,16 +13,18 @@ from recurra.core.files import read_json
 from recurra.core.memory import peak_memory_mib
 from recurra.core.model_files import MODEL_NAME
 from recurra.core.progress import Reporter
-from recurra.core.record import LatencyRecord, ModelRecord, TrainingRecord
+from recurra.core.record import EncoderRecord, LatencyRecord, ModelRecord, TrainingRecord
 from recurra.core.seeds import derive_seed
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.encoding import EncodedSplit, encode_split
-from recurra.data.tokenization import load_tokenizer
+from recurra.data.tokenization import load_tokenizer, read_tokenizer
 from recurra.data.vocabulary import describe_tokenizer
 from recurra.deployment.classifier import Classifier
 from recurra.evaluation.latency import measure_latency, synchroniser
 from recurra.models.accounting import HeadKind
+from recurra.models.adaptation.convert import load_encoder_weights
+from recurra.models.adaptation.source import EncoderSource
 from recurra.models.inference import default_device
 from recurra.models.linear import LinearClassifier
 from recurra.models.modeling import RecurraForSequenceClassification
@@ -31,6 +33,7 @@ from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.task import LINEAR
 from recurra.tasks.machine import Machine
+from recurra.tasks.profile import PLAN, encoder_of
 from recurra.tasks.run_folder import (
     TRAINING_NAME,
     keep_trained,
@@ -54,9 +57,15 @@ def train_classifier(
     dataset = load_dataset(labelled(config.data), machine.data_root)
     if config.model == LINEAR:
         return _train_linear(config, dataset, folder)
-    tokenizer = load_tokenizer(labelled(config.data), dataset, machine.data_root)
+    source, plan = encoder_of(config.model_overrides), str(config.model_overrides.get(PLAN, ""))
+    if source is None:
+        tokenizer = load_tokenizer(labelled(config.data), dataset, machine.data_root)
+    else:
+        tokenizer = read_tokenizer(source.folder)
     transformers.set_seed(derive_seed(config.seed, "weights"))
     model = RecurraForSequenceClassification(model_configuration(config, dataset.label_names, len(tokenizer)))
+    if source is not None:
+        load_encoder_weights(model.model, source, plan)
     done = folder / TRAINING_NAME
     if done.exists() and (folder / MODEL_NAME).is_dir():
         training = TrainingRecord.model_validate(read_json(done))
@@ -76,13 +85,31 @@ def train_classifier(
         keep_trained(folder, model, tokenizer, labelled(config.data).max_length, training)
     described = transformer_record(
         config.model,
-        PRESETS[config.model][0] if config.model in PRESETS else "from a model file",
+        _describe(config, source, plan),
         model.config,
         HeadKind.CLASSIFICATION,
         tokens=labelled(config.data).max_length,
         folder=folder,
+        encoder=None if source is None else _encoder_record(source, plan),
     )
     return dataset, training, described, describe_tokenizer(tokenizer)
+
+
+def _describe(config: RunConfig, source: EncoderSource | None, plan: str) -> str:
+    if source is not None:
+        return f"the encoder {source.name}, layers {source.plan(plan)}"
+    return PRESETS[config.model][0] if config.model in PRESETS else "from a model file"
+
+
+def _encoder_record(source: EncoderSource, plan: str) -> EncoderRecord:
+    return EncoderRecord(
+        name=source.name,
+        sha256=source.sha256,
+        plan=str(source.plan(plan)),
+        layers=source.num_layers,
+        licence=source.licence,
+        trained_on=source.trained_on,
+    )
 
 
 def _encode(dataset: TextDataset, name: str, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:

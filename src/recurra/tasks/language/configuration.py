@@ -6,7 +6,7 @@ from recurra.core.errors import ConfigurationError
 from recurra.models.configuration import RecurraConfig
 from recurra.models.presets import preset
 from recurra.tasks.language.data import check_context
-from recurra.tasks.profile import base_preset
+from recurra.tasks.profile import base_preset, own_keys
 from recurra.tasks.runs import RunConfig
 
 _DECIDED_BY_TOKENIZER = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -23,9 +23,8 @@ def language_configuration(config: RunConfig, vocab_size: int | None, end_of_tex
     Raises:
         ConfigurationError: For an unknown preset or key, or a context that the model cannot read.
     """
-    overrides = dict(config.model_overrides)
-    base = base_preset(config.model, overrides)
-    overrides.pop("preset", None)
+    overrides = own_keys(config.model_overrides)
+    base = base_preset(config.model, config.model_overrides)
     decided = [key for key in _DECIDED_BY_TOKENIZER if key in overrides]
     if decided:
         raise ConfigurationError(f"model '{config.model}': '{decided[0]}' is decided by the tokenizer; leave it out")
