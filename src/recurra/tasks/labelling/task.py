@@ -19,8 +19,8 @@ from recurra.models.names import PRESET_NAMES, PRESETS
 from recurra.tasks.base import DataCost, Given, Task, named_options, refuse_options
 from recurra.tasks.labelling.data import count_lengths, labelled
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import ENCODER
 from recurra.tasks.presentation import Shown, ShownTable
+from recurra.tasks.profile import ENCODER
 from recurra.tasks.runs import RunConfig
 from recurra.training.protocols import PROTOCOLS
 
