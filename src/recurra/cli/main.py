@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from recurra.cli import (
+    adapt,
     audit,
     bench,
     compare,
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 app.command("models")(models.models)
 app.add_typer(data.app, name="data")
+app.command("adapt")(adapt.adapt)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)

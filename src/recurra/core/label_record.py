@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Generic, Literal
 
 from pydantic import Field
 
+from recurra.core.configuration import HashedSettings
 from recurra.core.record_parts import AnyTrainingRecord, DecisionRecord, Metrics, Part, RunRecordBase
 
 
@@ -97,17 +98,43 @@ class MetricsRecord(Part):
         }
 
 
+class TeacherRecord(HashedSettings):
+    """Whom a model learned from.
+
+    Attributes:
+        names: Of the teachers, as they were asked for; several are averaged.
+        runs: Their runs; empty of one that we did not train.
+        identities: Hashes of what they are.
+        rows: Training rows that they answered.
+        compares_states: Whether states on the way were compared, and not answers alone.
+        wall_s: Seconds that their answers took; little if they were kept from another run.
+        train_accuracy: Share of the training rows on which they say what the label says.
+        agreement: Share of the rows that chose the epoch on which the student says what they say.
+    """
+
+    names: list[str]
+    runs: list[str]
+    identities: list[str]
+    rows: int
+    compares_states: bool
+    wall_s: float
+    train_accuracy: float
+    agreement: float
+
+
 class LabelRunRecord(RunRecordBase[DataRecord, TrainingRecord, Metrics], Generic[Metrics]):
     """Everything about one run of a model that labels texts; each task of that kind says of which metrics.
 
     Attributes:
         decision: How its logits become labels; none takes the most probable label.
+        teacher: Whom it learned from; none if from the labels alone.
     """
 
     # What a model card says under the figures; empty for what it says of classifiers.
     figures_note: ClassVar[str] = ""
 
     decision: DecisionRecord | None = None
+    teacher: TeacherRecord | None = None
 
 
 class RunRecord(LabelRunRecord[MetricsRecord]):

@@ -24,6 +24,7 @@ from recurra.core.label_record import (
     MetricsRecord,
     RunRecord,
     SplitRecord,
+    TeacherRecord,
     TrainingRecord,
 )
 from recurra.core.language_record import LanguageRunRecord
@@ -59,7 +60,9 @@ __all__ = [
     "ModelRecord",
     "RunRecord",
     "SplitRecord",
+    "TeacherRecord",
     "TrainingRecord",
+    "holds_any_record",
     "holds_record",
     "read_any_record",
     "read_language_record",
@@ -146,6 +149,11 @@ def _class_of(values: Any, path: Path) -> type[AnyRecord]:
         )
     found: type[AnyRecord] = load_class(TASKS[task].record)
     return found
+
+
+def holds_any_record(folder: Path | str) -> bool:
+    """Whether there is a record in a folder, of whatever run."""
+    return _record_path(folder).is_file()
 
 
 def holds_record(folder: Path | str, config_hash: str) -> bool:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from recurra.core.configuration import Settings, override, read_yaml
-from recurra.core.errors import unknown
+from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import RunData
 from recurra.deployment.export_record import ExportRequest
 from recurra.tasks.base import Task, task_of_data
 from recurra.tasks.profile import controls
 from recurra.tasks.questions import PRECISIONS, Contrast, PublishedReference
 from recurra.tasks.runs import DataEntry, RunConfig, Seed, make_run, model_name
-from recurra.tasks.variants import ModelEntry, ModelVariant
+from recurra.tasks.teachers import TeacherConfig, locate_teacher
+from recurra.tasks.variants import ModelEntry, ModelVariant, ProtocolEntry, ProtocolVariant
+from recurra.training.protocols import ProtocolConfig
 
 
 class StudySpec(Settings):
@@ -27,7 +30,8 @@ class StudySpec(Settings):
         title: Heading of the report; the name if empty.
         data: Corpora or files, all of one task.
         models: Presets, ``linear``, model files, or variants written out; see `recurra.tasks.variants.ModelVariant`.
-        protocols: Training protocols by name or file.
+        protocols: Training protocols by name or file, or variants written out; see
+            `recurra.tasks.variants.ProtocolVariant`.
         protocol_overrides: ``key=value`` on top of each protocol.
         seeds: Seeds; a control is deterministic and runs once.
         precision: Precision of the matrix products, or several.
@@ -40,7 +44,7 @@ class StudySpec(Settings):
     title: str = ""
     data: list[DataEntry] = Field(min_length=1)
     models: list[ModelEntry] = Field(min_length=1)
-    protocols: list[str] = Field(default=["paper"], min_length=1)
+    protocols: list[ProtocolEntry] = Field(default=["paper"], min_length=1)
     protocol_overrides: list[str] = Field(default_factory=list)
     seeds: list[Seed] = Field(default=[0, 1, 2], min_length=1)
     precision: str | list[str] = "fp32"
@@ -110,27 +114,78 @@ class StudySpec(Settings):
 def _entry_name(value: Any) -> str:
     if isinstance(value, Contrast | ExportRequest):
         return value.name
+    if isinstance(value, ProtocolVariant):
+        return value.name
     return model_name(value) if isinstance(value, (str, ModelVariant)) else str(value)
 
 
 def expand(spec: StudySpec) -> list[RunConfig]:
     """Returns all runs of a study, cheap controls first, then seed by seed so that early results cover every model."""
-    protocols = [spec.task.load_protocol(name, spec.protocol_overrides) for name in spec.protocols]
+    protocols = [_load_protocol(spec, entry) for entry in spec.protocols]
     models = sorted(spec.models, key=lambda name: name not in controls())
     # Checked and, for files, hashed once; the seeds were checked with the study.
     checked = [
-        make_run(model, data, protocol, seed=spec.seeds[0], precision=precision)
+        _Pupil(make_run(model, data, protocol, seed=spec.seeds[0], precision=precision, teachers=folders), teachers)
         for data in spec.data
         for protocol in protocols
         for precision in spec.precisions
+        for teachers, folders in [_teachers(spec, protocols, protocol, data, precision)]
         for model in models
+        if model_name(model) not in protocol.teachers
     ]
     runs: dict[str, RunConfig] = {}
     for seed in spec.seeds:
-        for first in checked:
-            run = first if first.is_control or seed == first.seed else first.model_copy(update={"seed": seed})
+        for pupil in checked:
+            run = pupil.with_seed(seed)
             runs.setdefault(run.config_hash, run)
     return list(runs.values())
+
+
+@dataclass(frozen=True)
+class _Pupil:
+    """A run of the first seed, and the runs of that seed that it learns from."""
+
+    run: RunConfig
+    teachers: list[RunConfig]
+
+    def with_seed(self, seed: int) -> RunConfig:
+        """The run of another seed, which learns from teachers of that seed."""
+        if self.run.is_control:
+            return self.run
+        changes: dict[str, Any] = {} if seed == self.run.seed else {"seed": seed}
+        if self.teachers:
+            own = [
+                TeacherConfig(name=teacher.model, run_id=_Pupil(teacher, []).with_seed(seed).run_id)
+                for teacher in self.teachers
+            ]
+            changes["teachers"] = [*own, *self.run.teachers]
+        return self.run.model_copy(update=changes) if changes else self.run
+
+
+def _teachers(
+    spec: StudySpec, protocols: Sequence[ProtocolConfig], protocol: ProtocolConfig, data: RunData, precision: str
+) -> tuple[list[RunConfig], list[TeacherConfig]]:
+    """Whom the runs of a protocol learn from: runs of the study, and folders."""
+    models = {model_name(model): model for model in spec.models}
+    inside = [name for name in protocol.teachers if name in models]
+    folders = [locate_teacher(name) for name in protocol.teachers if name not in models]
+    if not inside:
+        return [], folders
+    own = next((each for each in protocols if not each.teacher), None)
+    if own is None:
+        raise ConfigurationError(
+            f"protocol '{protocol.name}': its teacher '{inside[0]}' is a model of the study, which has no protocol "
+            "without a teacher to train it under; add one, for example finetune"
+        )
+    return [make_run(models[name], data, own, seed=spec.seeds[0], precision=precision) for name in inside], folders
+
+
+def _load_protocol(spec: StudySpec, entry: str | ProtocolVariant) -> ProtocolConfig:
+    if isinstance(entry, str):
+        return spec.task.load_protocol(entry, spec.protocol_overrides)
+    base = spec.task.load_protocol(entry.base)
+    values = {**base.plain(), "name": entry.name, **(entry.model_extra or {})}
+    return ProtocolConfig.parse(override(values, spec.protocol_overrides), source=f"protocol '{entry.name}'")
 
 
 def load_study(path: Path | str, assignments: Iterable[str] = ()) -> StudySpec:

@@ -87,7 +87,10 @@ def run_study(
             f"tokenizer: {tokenizers}"
         )
         executor = _executor(output, replace(machine, latency=False), cluster, workers, reporter)
-        executed = {outcome.config.config_hash: outcome for outcome in executor.execute(pending)}
+        # Who teaches is trained before who learns.
+        waves = [[run for run in pending if bool(run.teachers) is learns] for learns in (False, True)]
+        done_now = [outcome for wave in waves if wave for outcome in executor.execute(wave)]
+        executed = {outcome.config.config_hash: outcome for outcome in done_now}
         outcomes = [
             executed.get(run.config.config_hash) or Outcome(run.config, run.folder, run.record) for run in planned
         ]

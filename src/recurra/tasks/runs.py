@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -24,6 +24,7 @@ from recurra.tasks.profile import (
     profile_of_data,
     profile_of_values,
 )
+from recurra.tasks.teachers import TeacherConfig, locate_teacher
 from recurra.tasks.variants import ModelVariant
 from recurra.training.protocols import ProtocolConfig
 
@@ -62,6 +63,7 @@ class RunConfig(HashedSettings):
         protocol: How to train.
         seed: Seed of weights, batch order and dropout. The data have their own ``split_seed``.
         precision: Precision of the matrix products.
+        teachers: Whom it learns from; none if the protocol names nobody.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"model_overrides", "data_hash", "seed", "precision"})
@@ -73,6 +75,7 @@ class RunConfig(HashedSettings):
     protocol: ProtocolConfig
     seed: Seed = 0
     precision: Precision = "fp32"
+    teachers: list[TeacherConfig] = Field(default_factory=list)
 
     def model_post_init(self, _: object) -> None:
         """Checks that model and data belong together."""
@@ -164,14 +167,26 @@ def make_run(
     seed: int,
     precision: str,
     overrides: Mapping[str, Any] | None = None,
+    teachers: Sequence[TeacherConfig] | None = None,
 ) -> RunConfig:
-    """Builds a run's configuration from what a person names."""
+    """Builds a run's configuration from what a person names.
+
+    Args:
+        model: As `resolve_model` takes it.
+        data: What to train and test on.
+        protocol: How to train.
+        seed: Of the run; a control has none.
+        precision: Of the matrix products.
+        overrides: Changed keys of the model.
+        teachers: Whom it learns from; none looks for the folders that the protocol names.
+    """
     name, file_overrides = resolve_model(model)
     control = name in controls()
     changed = {**file_overrides, **(overrides or {})}
     source = encoder_of(changed)
     if source is not None:
         changed[ENCODER_SHA256] = source.sha256
+    found = [locate_teacher(each) for each in protocol.teachers] if teachers is None and not control else teachers or []
     return RunConfig.parse(
         {
             "model": name,
@@ -181,6 +196,7 @@ def make_run(
             "protocol": (control_protocol(name) if control else protocol).plain(),
             "seed": 0 if control else seed,
             "precision": "fp32" if control else precision,
+            "teachers": [] if control else [teacher.plain() for teacher in found],
         },
         source="run",
     )

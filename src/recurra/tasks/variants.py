@@ -10,6 +10,7 @@ from recurra.core.configuration import Settings
 from recurra.core.errors import ConfigurationError, did_you_mean, unknown
 from recurra.models.names import MODEL_KEYS
 from recurra.tasks.profile import START_KEYS, controls, presets
+from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS
 
 
 class ModelVariant(Settings):
@@ -68,14 +69,42 @@ class ModelVariant(Settings):
         return {**{key: value for key, value in start.items() if value is not None}, **(self.model_extra or {})}
 
 
-def _parse_entry(value: Any) -> Any:
-    if not isinstance(value, dict):
+class ProtocolVariant(Settings):
+    """A training protocol with some keys changed: ``{name: distil, base: finetune, teacher: minilm}``.
+
+    Every other key is one of `recurra.training.protocols.ProtocolConfig`.
+
+    Attributes:
+        name: Name in tables; not that of a protocol.
+        base: The protocol to start from, by name or file.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", validate_default=True, allow_inf_nan=False)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)
+    base: str
+
+    @field_validator("name")
+    @classmethod
+    def _own_name(cls, value: str) -> str:
+        if value in PROTOCOLS or value in LANGUAGE_PROTOCOLS:
+            raise ValueError("that is a protocol's name; give the variant a name of its own")
         return value
-    try:
-        return ModelVariant.parse(value, source=f"model '{value.get('name', '')}'")
-    except ConfigurationError as error:
-        raise ValueError(str(error)) from error
 
 
-# A plain union would name pydantic's own branches in its messages.
-ModelEntry = Annotated[str | ModelVariant, BeforeValidator(_parse_entry)]
+def _reader(variant: type[Settings], what: str) -> BeforeValidator:
+    """Reads a mapping as a variant: a plain union would name pydantic's own branches in its messages."""
+
+    def parse(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        try:
+            return variant.parse(value, source=f"{what} '{value.get('name', '')}'")
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+
+    return BeforeValidator(parse)
+
+
+ModelEntry = Annotated[str | ModelVariant, _reader(ModelVariant, "model")]
+ProtocolEntry = Annotated[str | ProtocolVariant, _reader(ProtocolVariant, "protocol")]

@@ -17,12 +17,12 @@ from recurra.core.memory import peak_memory_mib, tune_allocator
 from recurra.core.progress import Reporter
 from recurra.core.record import EpochRecord, TrainingRecord
 from recurra.core.seeds import derive_seed
-from recurra.data.batching import Collator
 from recurra.data.encoding import EncodedSplit
 from recurra.training.arguments import ONE_CYCLE, stage_arguments, training_arguments
 from recurra.training.auxiliary import train_auxiliary
 from recurra.training.averaging import WeightAverage
 from recurra.training.checkpoint import latest_checkpoint
+from recurra.training.distillation import Distillation, TaughtCollator, TaughtSplit
 from recurra.training.masking import MaskTokens, drop_tokens
 from recurra.training.pretraining import pretrain
 from recurra.training.protocols import ProtocolConfig
@@ -53,7 +53,7 @@ def train_transformer(
 
     Args:
         model: Classifier with freshly initialised weights.
-        train: Tokenised training rows.
+        train: Tokenised training rows; those of a teacher with what it says of them.
         selection: Tokenised rows that choose the epoch.
         protocol: How to train.
         folder: Run folder; checkpoints and history go there.
@@ -74,6 +74,11 @@ def train_transformer(
     target_smoothing = protocol.label_smoothing if train.labels.ndim == 2 else 0.0
     own = protocol.model_copy(update={"label_smoothing": 0.0}) if target_smoothing else protocol
     arguments = training_arguments(own, checkpoints, seed=seed, precision=precision)
+    distillation = None
+    if isinstance(train, TaughtSplit):
+        distillation = Distillation(
+            protocol.distillation_weight, protocol.distillation_temperature, protocol.state_weight
+        )
     steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
     auxiliary = auxiliary if protocol.auxiliary_epochs else None
     tokens = mask_tokens if protocol.hides_tokens else None
@@ -98,11 +103,12 @@ def train_transformer(
                 train_dataset=rows.train,
                 eval_dataset=rows.selection,
                 compute_metrics=_accuracy,
-                collator=Collator(model.config.pad_token_id or 0),
+                collator=TaughtCollator(model.config.pad_token_id or 0),
                 data_seed=derive_seed(seed, "order"),
                 one_cycle=protocol.schedule == ONE_CYCLE,
                 change_inputs=change_inputs,
                 target_smoothing=target_smoothing,
+                distillation=distillation,
                 average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
                 callbacks=[HistoryCallback(folder / HISTORY_NAME, task), *early_stopping(protocol)],
             )

@@ -51,6 +51,13 @@ class ProtocolConfig(HashedSettings):
         auxiliary_epochs: Passes over the data's auxiliary rows and their labels of another task, after pretraining and
             before the classifier (`recurra.training.auxiliary`); without such rows nothing is done.
         auxiliary_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.
+        teacher: Whom the models learn from (`recurra.training.distillation`): in a study the name of one of its models,
+            which is trained first, under the study's first protocol without a teacher; else the folder of a run, of an
+            export, or of a Hugging Face classifier. Several, separated by commas, are averaged. Empty: labels alone.
+        distillation_weight: Share of the loss that the teacher's softened answers have; the labels have the rest.
+        distillation_temperature: What logits are divided by before they are compared.
+        state_weight: Factor of the mean squared error of states after each layer application, for students that are
+            made of the layers of the teacher's own encoder; others are compared by their answers alone.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
@@ -93,6 +100,15 @@ class ProtocolConfig(HashedSettings):
     activation_checkpointing: bool = False
     auxiliary_epochs: int = Field(default=0, ge=0, le=10_000)
     auxiliary_learning_rate: float | None = Field(default=None, gt=0, le=1)
+    teacher: str = ""
+    distillation_weight: float = Field(default=0.7, ge=0, le=1)
+    distillation_temperature: float = Field(default=2.0, gt=0, le=100)
+    state_weight: float = Field(default=1.0, ge=0)
+
+    @property
+    def teachers(self) -> list[str]:
+        """Names or folders of the teachers."""
+        return [name.strip() for name in self.teacher.split(",") if name.strip()]
 
     @property
     def hides_tokens(self) -> bool:
@@ -104,6 +120,10 @@ class ProtocolConfig(HashedSettings):
         if self.batch_size % self.gradient_accumulation:
             raise ConfigurationError(
                 f"'gradient_accumulation' is {self.gradient_accumulation}: must divide batch_size {self.batch_size}"
+            )
+        if self.teacher and self.label_smoothing:
+            raise ConfigurationError(
+                f"'label_smoothing' is {self.label_smoothing} beside a teacher, whose answers are soft; set it to 0"
             )
         if self.selection == "accuracy" and self.schedule == "plateau":
             raise ConfigurationError(
@@ -213,6 +233,7 @@ _NOT_FOR_LANGUAGE: dict[str, Any] = {
     "weight_averaging": 0.0,
     "pretraining_epochs": 0,
     "auxiliary_epochs": 0,
+    "teacher": "",
 }
 
 

@@ -38,6 +38,7 @@ from recurra.training.checkpoint import (
     save_random_state,
     save_schedule,
 )
+from recurra.training.distillation import Distillation
 
 Entry = dict[str, Any]
 History = Callable[[TrainerState], list[Entry]]
@@ -70,6 +71,7 @@ class RecurraTrainer(Trainer):
         change_inputs: What training changes of the token ids ``(batch, tokens)`` of a batch, and evaluation does not.
         average: If given, its averages are what is evaluated, saved and left in the model.
         target_smoothing: Label smoothing of targets that are 0 and 1 a label, which transformers does not have.
+        distillation: How training learns from a teacher, whose answers come with the rows; none if it has none.
         arguments: Of the Trainer.
     """
 
@@ -82,6 +84,7 @@ class RecurraTrainer(Trainer):
         change_inputs: Callable[[Tensor], Tensor] | None = None,
         average: WeightAverage | None = None,
         target_smoothing: float = 0.0,
+        distillation: Distillation | None = None,
         **arguments: Any,
     ) -> None:
         super().__init__(data_collator=collator, **arguments)
@@ -93,6 +96,7 @@ class RecurraTrainer(Trainer):
         self._change_inputs = change_inputs
         self._average = average
         self._target_smoothing = target_smoothing
+        self._distillation = distillation
         if average is not None:
             self.add_callback(average)
 
@@ -153,6 +157,8 @@ class RecurraTrainer(Trainer):
             inputs = {**inputs, "input_ids": self._change_inputs(inputs["input_ids"])}
         if model.training and self._target_smoothing:
             inputs = {**inputs, "labels": smooth_targets(inputs["labels"], self._target_smoothing)}
+        if model.training and self._distillation is not None:
+            return self._distillation.loss(model, inputs)
         smoother = vars(self)["label_smoother"]
         if not model.training:
             self.label_smoother = None

@@ -99,7 +99,8 @@ class LabellingEngine(TaskEngine):
     def execute(self, config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> AnyLabelRecord:
         """Trains, measures and audits; returns the record, to be written last."""
         started = time.perf_counter()
-        dataset, training, model_record, tokenizer = train_classifier(config, folder, machine, reporter)
+        trained = train_classifier(config, folder, machine, reporter)
+        dataset, model_record = trained.dataset, trained.model
         reporter.stage(config.run_id, "evaluating")
         longest = labelled(config.data).max_length
         kind = model_record.kind
@@ -127,13 +128,14 @@ class LabellingEngine(TaskEngine):
             latency = time_classifier(classifier, dataset, config)
         return self.record_class(
             **run_facts(config, started),
-            data=dataset.record(tokenizer),
+            data=dataset.record(trained.tokenizer),
             model=model_record,
-            training=training,
+            training=trained.training,
             metrics=metrics,
             latency=latency,
             audits=audits,
             decision=decision.record(),
+            teacher=None if trained.lesson is None else trained.lesson.record(classifier),
             shape=shape_of(engine.model.config) if isinstance(engine, TransformerEngine) else {},
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from recurra.models.names import PRESETS
 from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.task import LINEAR
+from recurra.tasks.labelling.teacher import Lesson, learn_from_teachers
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import PLAN, encoder_of
 from recurra.tasks.run_folder import (
@@ -45,14 +47,27 @@ from recurra.training.fit import train_transformer
 from recurra.training.masking import MaskTokens
 
 
-def train_classifier(
-    config: RunConfig, folder: Path, machine: Machine, reporter: Reporter
-) -> tuple[TextDataset, TrainingRecord, ModelRecord, dict[str, Any]]:
-    """Trains a classifier and saves it with its tokenizer, or takes up what an interrupted run left.
+@dataclass(frozen=True)
+class Trained:
+    """What a training leaves.
 
-    Returns:
-        Its data, how the training went, what was trained, and what the tokenizer is.
+    Attributes:
+        dataset: Its data.
+        training: How it went.
+        model: What was trained.
+        tokenizer: What the tokenizer is; empty without one.
+        lesson: What its teachers said; none without teachers.
     """
+
+    dataset: TextDataset
+    training: TrainingRecord
+    model: ModelRecord
+    tokenizer: dict[str, Any]
+    lesson: Lesson | None = None
+
+
+def train_classifier(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> Trained:
+    """Trains a classifier and saves it with its tokenizer, or takes up what an interrupted run left."""
     reporter.stage(config.run_id, "loading data")
     dataset = load_dataset(labelled(config.data), machine.data_root)
     if config.model == LINEAR:
@@ -66,13 +81,20 @@ def train_classifier(
     model = RecurraForSequenceClassification(model_configuration(config, dataset.label_names, len(tokenizer)))
     if source is not None:
         load_encoder_weights(model.model, source, plan)
+    train = _encode(dataset, "train", tokenizer, config, machine)
+    lesson = None
+    if config.teachers:
+        layers = None if source is None or source.is_adapted else source.plan(plan)
+        lesson = learn_from_teachers(
+            config, folder, dataset, train, plan=layers, cache_dir=machine.cache_dir, reporter=reporter
+        )
     done = folder / TRAINING_NAME
     if done.exists() and (folder / MODEL_NAME).is_dir():
         training = TrainingRecord.model_validate(read_json(done))
     else:
         training = train_transformer(
             model.to(default_device()),
-            _encode(dataset, "train", tokenizer, config, machine),
+            train if lesson is None else lesson.train,
             _encode(dataset, dataset.selection_split, tokenizer, config, machine),
             config.protocol,
             folder=folder,
@@ -92,7 +114,7 @@ def train_classifier(
         folder=folder,
         encoder=None if source is None else _encoder_record(source, plan),
     )
-    return dataset, training, described, describe_tokenizer(tokenizer)
+    return Trained(dataset, training, described, describe_tokenizer(tokenizer), lesson)
 
 
 def _describe(config: RunConfig, source: EncoderSource | None, plan: str) -> str:
@@ -122,9 +144,7 @@ def _encode_auxiliary(dataset: TextDataset, tokenizer: Any, config: RunConfig, m
     return encode_split(dataset.auxiliary, tokenizer, labelled(config.data).max_length, machine.cache_dir)
 
 
-def _train_linear(
-    config: RunConfig, dataset: TextDataset, folder: Path
-) -> tuple[TextDataset, TrainingRecord, ModelRecord, dict[str, Any]]:
+def _train_linear(config: RunConfig, dataset: TextDataset, folder: Path) -> Trained:
     train, selection = dataset.splits["train"], dataset.splits[dataset.selection_split]
     start = time.perf_counter()
     linear = LinearClassifier.fit(
@@ -159,7 +179,7 @@ def _train_linear(
         file_size_bytes=size,
         description=f"TF-IDF (1,2-grams) + logistic regression{each}, C = {linear.inverse_regularisation:g}",
     )
-    return dataset, training, model, {}
+    return Trained(dataset, training, model, {})
 
 
 def latency_batches(texts: list[str], batch_size: int) -> list[list[str]]:

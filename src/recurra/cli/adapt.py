@@ -1,0 +1,81 @@
+"""``recurra adapt``: a pretrained encoder's layers made shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recurra.cli import options
+from recurra.cli.output import present
+
+
+def adapt(
+    encoder: Annotated[
+        str,
+        typer.Argument(metavar="ENCODER", help="minilm, a folder of a BERT-like encoder, or OWNER/NAME of the hub."),
+    ],
+    output: options.Output,
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Keys of the model, e.g. recurrence_embedding=true.", show_default=False
+        ),
+    ] = None,
+    plan: Annotated[
+        str, typer.Option("--plan", help="Layers in order, one group applied again: '0 (3 4)x2 5'; or auto.")
+    ] = "auto",
+    texts: Annotated[
+        Path | None, typer.Option("--texts", help="File with your texts, on which plans are compared.")
+    ] = None,
+    text_column: options.InputTextColumn = "text",
+    stored: Annotated[
+        int | None, typer.Option("--stored", min=1, help="For auto: layers that are kept. Default: two thirds.")
+    ] = None,
+    applied: Annotated[
+        int | None,
+        typer.Option(
+            "--applied", min=1, help="For auto: layer applications at most. Default: as many as it has layers."
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that lies there.")] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Make a pretrained encoder smaller: keep some layers, apply a few of them again.
+
+    Which layers is a plan: '0 (3 4)x2 5' applies 0, then 3 and 4 twice, then 5. With auto, plans are scored by how much
+    of the encoder's function they keep on your texts before any training.
+
+    Example: recurra adapt minilm --plan auto --texts reviews.csv --stored 4 --output encoders/reviews
+    """
+    from recurra.adaptation import SHOWN_PLANS, AdaptationOptions
+    from recurra.adaptation import adapt as make
+    from recurra.core.configuration import override
+    from recurra.core.progress import Reporter
+    from recurra.tasks.presentation import Shown, ShownTable
+
+    asked = AdaptationOptions(
+        plan=plan,
+        stored=stored,
+        applied=applied,
+        texts=texts,
+        text_column=text_column,
+        changes=override({}, changes or []),
+        overwrite=overwrite,
+    )
+    made = make(encoder, output, asked, reporter=Reporter(quiet=quiet))
+    rows = [
+        [str(each.plan), f"{each.plan.stored}", f"{each.plan.applied}", f"{each.kept:.3f}"]
+        for each in made.scores[:SHOWN_PLANS]
+    ]
+    more = len(made.scores) - len(rows)
+    tables = [ShownTable(f"Kept of {encoder} on {made.texts} texts", ["Plan", "Stored", "Applied", "Kept"], rows)]
+    lines = [
+        *([f"and {more} more plans in {output}/adaptation.json"] if more else []),
+        f"{made.plan}: {made.parameters:,} parameters; licence of the weights: {made.source.licence}",
+        f"train it: recurra train --model {output} --data FILE --protocol finetune --output runs/mine",
+    ]
+    plain = {"output": str(output), **made.plain()}
+    present(Shown(plain, [*(tables if rows else []), lines]), as_json=as_json)

@@ -1,0 +1,130 @@
+"""How much of an encoder's function a plan keeps before any training, and which plans are worth a training.
+
+What a plan keeps is the mean cosine of what it makes of a text and what the whole encoder makes of it, both read as the
+mean over tokens and centred over the texts: without centring, what all texts have in common would count as kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from recurra.core.errors import ConfigurationError
+from recurra.models.adaptation.plan import SharingPlan
+from recurra.models.heads import mean_of_packed
+from recurra.models.modeling import RecurraModel
+from recurra.models.rows.packed import PackedRows
+
+# Up to so many layers every choice of layers is tried; deeper encoders lose layers one by one, the cheapest first.
+_MOST_TRIED_LAYERS = 8
+_MOST_APPLICATIONS = 4
+# Choices of layers that are tried with loops.
+_BEST_CHOICES = 6
+
+
+@dataclass(frozen=True)
+class ScoredPlan:
+    """A plan and what it keeps: 1 is all of the encoder's function, 0 nothing."""
+
+    plan: SharingPlan
+    kept: float
+
+
+class KeptFunction:
+    """Scores plans of one encoder on some texts.
+
+    Args:
+        encoder: All its layers as a stack, as `recurra.models.adaptation.convert.load_encoder` gives it.
+        input_ids: ``(tokens,)``, rows end to end.
+        row_lengths: ``(rows,)``; two rows at least.
+    """
+
+    def __init__(self, encoder: RecurraModel, input_ids: Tensor, row_lengths: Tensor) -> None:
+        if len(row_lengths) < 2:
+            raise ConfigurationError(f"plans are compared on {len(row_lengths)} texts; give two at least, better 200")
+        self._layers = encoder.core.block.layers
+        self._lengths = row_lengths
+        self._layout = PackedRows.of(encoder.rotary, row_lengths, causal=False, device=input_ids.device)
+        with torch.inference_mode():
+            self._first = encoder.embeddings(input_ids[None], None, self._layout)
+        self._whole = self._read(range(len(self._layers)))
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the encoder."""
+        return len(self._layers)
+
+    def score(self, plan: SharingPlan) -> ScoredPlan:
+        """What a plan keeps."""
+        return ScoredPlan(plan, functional.cosine_similarity(self._read(plan.order), self._whole).mean().item())
+
+    @torch.inference_mode()
+    def _read(self, order: Iterable[int]) -> Tensor:
+        states = self._first
+        for number in order:
+            states = self._layers[number](states, self._layout)
+        found = mean_of_packed(states, self._lengths)
+        return found - found.mean(dim=0)
+
+
+def best_plans(
+    function: KeptFunction, stored: int, applied: int, *, advance: Callable[[int], None] = lambda _: None
+) -> list[ScoredPlan]:
+    """Scores plans that store so many layers and apply at most so many, best first; the stack of them is among them.
+
+    Args:
+        function: What scores them.
+        stored: Layers with weights of their own.
+        applied: Layer applications at most.
+        advance: Told of every plan that was scored.
+
+    Raises:
+        ConfigurationError: If there is no such plan.
+    """
+    layers = function.num_layers
+    if not 1 <= stored <= layers:
+        raise ConfigurationError(
+            f"{stored} layers are to be stored; the encoder has {layers}: allowed are 1 to {layers}"
+        )
+    if applied < stored:
+        raise ConfigurationError(f"{stored} layers are stored and {applied} applied; each is applied at least once")
+    found: dict[SharingPlan, ScoredPlan] = {}
+
+    def scored(plan: SharingPlan) -> ScoredPlan:
+        if plan not in found:
+            found[plan] = function.score(plan)
+            advance(1)
+        return found[plan]
+
+    choices = _choices(layers, stored, lambda chosen: scored(SharingPlan((), chosen, (), 1)).kept)
+    for chosen in choices:
+        for plan in loops(chosen, applied):
+            scored(plan)
+    fitting = [each for each in found.values() if each.plan.stored == stored]
+    return sorted(fitting, key=lambda each: (-each.kept, each.plan.applied, str(each.plan)))
+
+
+def _choices(layers: int, stored: int, kept: Callable[[tuple[int, ...]], float]) -> list[tuple[int, ...]]:
+    """Layers to store: all choices, or of a deep encoder those that are left when the cheapest layers went."""
+    if layers <= _MOST_TRIED_LAYERS:
+        return list(itertools.combinations(range(layers), stored))
+    ranked = [tuple(range(layers))]
+    while len(ranked[0]) > stored:
+        smaller = {chosen[:index] + chosen[index + 1 :] for chosen in ranked for index in range(len(chosen))}
+        ranked = sorted(smaller, key=lambda chosen: (-kept(chosen), chosen))[:_BEST_CHOICES]
+    return ranked
+
+
+def loops(chosen: Sequence[int], applied: int) -> Iterator[SharingPlan]:
+    """Every way to apply a run of some layers again, and the stack of them."""
+    yield SharingPlan((), tuple(chosen), (), 1)
+    for start, end in itertools.combinations(range(len(chosen) + 1), 2):
+        for times in range(2, _MOST_APPLICATIONS + 1):
+            plan = SharingPlan(tuple(chosen[:start]), tuple(chosen[start:end]), tuple(chosen[end:]), times)
+            if plan.applied <= applied:
+                yield plan

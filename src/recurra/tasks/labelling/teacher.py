@@ -1,0 +1,288 @@
+"""What teachers say of the rows that a student learns from: computed once, kept by content, part by part."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recurra.core.configuration import content_hash
+from recurra.core.errors import ConfigurationError, RunError
+from recurra.core.model_files import sealed_model
+from recurra.core.progress import Reporter
+from recurra.core.record import LabelRunRecord, TeacherRecord, holds_any_record
+from recurra.data.dataset import TextDataset
+from recurra.data.encoding import EncodedSplit
+from recurra.data.token_cache import cache_path, read_arrays, write_arrays
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.engines.foreign import ForeignClassifier
+from recurra.deployment.engines.packing import FlatRows
+from recurra.deployment.export.manifest import is_export, read_source_record
+from recurra.models.adaptation.alignment import align
+from recurra.models.adaptation.plan import SharingPlan
+from recurra.models.heads import mean_of_packed
+from recurra.models.inference import compute_rows, default_device
+from recurra.models.loading import load_classifier_model
+from recurra.models.modeling import RecurraForSequenceClassification
+from recurra.tasks.runs import RunConfig
+from recurra.tasks.teachers import TeacherConfig, locate_teacher
+from recurra.training.distillation import TaughtSplit
+
+# Rows that a killed run has to compute again at most.
+PART_ROWS = 8192
+_BATCH_SIZE = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """One teacher that was found.
+
+    Attributes:
+        config: As the run names it.
+        folder: A run, an export, or a folder of transformers.
+        identity: Hash of what it is, for what is kept of its answers.
+        record: Of the run that made it; none of a model that we did not train.
+    """
+
+    config: TeacherConfig
+    folder: Path
+    identity: str
+    record: LabelRunRecord[Any] | None
+
+
+def find_teachers(config: RunConfig, run: Path) -> list[Teacher]:
+    """The teachers of a run.
+
+    Args:
+        config: The run.
+        run: Its folder: those that are runs of the same study lie beside it.
+
+    Raises:
+        RunError: If one is a run of the study that has no record, or another than the run was planned with.
+        CheckpointError: If one cannot be read.
+    """
+    return [_find(teacher, run) for teacher in config.teachers]
+
+
+def _find(teacher: TeacherConfig, run: Path) -> Teacher:
+    folder = run.resolve().parent / teacher.run_id if teacher.run_id else Path(teacher.folder)
+    if teacher.run_id and not holds_any_record(folder):
+        raise RunError(f"its teacher '{teacher.run_id}' has no record in '{folder.parent}'; that run comes first")
+    located = locate_teacher(str(folder))
+    if teacher.identity and located.identity != teacher.identity:
+        raise RunError(f"teacher '{folder}' is not the one that the run was planned with; give it another output")
+    record = None
+    if is_export(folder) or holds_any_record(folder):
+        record = read_source_record(folder)
+    return Teacher(teacher, folder, located.identity, record)
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What teachers say, and what became of it.
+
+    Attributes:
+        teachers: Who they are.
+        train: The training rows with their answers.
+        selection: Texts of the rows that choose the epoch.
+        answers: To those, ``(rows, labels)``.
+        wall_s: Seconds that it took.
+    """
+
+    teachers: list[Teacher]
+    train: TaughtSplit
+    selection: Sequence[str]
+    answers: npt.NDArray[np.float32]
+    wall_s: float
+
+    def record(self, student: Classifier) -> TeacherRecord:
+        """What the record of the trained student says of its teachers."""
+        said = student.logits(self.selection, clean=False)
+        labels = self.train.labels
+        return TeacherRecord(
+            names=[teacher.config.name for teacher in self.teachers],
+            runs=[teacher.record.run_id if teacher.record else "" for teacher in self.teachers],
+            identities=[teacher.identity for teacher in self.teachers],
+            rows=len(self.train),
+            compares_states=self.train.teacher_states is not None,
+            wall_s=self.wall_s,
+            train_accuracy=_share(_says(self.train.teacher_logits, labels.ndim) == labels),
+            agreement=_share(_says(said, labels.ndim) == _says(self.answers, labels.ndim)),
+        )
+
+
+def learn_from_teachers(
+    config: RunConfig,
+    run: Path,
+    dataset: TextDataset,
+    train: EncodedSplit,
+    *,
+    plan: SharingPlan | None,
+    cache_dir: Path | None,
+    reporter: Reporter,
+) -> Lesson:
+    """Asks the teachers of a run for their answers to its training rows, and to those that choose the epoch.
+
+    Args:
+        config: The run.
+        run: Its folder.
+        dataset: Its data.
+        train: Its tokenised training rows.
+        plan: Layers of the encoder that the student is made of; none if it does not start from one.
+        cache_dir: Where answers are kept.
+        reporter: For progress.
+
+    Raises:
+        ConfigurationError: If a teacher has other labels.
+        RunError: If a teacher is missing or has changed.
+    """
+    started = time.perf_counter()
+    teachers = find_teachers(config, run)
+    layers = _aligned(config, teachers, plan)
+    splits = [dataset.splits[name] for name in ("train", dataset.selection_split)]
+    said: list[list[npt.NDArray[np.float32]]] = [[], []]
+    for teacher in teachers:
+        asked = _Asked(teacher, dataset.label_names, config.precision, cache_dir, reporter)
+        for found, split in zip(said, splits, strict=True):
+            found.append(asked.logits(split.texts))
+    states = _States(teachers[0], layers, config.precision, cache_dir, reporter).of(train) if layers else None
+    on_train, on_selection = (np.stack(found).mean(axis=0, dtype=np.float32) for found in said)
+    taught = TaughtSplit(train.input_ids, train.offsets, train.labels, on_train, states)
+    return Lesson(teachers, taught, splits[1].texts, on_selection, time.perf_counter() - started)
+
+
+def _says(logits: npt.NDArray[np.float32], axes: int) -> npt.NDArray[Any]:
+    """The label of each row, or for several labels a row whether it has each."""
+    return logits.argmax(axis=1) if axes == 1 else logits >= 0
+
+
+def _share(right: npt.NDArray[np.bool_]) -> float:
+    return float(np.mean(right))
+
+
+def _aligned(config: RunConfig, teachers: Sequence[Teacher], plan: SharingPlan | None) -> list[int]:
+    """Where the student's states are compared with the teacher's; nowhere if they are not of one encoder."""
+    if config.protocol.state_weight == 0 or plan is None or len(teachers) != 1:
+        return []
+    record = teachers[0].record
+    if record is None or record.model.encoder is None or is_export(teachers[0].folder):
+        return []
+    encoder, own = record.model.encoder, config.model_overrides.get("encoder_sha256")
+    whole = encoder.plan == str(SharingPlan.stack(encoder.layers))
+    return align(plan, encoder.layers) if whole and encoder.sha256 == own else []
+
+
+class _Asked:
+    """A teacher's answers to texts.
+
+    Args:
+        teacher: Whom to ask; loaded only if something is not kept yet.
+        label_names: The student's labels, in order.
+        precision: To compute in.
+        cache_dir: Where answers are kept.
+        reporter: For progress.
+    """
+
+    def __init__(
+        self, teacher: Teacher, label_names: Sequence[str], precision: str, cache_dir: Path | None, reporter: Reporter
+    ) -> None:
+        self.teacher, self.precision, self.cache_dir, self.reporter = teacher, precision, cache_dir, reporter
+        self._label_names = list(label_names)
+        self._opened: Any = None
+
+    def logits(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Logits ``(texts, labels)`` in the order of the student's labels."""
+        parts = []
+        for start in range(0, len(texts), PART_ROWS):
+            part = texts[start : start + PART_ROWS]
+            digest = hashlib.sha256("\0".join([*self._label_names, "", *part]).encode("utf-8", "surrogatepass"))
+            key = content_hash(["answers", self.teacher.identity, self.precision, digest.hexdigest()])[:40]
+            path = cache_path(f"teacher-{key}", self.cache_dir)
+            kept = read_arrays(path, key, ("logits",))
+            if kept is None:
+                self.reporter.say(f"asking {self.teacher.config.name}: rows {start + 1:,} to {start + len(part):,}")
+                kept = {"logits": self._compute(part)}
+                write_arrays(path, key, kept)
+            parts.append(kept["logits"])
+        return np.concatenate(parts) if parts else np.zeros((0, len(self._label_names)), dtype=np.float32)
+
+    def _compute(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        if self._opened is None:
+            self._opened = self._open()
+        model, order = self._opened
+        found: npt.NDArray[np.float32] = model.logits(texts, clean=False)[:, order]
+        return found
+
+    def _open(self) -> tuple[Any, list[int]]:
+        folder = self.teacher.folder
+        if self.teacher.record is None:
+            model: Any = ForeignClassifier.load(folder, precision=self.precision)
+        else:
+            own = is_export(folder) or self.teacher.record.model.kind != "transformer"
+            model = Classifier.open(folder, precision=None if own else self.precision)
+        theirs = [str(name) for name in model.classes_]
+        if sorted(theirs) != sorted(self._label_names):
+            raise ConfigurationError(
+                f"teacher '{self.teacher.config.name}' has the labels {_shown(theirs)}, the data have "
+                f"{_shown(self._label_names)}; take a teacher of the same labels"
+            )
+        return model, [theirs.index(name) for name in self._label_names]
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+class _States:
+    """Mean states of rows after some of a teacher's layers; see `_Asked` for the arguments."""
+
+    def __init__(
+        self, teacher: Teacher, layers: Sequence[int], precision: str, cache_dir: Path | None, reporter: Reporter
+    ) -> None:
+        self.teacher, self.layers, self.precision = teacher, list(layers), precision
+        self.cache_dir, self.reporter = cache_dir, reporter
+        self._model: RecurraForSequenceClassification | None = None
+
+    def of(self, rows: EncodedSplit) -> npt.NDArray[np.float16]:
+        """States ``(rows, layers, hidden)``; the tokenizer of teacher and student is that of their encoder."""
+        parts = []
+        for start, ids, offsets in _parts(rows):
+            digest = hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest()
+            key = content_hash(["states", self.teacher.identity, self.precision, self.layers, digest])[:40]
+            path = cache_path(f"teacher-{key}", self.cache_dir)
+            kept = read_arrays(path, key, ("states",))
+            if kept is None:
+                shown = f"rows {start + 1:,} to {start + len(offsets) - 1:,}"
+                self.reporter.say(f"asking {self.teacher.config.name} for states: {shown}")
+                kept = {"states": self._compute(ids, offsets)}
+                write_arrays(path, key, kept)
+            parts.append(kept["states"])
+        return np.concatenate(parts)
+
+    def _compute(self, ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float16]:
+        if self._model is None:
+            self._model = load_classifier_model(sealed_model(self.teacher.folder)).to(default_device())
+        model = self._model
+        rows = FlatRows(ids, offsets, int(model.config.pad_token_id or 0))
+
+        def compute(**inputs: torch.Tensor) -> list[torch.Tensor]:
+            states = model.model(**inputs, output_hidden_states=True, return_dict=True).hidden_states
+            means = [mean_of_packed(states[layer].float(), inputs["row_lengths"]) for layer in self.layers]
+            return [torch.stack(means, dim=1).half()]
+
+        batches = rows.packed(_BATCH_SIZE, few_sizes=self.precision != "fp32")
+        (found,) = compute_rows(model, batches, len(offsets) - 1, compute, precision=self.precision)
+        return found
+
+
+def _parts(rows: EncodedSplit) -> Iterator[tuple[int, npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
+    for start in range(0, len(rows), PART_ROWS):
+        offsets = rows.offsets[start : start + PART_ROWS + 1]
+        yield start, rows.input_ids[offsets[0] : offsets[-1]], offsets - offsets[0]

@@ -1,0 +1,110 @@
+"""Learning from a teacher: its softened answers, and what it thinks of a row on the way, beside the labels.
+
+    loss = (1 - w) cross-entropy(labels) + w T^2 KL(teacher / T, student / T) + v mean squared error of states
+
+The first two terms are Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", section 2. The last compares
+the mean over a row's real tokens after each layer application with the teacher's after the layer that stands there;
+TinyBERT (Jiao et al. 2020, equation 8) compares every token. The mean is what the classifier reads, and it can be kept:
+every token of every layer of a large corpus would fill gigabytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from recurra.data.batching import Collator
+from recurra.data.encoding import EncodedSplit
+from recurra.models.heads import mean
+
+LOGITS, STATES = "teacher_logits", "teacher_states"
+
+
+@dataclass(frozen=True, eq=False)
+class TaughtSplit(EncodedSplit):
+    """Training rows with what a teacher says of each.
+
+    Attributes:
+        teacher_logits: ``(rows, labels)``, in the order of the student's labels.
+        teacher_states: Mean state of each row after each of the student's layer applications,
+            ``(rows, applications, hidden)``; none if states are not compared.
+    """
+
+    teacher_logits: npt.NDArray[np.float32]
+    teacher_states: npt.NDArray[np.float16] | None = None
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = {**super().__getitem__(index), LOGITS: self.teacher_logits[index]}
+        if self.teacher_states is not None:
+            row[STATES] = self.teacher_states[index]
+        return row
+
+
+class TaughtCollator(Collator):
+    """Pads rows, and stacks what the teacher says of them if it said something."""
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Returns the batch; with ``teacher_logits`` and perhaps ``teacher_states`` in FP32."""
+        batch = super().__call__(rows)
+        for name in (LOGITS, STATES):
+            if name in rows[0]:
+                batch[name] = torch.from_numpy(np.stack([row[name] for row in rows]).astype(np.float32))
+        return batch
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How much a student listens to its teacher.
+
+    Attributes:
+        weight: Share of the loss that the teacher's answers have; the labels have the rest.
+        temperature: What logits are divided by before they are compared.
+        state_weight: Factor of the mean squared error of the states.
+    """
+
+    weight: float
+    temperature: float
+    state_weight: float
+
+    def loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
+        """The loss of a batch of a `TaughtCollator`.
+
+        Args:
+            model: The student, or what a distributed training wraps it in.
+            inputs: With ``labels``.
+        """
+        given = {name: values for name, values in inputs.items() if name not in (LOGITS, STATES)}
+        wanted = inputs.get(STATES) if self.state_weight else None
+        output = model(**given, output_hidden_states=wanted is not None, return_dict=True)
+        loss = (1 - self.weight) * output.loss + self.weight * self.answers(
+            output.logits, inputs[LOGITS], several=given["labels"].ndim == 2
+        )
+        if wanted is None:
+            return loss
+        mask = given["attention_mask"]
+        own = torch.stack([mean(states.float(), mask) for states in output.hidden_states[1:]], dim=1)
+        return loss + self.state_weight * functional.mse_loss(own, wanted)
+
+    def answers(self, student: Tensor, teacher: Tensor, *, several: bool) -> Tensor:
+        """How far softened answers are apart, in nats, times the square of the temperature.
+
+        Args:
+            student: Logits ``(batch, labels)``.
+            teacher: Likewise.
+            several: Whether each label is decided for itself; the mean is then over labels too.
+        """
+        student, teacher = student / self.temperature, teacher / self.temperature
+        if several:
+            target = teacher.sigmoid()
+            apart = functional.binary_cross_entropy_with_logits(student, target)
+            own = functional.binary_cross_entropy_with_logits(teacher, target)
+            return (apart - own) * self.temperature**2
+        own_log, target_log = student.log_softmax(-1), teacher.log_softmax(-1)
+        return functional.kl_div(own_log, target_log, reduction="batchmean", log_target=True) * self.temperature**2
