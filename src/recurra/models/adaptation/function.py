@@ -51,7 +51,10 @@ class KeptFunction:
         self._lengths = row_lengths
         self._layout = PackedRows.of(encoder.rotary, row_lengths, causal=False, device=input_ids.device)
         with torch.inference_mode():
-            self._first = encoder.embeddings(input_ids[None], None, self._layout)
+            first = encoder.embeddings(input_ids[None], None, self._layout)
+        # Layers of the plan before, and the states after each: plans in order share much of their way.
+        self._way: list[int] = []
+        self._states = [first]
         self._whole = self._read(range(len(self._layers)))
 
     @property
@@ -65,10 +68,14 @@ class KeptFunction:
 
     @torch.inference_mode()
     def _read(self, order: Iterable[int]) -> Tensor:
-        states = self._first
-        for number in order:
-            states = self._layers[number](states, self._layout)
-        found = mean_of_packed(states, self._lengths)
+        wanted = list(order)
+        pairs = zip(wanted, self._way, strict=False)
+        shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        del self._states[shared + 1 :]
+        for number in wanted[shared:]:
+            self._states.append(self._layers[number](self._states[-1], self._layout))
+        self._way = wanted
+        found = mean_of_packed(self._states[-1], self._lengths)
         return found - found.mean(dim=0)
 
 
@@ -88,9 +95,7 @@ def best_plans(
     """
     layers = function.num_layers
     if not 1 <= stored <= layers:
-        raise ConfigurationError(
-            f"{stored} layers are to be stored; the encoder has {layers}: allowed are 1 to {layers}"
-        )
+        raise ConfigurationError(f"{stored} of {layers} layers are to be stored; allowed: 1 to {layers}")
     if applied < stored:
         raise ConfigurationError(f"{stored} layers are stored and {applied} applied; each is applied at least once")
     found: dict[SharingPlan, ScoredPlan] = {}
@@ -102,9 +107,8 @@ def best_plans(
         return found[plan]
 
     choices = _choices(layers, stored, lambda chosen: scored(SharingPlan((), chosen, (), 1)).kept)
-    for chosen in choices:
-        for plan in loops(chosen, applied):
-            scored(plan)
+    for plan in sorted((plan for chosen in choices for plan in loops(chosen, applied)), key=lambda plan: plan.order):
+        scored(plan)
     fitting = [each for each in found.values() if each.plan.stored == stored]
     return sorted(fitting, key=lambda each: (-each.kept, each.plan.applied, str(each.plan)))
 

@@ -217,8 +217,8 @@ class _Asked:
         if self._opened is None:
             self._opened = self._open()
         model, order = self._opened
-        found: npt.NDArray[np.float32] = model.logits(texts, clean=False)[:, order]
-        return found
+        # Columns in another order lie otherwise in memory, and files hold memory.
+        return np.ascontiguousarray(model.logits(texts, clean=False)[:, order])
 
     def _open(self) -> tuple[Any, list[int]]:
         folder = self.teacher.folder

@@ -1,0 +1,238 @@
+"""From a pretrained encoder to a student: adapted, trained, taught, exported, in the way that a user goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import recurra.tasks.labelling.teacher as teacher_module
+from recurra import Classifier
+from recurra.adaptation import AdaptationOptions, adapt
+from recurra.core.errors import CheckpointError, ConfigurationError, RecurraError, RunError
+from recurra.core.progress import Reporter
+from recurra.core.record import RunRecord, read_record
+from recurra.data.configuration import DataConfig
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.options import ExportOptions
+from recurra.models.adaptation.source import find_encoder
+from recurra.study.run import execute_run
+from recurra.study.spec import StudySpec, expand
+from recurra.study.study import run_study
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig, make_run
+from recurra.training.protocols import PROTOCOLS
+from reviews import write_reviews
+from tiny_encoder import write_tiny_encoder
+
+QUIET = Reporter(quiet=True)
+QUICK = {"max_epochs": 2, "learning_rate": 1e-2, "batch_size": 8}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Labelled rows, and an encoder that knows their words."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    write_reviews(folder / "reviews.csv", rows=240)
+    texts = (folder / "reviews.csv").read_text(encoding="utf-8").splitlines()
+    write_tiny_encoder(folder / "encoder", texts)
+    return folder
+
+
+def machine(root: Path) -> Machine:
+    return Machine(cache_dir=root / "cache", latency=False)
+
+
+def run(root: Path, name: str = "student", *, overrides: dict[str, Any] | None = None, **keys: Any) -> RunConfig:
+    """A run that starts from the encoder."""
+    model = root / f"{name}.yaml"
+    model.write_text(yaml.safe_dump({"encoder": str(root / "encoder"), **(overrides or {})}), encoding="utf-8")
+    data = DataConfig(name=str(root / "reviews.csv"), tokenizer="trained", max_length=24)
+    protocol = PROTOCOLS["finetune"].model_copy(update={**QUICK, **keys})
+    return make_run(str(model), data, protocol, seed=0, precision="fp32")
+
+
+def execute(config: RunConfig, folder: Path, root: Path) -> RunRecord:
+    found = execute_run(config, folder, machine(root), QUIET)
+    assert isinstance(found, RunRecord)
+    return found
+
+
+@pytest.fixture(scope="module")
+def taught_by(root: Path) -> Path:
+    """A trained run of the whole encoder."""
+    execute(run(root, "whole"), root / "teacher", root)
+    return root / "teacher"
+
+
+def test_an_adapted_encoder_is_trained_predicts_and_is_exported(root: Path, tmp_path: Path) -> None:
+    options = AdaptationOptions(texts=root / "reviews.csv", stored=2, applied=4, changes={"recurrence_embedding": True})
+    made = adapt(str(root / "encoder"), tmp_path / "small", options, reporter=QUIET)
+    kept = json.loads((tmp_path / "small" / "adaptation.json").read_text(encoding="utf-8"))
+    assert kept["plan"] == str(made.plan) == kept["scores"][0]["plan"] and made.plan.stored == 2
+    assert kept["sha256"] == find_encoder(str(root / "encoder")).sha256 and "licence" in kept
+    assert "recurra train" in (tmp_path / "small" / "README.md").read_text(encoding="utf-8")
+    data = DataConfig(name=str(root / "reviews.csv"), tokenizer="trained", max_length=24)
+    protocol = PROTOCOLS["finetune"].model_copy(update={**QUICK, "max_epochs": 4})
+    config = make_run(str(tmp_path / "small"), data, protocol, seed=0, precision="fp32")
+    record = execute(config, tmp_path / "run", root)
+    assert record.model.encoder is not None and record.model.encoder.layers == 2
+    assert record.metrics["test"].accuracy > 0.9
+    # It reads with the encoder's tokenizer, whatever the data say.
+    assert record.data.tokenizer["vocab_size"] == find_encoder(str(root / "encoder")).values["vocab_size"]
+    classifier = Classifier.from_run(tmp_path / "run")
+    texts = ["a good film", "no idea", ""]
+    for precision in ("fp32", "int8"):
+        manifest = export_run(tmp_path / "run", tmp_path / precision, ExportOptions("onnx", precision))
+        assert manifest.check.label_agreement >= 0.98
+        found = Classifier.from_export(tmp_path / precision).logits(texts)
+        if precision == "fp32":
+            np.testing.assert_allclose(found, classifier.logits(texts), rtol=1e-4, atol=1e-4)
+    card = (tmp_path / "int8" / "README.md").read_text(encoding="utf-8")
+    assert "licence of its weights: not known" in card and record.model.encoder.sha256[:16] in card
+
+
+def test_a_student_learns_from_a_run(root: Path, taught_by: Path, tmp_path: Path) -> None:
+    config = run(root, overrides={"plan": "0 (1)x2 3"}, teacher=str(taught_by), distillation_weight=1.0, max_epochs=4)
+    record = execute(config, tmp_path / "student", root)
+    taught = record.teacher
+    assert taught is not None and taught.runs == [read_record(taught_by).run_id] and taught.compares_states
+    assert taught.rows == record.data.splits["train"].rows and taught.agreement > 0.9
+    assert record.model.encoder is not None and record.model.encoder.plan == "0 (1)x2 3"
+    # Another teacher is another run.
+    assert config.config_hash != run(root, overrides={"plan": "0 (1)x2 3"}, max_epochs=4).config_hash
+
+
+def test_answers_are_kept_and_nobody_is_asked_twice(
+    root: Path, taught_by: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teacher_module, "PART_ROWS", 50)
+    asked: list[int] = []
+    honest = teacher_module._Asked._compute
+
+    def dies_late(self: Any, texts: Any) -> Any:
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        asked.append(len(texts))
+        return honest(self, texts)
+
+    config = run(root, overrides={"plan": "0 3"}, teacher=str(taught_by))
+    own = root / f"cache-{tmp_path.name}"
+    alone = Machine(cache_dir=own, latency=False)
+    monkeypatch.setattr(teacher_module._Asked, "_compute", dies_late)
+    with pytest.raises(KeyboardInterrupt):
+        execute_run(config, tmp_path / "student", alone, QUIET)
+    again: list[int] = []
+    monkeypatch.setattr(
+        teacher_module._Asked, "_compute", lambda self, texts: (again.append(len(texts)), honest(self, texts))[1]
+    )
+    assert execute_run(config, tmp_path / "student", alone, QUIET) is not None
+    rows = read_record(tmp_path / "student").data
+    parts = sum(-(-rows.splits[name].rows // 50) for name in ("train", rows.selection_split))
+    assert asked == [50] and len(again) == parts - 1
+    monkeypatch.setattr(teacher_module._Asked, "_compute", lambda *_: pytest.fail("asked again"))
+    assert execute_run(config, tmp_path / "another", alone, QUIET) is not None
+
+
+def test_a_classifier_of_transformers_and_a_linear_model_teach_by_their_answers(root: Path, tmp_path: Path) -> None:
+    names = read_labels(root)
+    texts = (root / "reviews.csv").read_text(encoding="utf-8").splitlines()
+    foreign = write_tiny_encoder(tmp_path / "foreign", texts, labels=names[::-1])
+    linear = make_run(
+        "linear", DataConfig(name=str(root / "reviews.csv"), tokenizer="trained"), PROTOCOLS["tuned"], seed=0,
+        precision="fp32",
+    )  # fmt: skip
+    execute(linear, tmp_path / "linear", root)
+    both = f"{foreign}, {tmp_path / 'linear'}"
+    record = execute(run(root, overrides={"plan": "0"}, teacher=both, max_epochs=1), tmp_path / "student", root)
+    assert record.teacher is not None and not record.teacher.compares_states
+    assert record.teacher.names == ["foreign", "linear"] and record.teacher.runs[0] == ""
+    # Labels are matched by name, whatever their order.
+    rows = ["a good film", "the plot"]
+    from recurra.deployment.engines.foreign import ForeignClassifier
+
+    model = ForeignClassifier.load(foreign, precision="fp32")
+    with torch.no_grad():
+        encoded = model.tokenizer(rows, return_tensors="pt", padding=True)
+        wanted = model.model(encoded.input_ids, attention_mask=encoded.attention_mask).logits.numpy()
+    np.testing.assert_allclose(model.logits(rows), wanted, rtol=1e-4, atol=1e-5)
+
+
+def read_labels(root: Path) -> list[str]:
+    rows = (root / "reviews.csv").read_text(encoding="utf-8").splitlines()[1:]
+    return sorted({row.rsplit(",", 1)[1] for row in rows})
+
+
+def test_a_study_trains_who_teaches_first(root: Path, tmp_path: Path) -> None:
+    spec = StudySpec.parse(
+        {
+            "name": "taught",
+            "data": [{"name": str(root / "reviews.csv"), "tokenizer": "trained", "max_length": 24}],
+            "models": [
+                {"name": "looped", "encoder": str(root / "encoder"), "plan": "0 (1)x2 3"},
+                {"name": "whole", "encoder": str(root / "encoder")},
+            ],
+            "protocols": [{"name": "taught", "base": "finetune", "teacher": "whole"}, "finetune"],
+            "protocol_overrides": ["max_epochs=1", "batch_size=16"],
+            "seeds": [0, 1],
+        }
+    )
+    runs = expand(spec)
+    assert sorted((run.model, run.protocol.name, run.seed) for run in runs) == [
+        (model, protocol, seed)
+        for model, protocol in (("looped", "finetune"), ("looped", "taught"), ("whole", "finetune"))
+        for seed in (0, 1)
+    ]
+    by_id = {run.run_id: run for run in runs}
+    for student in (run for run in runs if run.teachers):
+        (own,) = student.teachers
+        assert by_id[own.run_id].seed == student.seed and by_id[own.run_id].model == "whole"
+    found = run_study(spec, tmp_path / "study", machine(root), workers=1, reporter=QUIET)
+    assert [outcome.error for outcome in found.outcomes] == [None] * 6
+    for outcome in found.outcomes:
+        record = read_record(outcome.folder)
+        if outcome.config.teachers:
+            assert record.teacher is not None and record.teacher.runs == [outcome.config.teachers[0].run_id]
+            assert record.teacher.compares_states
+
+
+def test_a_teacher_inside_needs_a_protocol_of_its_own(root: Path) -> None:
+    spec = StudySpec.parse(
+        {
+            "name": "taught",
+            "data": [{"name": str(root / "reviews.csv"), "tokenizer": "trained"}],
+            "models": ["recurrent-tiny", "baseline-tiny"],
+            "protocols": [{"name": "taught", "base": "finetune", "teacher": "baseline-tiny"}],
+        }
+    )
+    with pytest.raises(ConfigurationError, match="'baseline-tiny' is a model of the study, which has no protocol"):
+        expand(spec)
+
+
+def test_what_cannot_teach_or_be_started_from_says_why(root: Path, taught_by: Path, tmp_path: Path) -> None:
+    def refused(kind: type[RecurraError], why: str, **keys: Any) -> None:
+        with pytest.raises(kind, match=why) as caught:
+            execute_run(run(root, "bad", **keys), tmp_path / f"bad{len(why)}", machine(root), QUIET)
+        assert "\n" not in str(caught.value)
+
+    refused(
+        ConfigurationError, "teacher '.*nowhere' is neither a run, nor an export", teacher=str(tmp_path / "nowhere")
+    )
+    bare = write_tiny_encoder(tmp_path / "bare")
+    refused(CheckpointError, "an encoder without a trained classifier teaches nothing", teacher=str(bare))
+    others = write_tiny_encoder(tmp_path / "others", labels=["x", "y", "z"])
+    refused(ConfigurationError, "has the labels x, y, z, the data have", teacher=str(others))
+    refused(ConfigurationError, "the encoder has no layer 9", overrides={"plan": "0 9"})
+    refused(ConfigurationError, "'vocab_size' is the encoder's", overrides={"vocab_size": 90})
+    refused(ConfigurationError, "names both preset", overrides={"preset": "recurrent"})
+    refused(ConfigurationError, "unknown encoder 'minilmm' .did you mean 'minilm'", overrides={"encoder": "minilmm"})
+    refused(ConfigurationError, "planned with 000000000000", overrides={"encoder_sha256": "0" * 64})
+    gone = run(root, "gone", teacher=str(taught_by))
+    planned = gone.model_copy(update={"teachers": [gone.teachers[0].model_copy(update={"identity": "0" * 16})]})
+    with pytest.raises(RunError, match="not the one that the run was planned with"):
+        execute_run(planned, tmp_path / "gone", machine(root), QUIET)

@@ -1,0 +1,108 @@
+"""What a plan keeps is measured on its outputs, and every plan that fits is looked at."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from recurra import RecurraModel
+from recurra.core.errors import ConfigurationError
+from recurra.models.adaptation.function import KeptFunction, best_plans, loops
+from recurra.models.adaptation.plan import SharingPlan
+from tiny import stir, tiny_config
+
+LENGTHS = torch.tensor([5, 3, 8, 1])
+SHAPE = {
+    "feed_forward": "gelu",
+    "norm": "layer",
+    "norm_placement": "post",
+    "position": "learned",
+    "residual_scale": 0.0,
+}
+
+
+def stack(layers: int) -> RecurraModel:
+    model = RecurraModel(tiny_config(**SHAPE, num_core_layers=layers, num_recurrences=1)).eval()
+    stir(model, spread=0.2)
+    return model
+
+
+def ids() -> torch.Tensor:
+    return torch.randint(1, 40, (int(LENGTHS.sum()),), generator=torch.Generator().manual_seed(0))
+
+
+def planned(whole: RecurraModel, plan: SharingPlan) -> RecurraModel:
+    """The model of a plan, built by itself."""
+    shape = {
+        "num_prelude_layers": len(plan.prelude),
+        "num_core_layers": len(plan.core),
+        "num_coda_layers": len(plan.coda),
+        "num_recurrences": plan.recurrences,
+    }
+    model = RecurraModel(tiny_config(**{**SHAPE, **shape})).eval()
+    model.embeddings.load_state_dict(whole.embeddings.state_dict())
+    for layers, numbers in ((model.prelude, plan.prelude), (model.core.block, plan.core), (model.coda, plan.coda)):
+        for layer, number in zip(layers.layers, numbers, strict=True):
+            layer.load_state_dict(whole.core.block.layers[number].state_dict())
+    return model
+
+
+def output(model: RecurraModel) -> torch.Tensor:
+    with torch.no_grad():
+        states = model(ids()[None], row_lengths=LENGTHS).last_hidden_state[0]
+    means = torch.stack([row.mean(dim=0) for row in states.split(LENGTHS.tolist())])
+    return means - means.mean(dim=0)
+
+
+@settings(max_examples=20)
+@given(order=st.permutations([SharingPlan.parse(text, 4) for text in ("0 (1 2)x2 3", "0 3", "(0)x3", "0 1 2", "2 0")]))
+def test_what_is_kept_is_that_of_the_model_of_the_plan_whatever_came_before(order: list[SharingPlan]) -> None:
+    whole = stack(4)
+    function = KeptFunction(whole, ids(), LENGTHS)
+    for plan in order:
+        wanted = functional.cosine_similarity(output(planned(whole, plan)), output(whole)).mean().item()
+        assert function.score(plan).kept == pytest.approx(wanted, abs=1e-5)
+
+
+def test_the_whole_encoder_keeps_all() -> None:
+    function = KeptFunction(stack(3), ids(), LENGTHS)
+    assert function.score(SharingPlan.stack(3)).kept == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("layers", [4, 10])
+def test_plans_come_best_first_with_the_stack_among_them(layers: int) -> None:
+    told: list[int] = []
+    found = best_plans(KeptFunction(stack(layers), ids(), LENGTHS), 3, 5, advance=told.append)
+    assert all(each.plan.stored == 3 and 3 <= each.plan.applied <= 5 for each in found)
+    assert [each.kept for each in found] == sorted((each.kept for each in found), reverse=True)
+    assert {each.plan.recurrences for each in found} == {1, 2, 3}
+    assert len({each.plan for each in found}) == len(found) <= sum(told)
+
+
+def test_every_way_to_loop_is_there_once() -> None:
+    assert sorted(map(str, loops((0, 3, 5), 5))) == sorted(
+        [
+            "0 3 5",
+            "(0)x2 3 5",
+            "(0)x3 3 5",
+            "0 (3)x2 5",
+            "0 (3)x3 5",
+            "0 3 (5)x2",
+            "0 3 (5)x3",
+            "(0 3)x2 5",
+            "0 (3 5)x2",
+        ]
+    )
+
+
+def test_what_is_asked_for_in_vain() -> None:
+    function = KeptFunction(stack(3), ids(), LENGTHS)
+    with pytest.raises(ConfigurationError, match="4 of 3 layers are to be stored; allowed: 1 to 3"):
+        best_plans(function, 4, 6)
+    with pytest.raises(ConfigurationError, match="2 layers are stored and 1 applied"):
+        best_plans(function, 2, 1)
+    with pytest.raises(ConfigurationError, match="plans are compared on 1 texts"):
+        KeptFunction(stack(3), ids()[:5], LENGTHS[:1])
