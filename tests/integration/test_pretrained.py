@@ -192,8 +192,9 @@ def test_a_study_trains_who_teaches_first(root: Path, tmp_path: Path) -> None:
     for student in (run for run in runs if run.teachers):
         (own,) = student.teachers
         assert by_id[own.run_id].seed == student.seed and by_id[own.run_id].model == "whole"
-    found = run_study(spec, tmp_path / "study", machine(root), workers=1, reporter=QUIET)
-    assert [outcome.error for outcome in found.outcomes] == [None] * 6
+    one = spec.model_copy(update={"seeds": [0]})
+    found = run_study(one, tmp_path / "study", machine(root), workers=1, reporter=QUIET)
+    assert [outcome.error for outcome in found.outcomes] == [None] * 3
     for outcome in found.outcomes:
         record = read_record(outcome.folder)
         if outcome.config.teachers:

@@ -30,6 +30,14 @@ def export(
         float | None,
         typer.Option("--agreement", help="Of a model with exits: share of labels to keep. Default: 0.99."),
     ] = None,
+    vocabulary: Annotated[
+        int | None,
+        typer.Option(
+            "--vocabulary",
+            min=0,
+            help="Keep so many pieces of the vocabulary, the most frequent of the training rows; 0: all that they use.",
+        ),
+    ] = None,
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -51,6 +59,7 @@ def export(
         rows_file=rows,
         text_column=text_column,
         data_root=data_root,
+        vocabulary=vocabulary,
         agreement=agreement,
     )
     manifest = export_run(run, output, chosen, reporter=Reporter(quiet=quiet))
@@ -68,5 +77,6 @@ def export(
         "–" if check.reference_accuracy is None else f"{check.reference_accuracy:.4f}",
     ]
     print_table(f"checked on {check.source}; {check.computation.describe()}", headings, [[str(output), *values]])
-    if manifest.exits is not None:
-        print_lines([manifest.exits.describe()])
+    notes = [part.describe() for part in (manifest.vocabulary, manifest.exits) if part is not None]
+    if notes:
+        print_lines(notes)

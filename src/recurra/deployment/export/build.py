@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from recurra.core.environment import code_record
@@ -16,18 +18,28 @@ from recurra.core.model_files import FileEntry, describe_file
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyLabelRecord, read_record
 from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
+from recurra.data.encoding import encode_texts
 from recurra.deployment.decision import read_decision
 from recurra.deployment.engines.budget import DEFAULT_BATCH_SIZE
 from recurra.deployment.engines.depth import DeepEngine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export.card import CARD_NAME, render_card
-from recurra.deployment.export.check import CheckRows, choose_exit_rows, choose_rows, compare_logits, judge_check
+from recurra.deployment.export.check import (
+    CheckRows,
+    Logits,
+    choose_exit_rows,
+    choose_rows,
+    compare_logits,
+    judge_check,
+    own_split,
+)
 from recurra.deployment.export.exit_calibration import agreement_asked, calibrate_exits
 from recurra.deployment.export.formats.interface import ExportFormat, ExportSource, StoredModel
 from recurra.deployment.export.formats.registry import find_format, find_precision
 from recurra.deployment.export.manifest import RUN_RECORD_NAME, ExportManifest, is_export, write_manifest
 from recurra.deployment.export.options import ExportOptions
-from recurra.deployment.export.records import CalibrationRecord, CheckRecord
+from recurra.deployment.export.records import CalibrationRecord, CheckRecord, VocabularyRecord
+from recurra.deployment.export.trimming import trim
 
 MODEL = "model"
 
@@ -78,6 +90,10 @@ def export_run(
         reporter.say(f"exports as {options.format} carry no exits: texts will take all recurrences")
     reporter.say(f"{record.run_id}: the run's model on {len(rows.texts):,} rows of {rows.source}")
     reference = source.engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
+    vocabulary = None
+    if options.vocabulary is not None:
+        source, reference, vocabulary = _trimmed(source, rows, reference, options)
+        reporter.say(vocabulary.describe())
     with atomic_folder(output, replace=options.overwrite) as folder:
         reporter.say(f"writing {options.format} in {options.precision}")
         write_tokenizer(source.engine.tokenizer, source.engine.max_length, folder)
@@ -104,7 +120,7 @@ def export_run(
             )
             exits = calibrate_exits(engine, exit_rows, asked, DEFAULT_BATCH_SIZE)
             reporter.say(exits.describe())
-        return _describe(source, options, folder, check=check, exits=exits)
+        return _describe(source, options, folder, check=check, exits=exits, vocabulary=vocabulary)
 
 
 def _read_run(run: Path) -> AnyLabelRecord:
@@ -146,6 +162,31 @@ def _load(run: Path, record: AnyLabelRecord) -> ExportSource:
     return ExportSource(run, record, TransformerEngine.load(run / MODEL, precision="fp32", max_length=max_length))
 
 
+def _trimmed(
+    source: ExportSource, rows: CheckRows, reference: Logits, options: ExportOptions
+) -> tuple[ExportSource, Logits, VocabularyRecord]:
+    """The run's model with the vocabulary that is asked for, what it says of the rows, and what that costs.
+
+    Raises:
+        DataError: If the training rows cannot be had: without them nobody knows which pieces are used.
+    """
+    engine, record = source.engine, source.record
+    texts = own_split(record, "train", options.data_root).texts
+    smaller = trim(engine, texts, options.vocabulary or None)
+    logits = smaller.logits(rows.texts, DEFAULT_BATCH_SIZE)
+    decision = read_decision(record.data.label_names, record.decision)
+    counts = [np.diff(encode_texts(rows.texts, each.tokenizer, each.max_length)[1]) for each in (engine, smaller)]
+    cost = VocabularyRecord(
+        pieces=len(smaller.tokenizer),
+        of=len(engine.tokenizer),
+        rows_changed=float((counts[0] != counts[1]).mean()),
+        label_agreement=decision.agreement(logits, decision.of_logits(reference)),
+        reference_accuracy=None if rows.labels is None else float(decision.same(reference, rows.labels).mean()),
+        accuracy=None if rows.labels is None else float(decision.same(logits, rows.labels).mean()),
+    )
+    return replace(source, engine=smaller), logits, cost
+
+
 def _agreement_asked(source: ExportSource, export_format: ExportFormat, asked: float | None) -> float | None:
     """The agreement to calibrate to; none if the model has no exits, or the format does not carry them."""
     if source.record.decision is not None:
@@ -179,6 +220,7 @@ def _describe(
     *,
     check: CheckRecord,
     exits: CalibrationRecord | None,
+    vocabulary: VocabularyRecord | None,
 ) -> ExportManifest:
     """Adds the run's record, the card, and last the manifest."""
     record_file = source.run / RECORD_NAME
@@ -200,6 +242,7 @@ def _describe(
         check=check,
         exits=exits,
         decision=record.decision,
+        vocabulary=vocabulary,
     )
     card = render_card(record, manifest, num_recurrences=source.engine.depth.num_recurrences)
     write_text(folder / CARD_NAME, card)

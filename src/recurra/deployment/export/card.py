@@ -91,6 +91,10 @@ def limits(record: AnyLabelRecord, manifest: ExportManifest) -> list[str]:
         f"What stands beyond the first {manifest.max_length} tokens of a text is not read; case, HTML tags and URLs "
         "are removed before.",
     ]
+    if manifest.vocabulary is not None:
+        found.append(
+            f"Words that the training rows lack may be read in smaller pieces ({manifest.vocabulary.describe()})."
+        )
     check = manifest.check
     pairs = "rows" if manifest.decision is None else "pairs of a row and a label"
     if check.label_agreement < 1:

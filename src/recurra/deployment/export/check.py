@@ -66,7 +66,7 @@ def choose_rows(
     if data_root is not None and not data_root.is_dir():
         raise DataError(f"the data root '{data_root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
     try:
-        split = _own_split(record, check_split(record), data_root)
+        split = own_split(record, check_split(record), data_root)
     except RecurraError as error:
         demo = load_dataset(DataConfig(name="demo")).splits["test"]
         source = "the embedded demo corpus, for the run's own data are not at hand"
@@ -102,7 +102,7 @@ def choose_exit_rows(
     if file is not None:
         return _rows_of_file(file, text_column)
     try:
-        return rows_of(_own_split(record, record.data.selection_split, data_root), record)
+        return rows_of(own_split(record, record.data.selection_split, data_root), record)
     except RecurraError as error:
         return CheckRows("no rows", [], note=str(error))
 
@@ -114,7 +114,12 @@ def _rows_of_file(file: Path | str, text_column: str) -> CheckRows:
     return CheckRows(f"the file {Path(file).name}", clean_texts(_spread(texts)))
 
 
-def _own_split(record: AnyLabelRecord, name: str, data_root: Path | None) -> TextSplit:
+def own_split(record: AnyLabelRecord, name: str, data_root: Path | None) -> TextSplit:
+    """Returns a split of a run's own data, as it was recorded.
+
+    Raises:
+        DataError: If the data cannot be had, or have changed.
+    """
     data = record.data
     dataset = load_dataset(recorded_data(record), data_root)
     split = dataset.splits.get(name)

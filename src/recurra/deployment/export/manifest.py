@@ -16,7 +16,7 @@ from recurra.core.sealed import SealedByValues
 from recurra.data.cleaning import CLEANING_NAME
 from recurra.deployment.export.formats.interface import StoredModel
 from recurra.deployment.export.formats.registry import find_format, find_precision
-from recurra.deployment.export.records import CalibrationRecord, CheckRecord
+from recurra.deployment.export.records import CalibrationRecord, CheckRecord, VocabularyRecord
 
 MANIFEST_NAME = "export.json"
 RUN_RECORD_NAME = "run-record.json"
@@ -41,6 +41,8 @@ class ExportManifest(SealedByValues):
         check: How it compares with the run's model.
         exits: The exit rule that it carries, for a model with exits.
         decision: How logits become labels; none takes the most probable label.
+        vocabulary: What a smaller vocabulary cost; none if it has the run's. The check is then against the run's model
+            with that vocabulary.
     """
 
     schema_version: Literal[1] = 1
@@ -59,6 +61,7 @@ class ExportManifest(SealedByValues):
     check: CheckRecord
     exits: CalibrationRecord | None = None
     decision: DecisionRecord | None = None
+    vocabulary: VocabularyRecord | None = None
 
     @field_validator("format")
     @classmethod

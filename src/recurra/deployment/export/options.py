@@ -17,6 +17,8 @@ class ExportOptions:
         rows_file: File of texts to check on; none takes the run's validation split, or the demo corpus.
         text_column: Column of that file.
         data_root: Local copies of public data.
+        vocabulary: Pieces that the tokenizer keeps at most; 0 keeps all that the training rows use, and none all there
+            are. Single characters always stay.
         agreement: Of a model with exits: share of rows that keep their label when texts stop early; none means 0.99.
     """
 
@@ -26,4 +28,5 @@ class ExportOptions:
     rows_file: Path | None = None
     text_column: str = "text"
     data_root: Path | None = None
+    vocabulary: int | None = None
     agreement: float | None = None

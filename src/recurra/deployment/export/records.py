@@ -13,6 +13,36 @@ from recurra.models.exits.registry import read_rule
 from recurra.models.exits.rule import ExitRule
 
 
+class VocabularyRecord(HashedSettings):
+    """What a smaller vocabulary costs, held against the run's model on the rows of the check, both in FP32.
+
+    Attributes:
+        pieces: That are left.
+        of: That the run's tokenizer has.
+        rows_changed: Share of rows that are cut into other pieces.
+        label_agreement: Share of rows with the same label.
+        reference_accuracy: Accuracy of the run's model on the rows, where their labels are known.
+        accuracy: Accuracy with the smaller vocabulary.
+    """
+
+    pieces: int
+    of: int
+    rows_changed: float
+    label_agreement: float
+    reference_accuracy: float | None = None
+    accuracy: float | None = None
+
+    def describe(self) -> str:
+        """One line."""
+        lost = ""
+        if self.accuracy is not None and self.reference_accuracy is not None:
+            lost = f", accuracy {self.accuracy:.4f} instead of {self.reference_accuracy:.4f}"
+        return (
+            f"vocabulary: {self.pieces:,} of {self.of:,} pieces; {self.rows_changed:.1%} of the rows are cut anew, "
+            f"{self.label_agreement:.2%} keep their label{lost}"
+        )
+
+
 class CheckRecord(HashedSettings):
     """The export held against the run's model on real rows, when it was made.
 
