@@ -7,6 +7,7 @@ other text still has its single characters, which are kept too: nothing becomes 
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +33,7 @@ def trim(engine: TransformerEngine, texts: Sequence[str], most: int | None) -> T
     Args:
         engine: Model and tokenizer.
         texts: The training rows: pieces that they use are kept, the most frequent first.
-        most: Pieces at most; none keeps all that are used.
+        most: Pieces at most; none keeps all that are used and no more.
 
     Raises:
         ConfigurationError: If the tokenizer is no WordPiece, or ``most`` leaves no room for words.
@@ -69,7 +70,8 @@ def _kept(vocabulary: dict[str, int], added: set[str], ids: npt.NDArray[np.int32
     """Pieces that stay, in the order of their numbers."""
     counts = np.bincount(ids, minlength=max(vocabulary.values()) + 1)
     always = {piece for piece in vocabulary if piece in added or len(piece.removeprefix(_CONTINUES)) == 1}
-    used = [piece for piece, number in vocabulary.items() if counts[number] and piece not in always]
+    ordered = sorted(vocabulary, key=vocabulary.__getitem__)
+    used = [piece for piece in ordered if counts[vocabulary[piece]] and piece not in always]
     used.sort(key=lambda piece: (-counts[vocabulary[piece]], vocabulary[piece]))
     if most is not None and most <= len(always):
         raise ConfigurationError(
@@ -77,7 +79,9 @@ def _kept(vocabulary: dict[str, int], added: set[str], ids: npt.NDArray[np.int32
             f"allowed: more than that; the training rows use {len(always) + len(used):,} with them"
         )
     room = len(used) if most is None else most - len(always)
-    return sorted([*always, *used[:room]], key=vocabulary.__getitem__)
+    # Where there is room for more, the pieces of the lowest numbers: the commonest of what the tokenizer was made from.
+    others = dict.fromkeys([*used, *(piece for piece in ordered if piece not in always)])
+    return sorted([*always, *itertools.islice(others, room)], key=vocabulary.__getitem__)
 
 
 def _renumber(state: dict[str, Any], numbers: dict[str, int]) -> None:

@@ -74,6 +74,12 @@ def test_a_trimmed_tokenizer_is_saved_and_read(tmp_path: Path) -> None:
 def test_the_most_frequent_pieces_stay() -> None:
     smaller = trim(engine(), TRAIN, 100)
     assert len(smaller.tokenizer) == 100
+    everything = len(engine().tokenizer)
+    assert [len(trim(engine(), TRAIN, most).tokenizer) for most in (150, everything, 10**6)] == [
+        150,
+        everything,
+        everything,
+    ]
     assert {"the", "number", "was", "and", "too"} <= set(smaller.tokenizer.get_vocab())
     with pytest.raises(ConfigurationError, match="5 pieces are to be kept, and single characters"):
         trim(engine(), TRAIN, 5)
