@@ -161,6 +161,10 @@ def test_yaml_blocks_are_of_a_kind_that_is_read(path: Path, text: str) -> None:
         from recurra.models.presets import preset
 
         preset(values.pop("preset"), **values)
+    elif "encoder" in values:
+        from recurra.models.adaptation.source import find_encoder
+
+        assert find_encoder(values["encoder"]).shape(values["plan"])
     else:
         raise ConfigurationError(f"{path.name} shows a YAML block of no known kind")
 
