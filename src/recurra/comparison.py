@@ -9,10 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from recurra.core.errors import ConfigurationError
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.tokenization import TRAINED
 from recurra.deployment.export_record import load_export_records
+from recurra.models.adaptation.source import find_encoder
 from recurra.report.files import write_study_report
 from recurra.report.load import load_runs, uncollected
 from recurra.report.summary import plain_summary, summarise
@@ -25,9 +27,13 @@ from recurra.tasks.base import task
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import profile_of_values
 from recurra.tasks.questions import Questions
+from recurra.tasks.runs import model_name
 from recurra.tasks.summary import Summary
 
 DEFAULT_MODELS = ("linear", "baseline", "recurrent")
+# Measured on five corpora (docs/log.md): first and last layer apart, two in the middle twice.
+SMALL_PLANS = {6: "0 (3 4)x2 5"}
+DEFAULT_PROTOCOL, PRETRAINED_PROTOCOL = "tuned", "finetune"
 # The longest review of the demo corpus has fewer tokens.
 DEMO_MAX_LENGTH = 64
 DEMO_VOCAB_SIZE = 2000
@@ -142,10 +148,44 @@ def study_report(
     return write_study_report(output, summary, runs, title=spec.title or spec.name, command=command), summary
 
 
+@dataclass(frozen=True)
+class Pretrained:
+    """Where the models of a comparison start, if not from scratch.
+
+    Attributes:
+        encoder: As `recurra.models.adaptation.source.find_encoder` takes it.
+        plan: Layers of the student, as `recurra.models.adaptation.plan.SharingPlan` reads it; none takes that of
+            `SMALL_PLANS`.
+    """
+
+    encoder: str
+    plan: str | None = None
+
+    def models(self) -> list[str | dict[str, Any]]:
+        """The linear control, the encoder as it is, and a student of it with fewer stored layers.
+
+        Raises:
+            ConfigurationError: If there is no plan for an encoder of this depth, or it is wrong.
+            RecurraError: If the encoder cannot be used.
+        """
+        source = find_encoder(self.encoder)
+        plan = self.plan or SMALL_PLANS.get(source.num_layers)
+        if plan is None:
+            known = ", ".join(map(str, SMALL_PLANS))
+            raise ConfigurationError(
+                f"encoder '{self.encoder}' has {source.num_layers} layers, and there are plans for {known}; "
+                f"give --plan, for example one that recurra adapt {self.encoder} --texts FILE finds"
+            )
+        name = model_name(self.encoder)
+        stack: str | dict[str, Any] = self.encoder
+        student = {"name": f"{name}-small", "encoder": self.encoder, "plan": str(source.plan(plan)), "teacher": name}
+        return ["linear", stack, student]
+
+
 def comparison(
     data: RunData,
     *,
-    models: Sequence[str] = DEFAULT_MODELS,
+    models: Sequence[str | dict[str, Any]] = DEFAULT_MODELS,
     protocol: str = "tuned",
     protocol_overrides: Sequence[str] = (),
     seeds: Sequence[int] = (0, 1, 2),
@@ -170,6 +210,23 @@ def comparison(
     )
 
 
+def compared(
+    models: Sequence[str] | None, protocol: str | None, encoder: str | None, plan: str | None
+) -> tuple[Sequence[str | dict[str, Any]], str]:
+    """The models and the protocol of a comparison, from what was named and what was not.
+
+    Raises:
+        ConfigurationError: For a plan without an encoder.
+    """
+    if encoder is None:
+        if plan is not None:
+            raise ConfigurationError(f"plan '{plan}' came without an encoder whose layers it chooses; add --from")
+        return models or DEFAULT_MODELS, protocol or DEFAULT_PROTOCOL
+    ladder = Pretrained(encoder, plan).models()
+    others = [name for name in models or () if name not in ladder]
+    return [*ladder, *others], protocol or PRETRAINED_PROTOCOL
+
+
 def demonstration(*, seeds: int = 3) -> StudySpec:
     """Returns the study that compares small models on the embedded corpus; needs no network and a few minutes."""
     data = DataConfig(name="demo", tokenizer=TRAINED, max_length=DEMO_MAX_LENGTH, trained_vocab_size=DEMO_VOCAB_SIZE)
@@ -180,24 +237,29 @@ def demonstration(*, seeds: int = 3) -> StudySpec:
 def compare(
     data: str | Path,
     *,
-    models: Sequence[str] = DEFAULT_MODELS,
+    models: Sequence[str] | None = None,
     seeds: int = 3,
     output: str | Path = "runs/compare",
-    protocol: str = "tuned",
+    protocol: str | None = None,
     precision: str = "fp32",
     data_root: str | Path | None = None,
     quiet: bool = False,
+    encoder: str | None = None,
+    plan: str | None = None,
     **data_options: Any,
 ) -> StudyResult:
     """Trains and compares models on a labelled file or a corpus, and writes the report.
 
     Args:
         data: A file (CSV, TSV, JSONL, Parquet) or a corpus by name.
-        models: Presets, ``linear``, or model files.
+        models: Presets, ``linear``, encoders, or model files; none takes `DEFAULT_MODELS`, or with an encoder those of
+            `Pretrained`.
         seeds: Number of seeds.
         output: Folder of the study; what is done there is not done again.
-        protocol: Training protocol.
+        protocol: Training protocol; none takes ``tuned``, or with an encoder ``finetune``.
         precision: ``fp32`` or ``bf16``.
+        encoder: A pretrained encoder to start from, e.g. ``minilm``: it is fine-tuned and teaches a smaller student.
+        plan: Layers of the student.
         data_root: Local copies of public corpora.
         quiet: Whether to say nothing.
         data_options: Fields of `recurra.data.configuration.DataConfig`; without ``tokenizer`` the one of
@@ -209,6 +271,7 @@ def compare(
     root = Path(data_root) if data_root else None
     chosen = task(profile_of_values({"name": str(data), **data_options}).name)
     config, _ = chosen.configure_data(str(data), {}, data_options, root)
-    spec = comparison(config, models=models, protocol=protocol, seeds=range(seeds), precision=precision)
+    chosen_models, chosen_protocol = compared(models, protocol, encoder, plan)
+    spec = comparison(config, models=chosen_models, protocol=chosen_protocol, seeds=range(seeds), precision=precision)
     command = f"recurra compare {shlex.quote(str(data))} --seeds {seeds} --output {shlex.quote(str(output))}"
     return carry_out(spec, Path(output), Machine(data_root=root), reporter=Reporter(quiet=quiet), command=command)

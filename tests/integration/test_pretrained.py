@@ -14,16 +14,17 @@ import yaml
 import recurra.tasks.labelling.teacher as teacher_module
 from recurra import Classifier
 from recurra.adaptation import AdaptationOptions, adapt
+from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, ConfigurationError, RecurraError, RunError
 from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord, read_record
 from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset, recorded_data
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.options import ExportOptions
 from recurra.models.adaptation.source import find_encoder
 from recurra.study.run import execute_run
 from recurra.study.spec import StudySpec, expand
-from recurra.study.study import run_study
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
@@ -45,7 +46,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def machine(root: Path) -> Machine:
-    return Machine(cache_dir=root / "cache", latency=False)
+    return Machine(cache_dir=root / "cache", latency=False, threads=1)
 
 
 def run(root: Path, name: str = "student", *, overrides: dict[str, Any] | None = None, **keys: Any) -> RunConfig:
@@ -104,8 +105,23 @@ def test_a_student_learns_from_a_run(root: Path, taught_by: Path, tmp_path: Path
     assert taught is not None and taught.runs == [read_record(taught_by).run_id] and taught.compares_states
     assert taught.rows == record.data.splits["train"].rows and taught.agreement > 0.9
     assert record.model.encoder is not None and record.model.encoder.plan == "0 (1)x2 3"
+    assert {audit.status for audit in record.audits if audit.name.startswith("teacher.")} == {"passed"}
     # Another teacher is another run.
     assert config.config_hash != run(root, overrides={"plan": "0 (1)x2 3"}, max_epochs=4).config_hash
+
+
+def test_a_teacher_that_saw_the_test_rows_is_found_out(root: Path, tmp_path: Path) -> None:
+    """It was trained on another split of the same file."""
+    data = DataConfig(name=str(root / "reviews.csv"), tokenizer="trained", split_seed=1)
+    cheat = make_run("linear", data, PROTOCOLS["tuned"], seed=0, precision="fp32")
+    execute(cheat, tmp_path / "cheat", root)
+    config = run(root, overrides={"plan": "0"}, teacher=str(tmp_path / "cheat"), max_epochs=1)
+    record = execute(config, tmp_path / "student", root)
+    (found,) = [audit for audit in record.audits if audit.name == "teacher.test"]
+    rows = load_dataset(recorded_data(record), None).splits["test"].texts
+    theirs = load_dataset(recorded_data(read_record(tmp_path / "cheat")), None).splits["train"].texts
+    assert found.status == "failed" and found.value == len(set(rows) & set(theirs)) / len(rows) > 0.5
+    assert "cheat" in found.summary and found in record.failed_audits()
 
 
 def test_answers_are_kept_and_nobody_is_asked_twice(
@@ -123,7 +139,7 @@ def test_answers_are_kept_and_nobody_is_asked_twice(
 
     config = run(root, overrides={"plan": "0 3"}, teacher=str(taught_by))
     own = root / f"cache-{tmp_path.name}"
-    alone = Machine(cache_dir=own, latency=False)
+    alone = Machine(cache_dir=own, latency=False, threads=1)
     monkeypatch.setattr(teacher_module._Asked, "_compute", dies_late)
     with pytest.raises(KeyboardInterrupt):
         execute_run(config, tmp_path / "student", alone, QUIET)
@@ -152,6 +168,8 @@ def test_a_classifier_of_transformers_and_a_linear_model_teach_by_their_answers(
     record = execute(run(root, overrides={"plan": "0"}, teacher=both, max_epochs=1), tmp_path / "student", root)
     assert record.teacher is not None and not record.teacher.compares_states
     assert record.teacher.names == ["foreign", "linear"] and record.teacher.runs[0] == ""
+    told = [audit.status for audit in record.audits if audit.name == "teacher.test"]
+    assert told == ["skipped", "passed"]
     # Labels are matched by name, whatever their order.
     rows = ["a good film", "the plot"]
     from recurra.deployment.engines.foreign import ForeignClassifier
@@ -168,7 +186,7 @@ def read_labels(root: Path) -> list[str]:
     return sorted({row.rsplit(",", 1)[1] for row in rows})
 
 
-def test_a_study_trains_who_teaches_first(root: Path, tmp_path: Path) -> None:
+def test_a_teacher_of_a_study_has_the_seed_of_who_learns(root: Path) -> None:
     spec = StudySpec.parse(
         {
             "name": "taught",
@@ -192,14 +210,46 @@ def test_a_study_trains_who_teaches_first(root: Path, tmp_path: Path) -> None:
     for student in (run for run in runs if run.teachers):
         (own,) = student.teachers
         assert by_id[own.run_id].seed == student.seed and by_id[own.run_id].model == "whole"
-    one = spec.model_copy(update={"seeds": [0]})
-    found = run_study(one, tmp_path / "study", machine(root), workers=1, reporter=QUIET)
-    assert [outcome.error for outcome in found.outcomes] == [None] * 3
-    for outcome in found.outcomes:
-        record = read_record(outcome.folder)
-        if outcome.config.teachers:
-            assert record.teacher is not None and record.teacher.runs == [outcome.config.teachers[0].run_id]
-            assert record.teacher.compares_states
+
+
+def test_a_comparison_from_an_encoder_is_one_table(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "compared"
+    named = ["--from", str(root / "encoder"), "--plan", "0 (1)x2 3", "--seeds", "1", "--output", str(output)]
+    quick = [
+        "max_epochs=1",
+        "learning_rate=1e-2",
+        "data.max_length=24",
+        "--no-latency",
+        "--quiet",
+        "--workers",
+        "1",
+        "--threads",
+        "1",
+    ]
+    assert main(["compare", str(root / "reviews.csv"), *named, *quick, "--json"]) == 0
+    (table,) = json.loads(capsys.readouterr().out)["tables"]
+    assert {model["label"] for model in table["models"]} == {"linear", "encoder", "encoder-small"}
+    for model in table["models"]:
+        record = read_record(Path(model["runs"][0]["folder"]))
+        assert (record.teacher is not None) == (model["label"] == "encoder-small")
+        assert record.training.protocol in ("finetune", "linear")
+        if record.teacher is not None:
+            # It was trained first, though it comes later in the alphabet.
+            assert (
+                record.teacher.runs[0].startswith("reviews-default-encoder-finetune") and record.teacher.compares_states
+            )
+
+
+def test_a_comparison_names_what_it_lacks(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, why in (
+        (["--plan", "0 1"], "came without an encoder whose layers it chooses; add --from"),
+        (["--from", str(root / "encoder")], "has 4 layers, and there are plans for 6; give --plan"),
+        (["--from", "minimal"], "unknown encoder 'minimal'"),
+    ):
+        assert main(["compare", str(root / "reviews.csv"), *arguments]) == 2
+        assert why in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_teacher_inside_needs_a_protocol_of_its_own(root: Path) -> None:

@@ -17,11 +17,32 @@ def compare(
     data: options.Data,
     assignments: options.StudyOverrides = None,
     models: Annotated[
-        str, typer.Option("--models", "-m", help="Presets, 'linear' or model files, separated by commas.")
-    ] = "linear,baseline,recurrent",
+        str | None,
+        typer.Option(
+            "--models",
+            "-m",
+            help="Presets, 'linear', encoders or model files, separated by commas. Default: linear,baseline,recurrent.",
+            show_default=False,
+        ),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option("--from", help="Start from a pretrained encoder, e.g. minilm: it, and a student that it teaches."),
+    ] = None,
+    plan: Annotated[
+        str | None, typer.Option("--plan", help="With --from: layers of the student, e.g. '0 (3 4)x2 5'.")
+    ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each model, with the seeds 0, 1, ...")] = 3,
     output: options.Output = Path("runs/compare"),
-    protocol: options.Protocol = "tuned",
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            "--protocol",
+            "-p",
+            help="Training protocol by name or file. Default: tuned; with --from: finetune.",
+            show_default=False,
+        ),
+    ] = None,
     precision: options.Precision = "fp32",
     tokenizer: options.Tokenizer = None,
     data_protocol: options.DataProtocol = None,
@@ -40,9 +61,11 @@ def compare(
 ) -> None:
     """Train and compare models on a corpus or a file, and write the report.
 
-    The same command again does only what is missing. Example: recurra compare reviews.csv --output runs/reviews
+    The same command again does only what is missing. With --from minilm models start from pretrained weights.
+
+    Example: recurra compare reviews.csv --from minilm --output runs/reviews
     """
-    from recurra.comparison import carry_out, comparison
+    from recurra.comparison import carry_out, compared, comparison
     from recurra.core.progress import Reporter
     from recurra.study.assignments import named_data, sort_assignments
     from recurra.tasks.base import task
@@ -62,10 +85,12 @@ def compare(
         "--test": test,
     }
     config, _ = chosen.configure_data(data, given, assigned.data, data_root)
+    named = None if models is None else [name.strip() for name in models.split(",") if name.strip()]
+    chosen_models, chosen_protocol = compared(named, protocol, encoder, plan)
     spec = comparison(
         config,
-        models=[name.strip() for name in models.split(",") if name.strip()],
-        protocol=protocol,
+        models=chosen_models,
+        protocol=chosen_protocol,
         protocol_overrides=assigned.protocol,
         seeds=range(seeds),
         precision=precision,

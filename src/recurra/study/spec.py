@@ -14,10 +14,10 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import RunData
 from recurra.deployment.export_record import ExportRequest
 from recurra.tasks.base import Task, task_of_data
-from recurra.tasks.profile import controls
+from recurra.tasks.profile import TEACHER, controls
 from recurra.tasks.questions import PRECISIONS, Contrast, PublishedReference
-from recurra.tasks.runs import DataEntry, RunConfig, Seed, make_run, model_name
-from recurra.tasks.teachers import TeacherConfig, locate_teacher
+from recurra.tasks.runs import DataEntry, RunConfig, Seed, asked_teachers, make_run, model_name, resolve_model
+from recurra.tasks.teachers import TeacherConfig, locate_teacher, teacher_names
 from recurra.tasks.variants import ModelEntry, ModelVariant, ProtocolEntry, ProtocolVariant
 from recurra.training.protocols import ProtocolConfig
 
@@ -125,13 +125,13 @@ def expand(spec: StudySpec) -> list[RunConfig]:
     models = sorted(spec.models, key=lambda name: name not in controls())
     # Checked and, for files, hashed once; the seeds were checked with the study.
     checked = [
-        _Pupil(make_run(model, data, protocol, seed=spec.seeds[0], precision=precision, teachers=folders), teachers)
+        _Pupil.of(spec, model, data, protocol, protocols=protocols, precision=precision)
         for data in spec.data
         for protocol in protocols
         for precision in spec.precisions
-        for teachers, folders in [_teachers(spec, protocols, protocol, data, precision)]
         for model in models
-        if model_name(model) not in protocol.teachers
+        # Who teaches under a protocol does not learn from itself.
+        if model_name(model) not in teacher_names(protocol.teacher)
     ]
     runs: dict[str, RunConfig] = {}
     for seed in spec.seeds:
@@ -148,6 +148,38 @@ class _Pupil:
     run: RunConfig
     teachers: list[RunConfig]
 
+    @classmethod
+    def of(
+        cls,
+        spec: StudySpec,
+        model: str | ModelVariant,
+        data: RunData,
+        protocol: ProtocolConfig,
+        *,
+        protocols: Sequence[ProtocolConfig],
+        precision: str,
+    ) -> _Pupil:
+        """Finds whom a model learns from: models of the study, and folders."""
+        models = {model_name(each): each for each in spec.models}
+        asked = asked_teachers(resolve_model(model)[1], protocol) if model not in controls() else []
+        folders = [locate_teacher(name) for name in asked if name not in models]
+        seed = spec.seeds[0]
+        run = make_run(model, data, protocol, seed=seed, precision=precision, teachers=folders)
+        inside = [name for name in asked if name in models]
+        own = next((each for each in (protocol, *protocols) if not each.teacher), None)
+        if inside and own is None:
+            raise ConfigurationError(
+                f"protocol '{protocol.name}': its teacher '{inside[0]}' is a model of the study, which has no protocol "
+                "without a teacher to train it under; add one, for example finetune"
+            )
+        teachers = []
+        for name in inside:
+            assert own is not None
+            teachers.append(make_run(models[name], data, own, seed=seed, precision=precision, teachers=[]))
+            if teachers[-1].model_overrides.get(TEACHER):
+                raise ConfigurationError(f"model '{run.model}': its teacher '{name}' learns from another model itself")
+        return cls(run, teachers)
+
     def with_seed(self, seed: int) -> RunConfig:
         """The run of another seed, which learns from teachers of that seed."""
         if self.run.is_control:
@@ -160,24 +192,6 @@ class _Pupil:
             ]
             changes["teachers"] = [*own, *self.run.teachers]
         return self.run.model_copy(update=changes) if changes else self.run
-
-
-def _teachers(
-    spec: StudySpec, protocols: Sequence[ProtocolConfig], protocol: ProtocolConfig, data: RunData, precision: str
-) -> tuple[list[RunConfig], list[TeacherConfig]]:
-    """Whom the runs of a protocol learn from: runs of the study, and folders."""
-    models = {model_name(model): model for model in spec.models}
-    inside = [name for name in protocol.teachers if name in models]
-    folders = [locate_teacher(name) for name in protocol.teachers if name not in models]
-    if not inside:
-        return [], folders
-    own = next((each for each in protocols if not each.teacher), None)
-    if own is None:
-        raise ConfigurationError(
-            f"protocol '{protocol.name}': its teacher '{inside[0]}' is a model of the study, which has no protocol "
-            "without a teacher to train it under; add one, for example finetune"
-        )
-    return [make_run(models[name], data, own, seed=spec.seeds[0], precision=precision) for name in inside], folders
 
 
 def _load_protocol(spec: StudySpec, entry: str | ProtocolVariant) -> ProtocolConfig:

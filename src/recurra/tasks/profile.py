@@ -12,9 +12,9 @@ from recurra.models.adaptation.source import EncoderSource, find_encoder
 from recurra.tasks.registry import PACKAGES, part_of
 from recurra.training.protocols import ProtocolConfig, load_protocol
 
-# Keys among a model's that say what it starts from; the others are those of its configuration.
-ENCODER, ENCODER_SHA256, PLAN = "encoder", "encoder_sha256", "plan"
-START_KEYS = ("preset", ENCODER, ENCODER_SHA256, PLAN)
+# Keys among a model's that say what it starts from and whom it learns from; the others are those of its configuration.
+ENCODER, ENCODER_SHA256, PLAN, TEACHER = "encoder", "encoder_sha256", "plan", "teacher"
+START_KEYS = ("preset", ENCODER, ENCODER_SHA256, PLAN, TEACHER)
 
 
 class TaskProfile(ABC):

@@ -14,9 +14,11 @@ from recurra.core.configuration import HashedSettings, content_hash, read_yaml
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import RunData
 from recurra.models.adaptation.source import PACKAGED
+from recurra.models.folder import CONFIG_NAME
 from recurra.tasks.profile import (
     ENCODER,
     ENCODER_SHA256,
+    TEACHER,
     check_model,
     controls,
     encoder_of,
@@ -24,7 +26,7 @@ from recurra.tasks.profile import (
     profile_of_data,
     profile_of_values,
 )
-from recurra.tasks.teachers import TeacherConfig, locate_teacher
+from recurra.tasks.teachers import TeacherConfig, locate_teacher, teacher_names
 from recurra.tasks.variants import ModelVariant
 from recurra.training.protocols import ProtocolConfig
 
@@ -57,7 +59,8 @@ class RunConfig(HashedSettings):
     Attributes:
         model: Name in tables: a preset, ``linear``, or the name of a model file.
         model_overrides: Keys of the model configuration on top of the preset; ``preset`` names another base, or
-            ``encoder`` and ``plan`` a pretrained encoder and which of its layers are shared.
+            ``encoder`` and ``plan`` a pretrained encoder and which of its layers are shared; ``teacher`` whom it learns
+            from, if others of the same protocol do not.
         data: What to train and test on: labelled rows, or running text for a language model.
         data_hash: Hash of the user's files, so that a changed file is a changed run.
         protocol: How to train.
@@ -121,10 +124,16 @@ class RunConfig(HashedSettings):
 
 
 def model_name(model: str | ModelVariant) -> str:
-    """Name in tables: of a variant its own, of a file that of the file without its ending."""
+    """Name in tables: of a variant its own, of a file that of the file without its ending, of a folder its own."""
     if isinstance(model, ModelVariant):
         return model.name
-    return Path(model).stem if Path(model).suffix in {".yaml", ".yml"} else model
+    if Path(model).suffix in {".yaml", ".yml"}:
+        return Path(model).stem
+    return Path(model).resolve().name if _is_encoder(model) else model
+
+
+def _is_encoder(name: str) -> bool:
+    return (Path(name) / CONFIG_NAME).is_file()
 
 
 def resolve_model(name: str | ModelVariant) -> tuple[str, dict[str, Any]]:
@@ -140,8 +149,8 @@ def resolve_model(name: str | ModelVariant) -> tuple[str, dict[str, Any]]:
         return name, {}
     if Path(name).suffix in {".yaml", ".yml"}:
         return Path(name).stem, read_yaml(name)
-    if name in PACKAGED or (Path(name) / "config.json").is_file():
-        return Path(name).name, {ENCODER: name}
+    if name in PACKAGED or _is_encoder(name):
+        return model_name(name), {ENCODER: name}
     allowed = [*known, *PACKAGED, "the folder of an encoder", "a .yaml file"]
     raise ConfigurationError(unknown("model", name, allowed))
 
@@ -157,6 +166,11 @@ def file_hash(data: RunData) -> str | None:
             with path.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()[:16]
+
+
+def asked_teachers(overrides: Mapping[str, Any], protocol: ProtocolConfig) -> list[str]:
+    """Names or folders of whom a model learns from: its own teachers, else those of the protocol."""
+    return teacher_names(str(overrides.get(TEACHER) or protocol.teacher))
 
 
 def make_run(
@@ -186,7 +200,10 @@ def make_run(
     source = encoder_of(changed)
     if source is not None:
         changed[ENCODER_SHA256] = source.sha256
-    found = [locate_teacher(each) for each in protocol.teachers] if teachers is None and not control else teachers or []
+    if control:
+        teachers = []
+    elif teachers is None:
+        teachers = [locate_teacher(each) for each in asked_teachers(changed, protocol)]
     return RunConfig.parse(
         {
             "model": name,
@@ -196,7 +213,7 @@ def make_run(
             "protocol": (control_protocol(name) if control else protocol).plain(),
             "seed": 0 if control else seed,
             "precision": "fp32" if control else precision,
-            "teachers": [] if control else [teacher.plain() for teacher in found],
+            "teachers": [teacher.plain() for teacher in teachers],
         },
         source="run",
     )

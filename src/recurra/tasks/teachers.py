@@ -12,6 +12,11 @@ from recurra.deployment.export.manifest import is_export, read_manifest
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME
 
 
+def teacher_names(text: str) -> list[str]:
+    """Names or folders of teachers, separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 class TeacherConfig(HashedSettings):
     """One teacher of a run.
 

@@ -25,6 +25,8 @@ class ModelVariant(Settings):
         preset: What to start from; none if it starts from an encoder.
         encoder: The pretrained encoder to start from, as `recurra.models.adaptation.source.find_encoder` takes it.
         plan: Which of its layers are shared, as `recurra.models.adaptation.plan.SharingPlan` reads it.
+        teacher: Whom it learns from, named as in `recurra.training.protocols.ProtocolConfig` and trained under the same
+            protocol. None takes the protocol's, if it has one.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", validate_default=True, allow_inf_nan=False)
@@ -33,6 +35,7 @@ class ModelVariant(Settings):
     preset: str | None = None
     encoder: str | None = None
     plan: str | None = None
+    teacher: str | None = None
 
     @field_validator("name")
     @classmethod
@@ -65,7 +68,7 @@ class ModelVariant(Settings):
     @property
     def overrides(self) -> dict[str, Any]:
         """What it starts from and the changed keys, as a model file would hold them."""
-        start = {"preset": self.preset, "encoder": self.encoder, "plan": self.plan}
+        start = {"preset": self.preset, "encoder": self.encoder, "plan": self.plan, "teacher": self.teacher}
         return {**{key: value for key, value in start.items() if value is not None}, **(self.model_extra or {})}
 
 

@@ -106,11 +106,6 @@ class ProtocolConfig(HashedSettings):
     state_weight: float = Field(default=1.0, ge=0)
 
     @property
-    def teachers(self) -> list[str]:
-        """Names or folders of the teachers."""
-        return [name.strip() for name in self.teacher.split(",") if name.strip()]
-
-    @property
     def hides_tokens(self) -> bool:
         """Whether training needs to know which token hides others."""
         return self.token_dropout > 0 or self.pretraining_epochs > 0

@@ -242,7 +242,7 @@ def test_several_precisions_are_several_runs_but_of_the_linear_model() -> None:
         ({"models": [{**VARIANT, "name": "recurrent"}]}, "that is a preset's name"),
         ({"models": [{**VARIANT, "name": "linear"}]}, "that is a preset's name"),
         ({"models": [{**VARIANT, "preset": "recurent"}]}, r"\(did you mean 'recurrent'\?\)"),
-        ({"models": [{"name": "x"}]}, "key 'preset' is missing"),
+        ({"models": [{"name": "x"}]}, "give either preset or encoder"),
         ({"models": [VARIANT, {**VARIANT, "num_recurrences": 4}]}, "recurrent-R3 stands there twice"),
         ({"models": [VARIANT, "other/recurrent-R3.yaml"]}, "recurrent-R3 stands there twice"),
         ({"precision": []}, "name at least one"),

@@ -26,6 +26,8 @@ class Subject(StrEnum):
     """Before any training: ``(dataset)``."""
     PREDICTIONS = "predictions"
     """After a split was predicted: ``(train, split, correct)``."""
+    TEACHER = "teacher"
+    """Whom a student learned from: ``(dataset, name, rows that it was trained on)``."""
     CLASSIFIER = "classifier"
     """A model: ``(model, rows, pad_token_id=, seed=)``."""
     LANGUAGE_MODEL = "language model"
@@ -81,6 +83,15 @@ AUDITS: list[Audit] = [
         },
     ),
     Audit("seen", Subject.PREDICTIONS, "seen:audit_seen"),
+    Audit(
+        "teacher",
+        Subject.TEACHER,
+        "teacher:audit_teacher",
+        {
+            "teacher": "The teacher was trained on rows of this split, and the student learned its answers: every "
+            "figure of the student on the split is too high. Take a teacher that never saw them."
+        },
+    ),
     Audit(
         "invariance",
         Subject.CLASSIFIER,

@@ -117,6 +117,8 @@ class LabellingEngine(TaskEngine):
             same = decision.same(logits, split.labels)
             seen += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, same)
         audits = self.task.data_audits(dataset) + seen
+        if trained.lesson is not None:
+            audits += trained.lesson.audits(dataset, machine.data_root)
         if isinstance(engine, TransformerEngine):
             last = dataset.splits[dataset.reported_splits[-1]]
             encoded = encode_split(last, engine.tokenizer, longest)

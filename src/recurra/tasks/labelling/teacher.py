@@ -14,17 +14,19 @@ import numpy.typing as npt
 import torch
 
 from recurra.core.configuration import content_hash
-from recurra.core.errors import ConfigurationError, RunError
+from recurra.core.errors import ConfigurationError, RecurraError, RunError
 from recurra.core.model_files import sealed_model
 from recurra.core.progress import Reporter
-from recurra.core.record import LabelRunRecord, TeacherRecord, holds_any_record
-from recurra.data.dataset import TextDataset
+from recurra.core.record import AuditResult, LabelRunRecord, TeacherRecord, holds_any_record
+from recurra.data.corpora import load_dataset, recorded_data
+from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import EncodedSplit
 from recurra.data.token_cache import cache_path, read_arrays, write_arrays
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.engines.foreign import ForeignClassifier
 from recurra.deployment.engines.packing import FlatRows
 from recurra.deployment.export.manifest import is_export, read_source_record
+from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.models.adaptation.alignment import align
 from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.heads import mean_of_packed
@@ -102,6 +104,16 @@ class Lesson:
     answers: npt.NDArray[np.float32]
     wall_s: float
 
+    def audits(self, dataset: TextDataset, data_root: Path | None) -> list[AuditResult]:
+        """Whether a teacher was trained on what the student is measured on."""
+        return [
+            result
+            for teacher in self.teachers
+            for result in run_audits(
+                Subject.TEACHER, dataset, teacher.config.name, _trained_on(teacher, dataset, data_root)
+            )
+        ]
+
     def record(self, student: Classifier) -> TeacherRecord:
         """What the record of the trained student says of its teachers."""
         said = student.logits(self.selection, clean=False)
@@ -156,6 +168,20 @@ def learn_from_teachers(
     on_train, on_selection = (np.stack(found).mean(axis=0, dtype=np.float32) for found in said)
     taught = TaughtSplit(train.input_ids, train.offsets, train.labels, on_train, states)
     return Lesson(teachers, taught, splits[1].texts, on_selection, time.perf_counter() - started)
+
+
+def _trained_on(teacher: Teacher, dataset: TextDataset, data_root: Path | None) -> TextSplit | None:
+    """The training rows of a teacher, if they can still be had as they were."""
+    record = teacher.record
+    if record is None:
+        return None
+    if record.data.fingerprint == dataset.fingerprint:
+        return dataset.splits["train"]
+    try:
+        rows = load_dataset(recorded_data(record), data_root).splits["train"]
+    except RecurraError:
+        return None
+    return rows if rows.fingerprint == record.data.splits["train"].fingerprint else None
 
 
 def _says(logits: npt.NDArray[np.float32], axes: int) -> npt.NDArray[Any]:
