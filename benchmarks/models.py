@@ -1,24 +1,32 @@
-"""The models that compete: ours by preset, and transformers' BERT of equal width and depth."""
+"""The models that compete: ours by preset or encoder, and transformers' BERT of equal width and depth."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from transformers import BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification
 
 from recurra.evaluation.benchmark import bert_of_equal_shape
+from recurra.models.adaptation.source import PACKAGED, find_encoder
+from recurra.models.configuration import RecurraConfig
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.presets import preset
 
 
 def ours(name: str) -> RecurraForSequenceClassification:
-    """A preset with fresh weights."""
+    """A preset, or the shape of a packaged encoder, with fresh weights: what they are does not change the time."""
+    if name in PACKAGED:
+        return RecurraForSequenceClassification(RecurraConfig(**find_encoder(name).shape()))
     return RecurraForSequenceClassification(preset(name))
 
 
 def bert(name: str, labels: dict[int, str] | None = None) -> Any:
-    """BERT with the preset's width, heads, inner width and as many layers as the preset applies; fresh weights."""
-    config = bert_of_equal_shape(preset(name))
+    """BERT with the preset's width, heads, inner width and as many layers as the preset applies; fresh weights.
+
+    Of a packaged encoder it is that encoder's own shape.
+    """
+    packaged = name in PACKAGED
+    config = BertConfig.from_pretrained(find_encoder(name).folder) if packaged else bert_of_equal_shape(preset(name))
     if labels:
         config.id2label, config.label2id = labels, {label: index for index, label in labels.items()}
     return BertForSequenceClassification(config)
