@@ -52,6 +52,10 @@ def predict(
     workers: Annotated[int, typer.Option(min=0, help="Ray: most workers at a time; 0 takes all cores.")] = 0,
     worker_cpus: Annotated[float, typer.Option("--worker-cpus", min=0.1, help="Ray: cores of a worker.")] = 1.0,
     retries: Annotated[int, typer.Option(min=0, help="Ray: how often a file is begun again after a worker died.")] = 3,
+    escape_formulas: Annotated[
+        bool,
+        typer.Option("--escape-formulas", help="In .csv and .tsv: an apostrophe before what a spreadsheet would run."),
+    ] = False,
     exit_rule: options.ExportExitRuleName = None,
     threshold: options.ExitThreshold = None,
     exit_after: options.ExitAfter = None,
@@ -63,6 +67,10 @@ def predict(
     Example: recurra predict runs/reviews --input reviews.csv --output predictions.csv
     """
     early = (exit_rule, threshold, exit_after) != (None, None, None)
+    if escape_formulas and (output is None or output.suffix.lower() not in {".csv", ".tsv"}):
+        raise ConfigurationError(
+            f"--escape-formulas is for a .csv or .tsv file; the output is {output or 'no file'}: leave it out"
+        )
     if engine is EngineName.RAY or (source is not None and source != "-" and Path(source).is_dir()):
         if early:
             raise ConfigurationError("an exit rule is for texts and single files; a folder's files are read in full")
@@ -102,7 +110,7 @@ def predict(
         classifier.stop_early(rule)
     reporter = Reporter(quiet=quiet)
     rest = chunks if first is None else itertools.chain([first], chunks)
-    counts = _write(classifier, rest, output, reporter, as_json=as_json)
+    counts = _write(classifier, rest, output, reporter, as_json=as_json, escape_formulas=escape_formulas)
     if classifier.computation is not None:
         reporter.say(classifier.computation.describe())
     if counts.empty:
@@ -137,6 +145,7 @@ def _write(
     reporter: Reporter,
     *,
     as_json: bool,
+    escape_formulas: bool,
 ) -> PredictionCounts:
     from recurra.deployment.prediction.files import open_writer
     from recurra.deployment.prediction.stream import write_stream
@@ -149,7 +158,8 @@ def _write(
             with JsonDocumentWriter(sys.stdout, classifier.decision, classifier.computation) as document:
                 return write_stream(classifier, chunks, document)
         raise typer.Exit  # the reader has left
-    with reporter.task("predicting", None) as task, open_writer(output, classifier.decision) as writer:
+    opened = open_writer(output, classifier.decision, escape_formulas=escape_formulas)
+    with reporter.task("predicting", None) as task, opened as writer:
         counts = write_stream(classifier, chunks, writer, advance=task.advance)
     if as_json:
         how = None if classifier.computation is None else classifier.computation.plain()

@@ -39,6 +39,9 @@ class LabelReader(Protocol):
         ...
 
 
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
 @dataclass(frozen=True)
 class FileTable:
     """Labelled rows of a file, cleaned.
@@ -53,6 +56,8 @@ class FileTable:
         places: Where each row stands in the file, from 1.
         empty: Rows left out because no text was left after cleaning.
         headers: Places of rows that repeat the names of the columns, as where files were put behind each other.
+        swallowed: Places of rows whose text holds lines that look like rows: a quotation mark that opens there is
+            closed lines later.
     """
 
     source: str
@@ -64,6 +69,7 @@ class FileTable:
     places: list[int]
     empty: int
     headers: list[int] = field(default_factory=list)
+    swallowed: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -99,6 +105,9 @@ def read_table(
     texts, found, ids, groups, places, headers = [], [], [], [], [], []
     empty = 0
     unlabelled: list[int] = []
+    # Fields at both ends of the further lines of a cell, by the place of the row.
+    inner: dict[int, set[str]] = {}
+    delimiter = _DELIMITERS.get(path.suffix.lower())
     for place, values in table_rows(path, columns, optional, whole=True):
         text = clean_text(check_text(values[0], str(path), unit, place))
         if not text:
@@ -117,6 +126,8 @@ def read_table(
                 f"'{path}' {unit} {place} has a label of {len(label):,} characters in column '{label_column}'; at most "
                 f"{MAX_LABEL_CHARACTERS} are a label: shorten it, or name the right column with --label-column"
             )
+        if delimiter is not None and "\n" in str(values[0]):
+            inner[place] = _ends_of_lines(str(values[0]), delimiter)
         texts.append(text)
         found.append(label)
         groups.append(_word(values[2], path, unit, place, group_column) if group_column else "")
@@ -133,7 +144,16 @@ def read_table(
         what = f"{empty} rows, all without text after cleaning" if empty else "no rows"
         raise DataError(f"'{path}' has {what}; give rows with text in column '{text_column}'")
     _check_ids(ids, places, path, unit, id_column or DEFAULT_ID_COLUMN)
-    return FileTable(str(path), unit, texts, found, ids, groups if group_column else None, places, empty, headers)
+    known = {label for label in found if isinstance(label, str)}
+    swallowed = [place for place, ends in inner.items() if ends & known]
+    own_groups = groups if group_column else None
+    return FileTable(str(path), unit, texts, found, ids, own_groups, places, empty, headers, swallowed)
+
+
+def _ends_of_lines(cell: str, delimiter: str) -> set[str]:
+    """First and last fields of those lines of a cell that have a delimiter."""
+    lines = [line.split(delimiter) for line in cell.splitlines() if delimiter in line]
+    return {field.strip().strip('"') for fields in lines for field in (fields[0], fields[-1])}
 
 
 def _unit(path: Path) -> str:

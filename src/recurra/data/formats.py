@@ -221,6 +221,9 @@ def check_path(path: Path, allowed: Sequence[str]) -> None:
         raise DataError(f"cannot read '{path}': {error.strerror}; give the path of a file") from error
     if stat.S_ISDIR(status.st_mode):
         raise DataError(f"'{path}' is a folder; give a file: {', '.join(allowed)}")
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a named pipe" if stat.S_ISFIFO(status.st_mode) else "a device or a socket"
+        raise DataError(f"'{path}' is {kind}, which cannot be read twice; save its content in a file and give that")
     if path.suffix.lower() not in allowed:
         raise DataError(
             f"'{path}' has the unknown extension '{path.suffix}'; allowed: {', '.join(allowed)}; "

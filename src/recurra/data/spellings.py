@@ -115,6 +115,13 @@ def label_notes(tables: Sequence[FileTable], *, joined: bool) -> list[str]:
                 f"'{table.source}' repeats its header among the rows ({table.unit} {places}), where it is taken as a "
                 "text with a label; remove it."
             )
+    for table in tables:
+        if table.swallowed:
+            notes.append(
+                f"In '{table.source}' {len(table.swallowed):,} texts hold lines that look like further rows (first: "
+                f"line {table.swallowed[0]:,}): a quotation mark opens there and is closed lines later, so those rows are "
+                'lost; write "" for a quotation mark inside a quoted text.'
+            )
     return notes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from recurra.core.errors import DataError
 from recurra.data import files
 from recurra.data.cleaning import clean_text
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
 from recurra.data.files import read_table, stream_texts
 
 ROWS = [('Good, "really" good', "pos"), ("Bad\nfilm", "neg"), ("été 日本 😀", "pos")]
@@ -348,3 +351,25 @@ def test_a_path_through_a_file(tmp_path: Path) -> None:
     write(tmp_path, ".csv")
     with pytest.raises(DataError, match="does not exist; give the path of a file"):
         read_table(tmp_path / "rows.csv" / "rows.csv", "text", "label")
+
+
+@pytest.mark.parametrize(("suffix", "separator"), [(".csv", ","), (".tsv", "\t")])
+def test_rows_that_a_stray_quotation_mark_swallowed_are_told(tmp_path: Path, suffix: str, separator: str) -> None:
+    path = tmp_path / f"rows{suffix}"
+    lines = [f"film number {number}{separator}{('neg', 'pos')[number % 2]}" for number in range(40)]
+    lines[10] = '"' + lines[10]
+    lines[14] = f'end of it"{separator}pos'
+    # A text of several lines that holds no rows is none of them, nor is one with separators in them.
+    lines[20] = f'"first{separator} second\nthird{separator} fourth"{separator}neg'
+    path.write_text(f"text{separator}label\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    assert read_table(path, "text", "label").swallowed == [12]
+    (note,) = [note for note in load_dataset(DataConfig(name=str(path))).notes if "quotation mark" in note]
+    assert "1 texts hold lines that look like further rows (first: line 12)" in note
+    whole = write(tmp_path, suffix)
+    assert read_table(whole, "text", "label").swallowed == []
+
+
+def test_a_named_pipe_is_called_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "rows.csv"
+    os.mkfifo(pipe)
+    refused(pipe, "is a named pipe, which cannot be read twice")

@@ -39,7 +39,7 @@ def check_output(path: Path, source: Path | str | None = None) -> None:
 
 @contextlib.contextmanager
 def open_writer(
-    path: Path, decision: Decision, *, ids: bool = False, truth: bool = False
+    path: Path, decision: Decision, *, ids: bool = False, truth: bool = False, escape_formulas: bool = False
 ) -> Iterator[PredictionWriter]:
     """Opens a file of predictions by its extension; it takes its place when all is written, and not at all otherwise.
 
@@ -48,6 +48,7 @@ def open_writer(
         decision: What makes labels of probabilities.
         ids: Whether rows carry an id.
         truth: Whether rows carry the true label.
+        escape_formulas: Whether cells of CSV and TSV that a spreadsheet would run are written as text.
 
     Raises:
         ConfigurationError: For an unknown extension.
@@ -69,4 +70,5 @@ def open_writer(
             if suffix == ".jsonl":
                 yield JsonLinesWriter(stream, layout)
             else:
-                yield TableWriter(stream, layout, "\t" if suffix == ".tsv" else ",")
+                delimiter = "\t" if suffix == ".tsv" else ","
+                yield TableWriter(stream, layout, delimiter, escape_formulas=escape_formulas)

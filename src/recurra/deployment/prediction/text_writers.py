@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -12,18 +12,44 @@ from recurra.deployment.decision import Decision
 from recurra.deployment.engines.computation import Computation
 from recurra.deployment.prediction.layout import Layout, PredictedRows
 
+# What makes a cell a formula in the common spreadsheets.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
 
 class TableWriter:
-    """Writes CSV or TSV with a header."""
+    """Writes CSV or TSV with a header.
 
-    def __init__(self, stream: TextIO, layout: Layout, delimiter: str) -> None:
+    Args:
+        stream: Where to write.
+        layout: The columns.
+        delimiter: Between cells.
+        escape_formulas: Whether words that a spreadsheet would take for a formula get an apostrophe in front, which it
+            takes for text; other programs then read the apostrophe.
+    """
+
+    def __init__(self, stream: TextIO, layout: Layout, delimiter: str, *, escape_formulas: bool = False) -> None:
         self._layout = layout
         self._writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
-        self._writer.writerow(layout.columns)
+        # The module quotes what holds its own line end; a carriage return ends a line for other readers.
+        self._quoting = csv.writer(stream, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        self._cell = escape_formula if escape_formulas else _as_it_is
+        self._writer.writerow(map(self._cell, layout.columns))
 
     def write(self, rows: PredictedRows) -> None:
         """Writes some rows."""
-        self._writer.writerows(zip(*self._layout.values(rows), strict=True))
+        for values in zip(*self._layout.values(rows), strict=True):
+            cells = [self._cell(value) for value in values]
+            returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+            (self._quoting if returns else self._writer).writerow(cells)
+
+
+def escape_formula(value: Any) -> Any:
+    """Puts an apostrophe before words with which a formula begins in spreadsheets; numbers stay as they are."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 class JsonLinesWriter:

@@ -100,3 +100,19 @@ def test_files_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(StorageError, match="is a folder"):
         check_output(tmp_path / "folder.csv")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_what_a_spreadsheet_would_run_is_written_as_text_if_that_is_asked_for(tmp_path: Path, suffix: str) -> None:
+    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\ttab", "\rreturn", "2 - 1 = 1", "'quoted", ""]
+    path = tmp_path / f"p{suffix}"
+    names = ["=cmd()", "good"]
+    for escape in (False, True):
+        with open_writer(path, OneLabel(names), escape_formulas=escape) as writer:
+            writer.write(PredictedRows(texts, np.tile([0.75, 0.25], (len(texts), 1))))
+        found = read(path)
+        mark = "'" if escape else ""
+        assert [row["text"] for row in found] == [*(f"{mark}{text}" for text in texts[:6]), *texts[6:]]
+        assert {row["label"] for row in found} == {f"{mark}=cmd()"}
+        # Numbers are none: those below 0 do not occur, and others would come back as words.
+        assert {float(row["probability"]) for row in found} == {0.75}
