@@ -119,8 +119,8 @@ def label_notes(tables: Sequence[FileTable], *, joined: bool) -> list[str]:
         if table.swallowed:
             notes.append(
                 f"In '{table.source}' {len(table.swallowed):,} texts hold lines that look like further rows (first: "
-                f"line {table.swallowed[0]:,}): a quotation mark opens there and is closed lines later, so those rows are "
-                'lost; write "" for a quotation mark inside a quoted text.'
+                f"line {table.swallowed[0]:,}): a quotation mark opens there and closes lines later, so they are lost; "
+                'write "" for a quotation mark inside a quoted text.'
             )
     return notes
 

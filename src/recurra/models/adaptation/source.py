@@ -100,11 +100,11 @@ class EncoderSource:
             return sum(int(self.values[f"num_{part}_layers"]) for part in ("prelude", "core", "coda"))
         return int(self.values["num_hidden_layers"])
 
-    @functools.cached_property
+    @property
     def sha256(self) -> str:
-        """Hash of the weights."""
-        with self.weights.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        """Hash of the weights as they are now."""
+        status = self.weights.stat()
+        return _sha256(self.weights, status.st_mtime_ns, status.st_size)
 
     def plan(self, text: str) -> SharingPlan:
         """Reads a plan for its layers.
@@ -164,6 +164,11 @@ _ADAPTED_KEYS = frozenset(
 
 
 @functools.lru_cache(maxsize=16)
+def _sha256(path: Path, changed_ns: int, size: int) -> str:  # noqa: ARG001 - of the file as it was then
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def find_encoder(name: str) -> EncoderSource:
     """Finds a pretrained encoder.
 

