@@ -89,7 +89,8 @@ def run_study(
         executor = _executor(output, replace(machine, latency=False), cluster, workers, reporter)
         # Who teaches is trained before who learns.
         taught_by = {teacher.run_id for run in pending for teacher in run.teachers}
-        waves = [[run for run in pending if (run.run_id in taught_by) is teaches] for teaches in (True, False)]
+        first = [run for run in pending if run.run_id in taught_by or (taught_by and run.is_control)]
+        waves = first, [run for run in pending if run not in first]
         done_now = [outcome for wave in waves if wave for outcome in executor.execute(wave)]
         executed = {outcome.config.config_hash: outcome for outcome in done_now}
         outcomes = [
