@@ -25,7 +25,7 @@ def preflight(configs: Iterable[RunConfig], machine: Machine) -> None:
     """
     seen: set[str] = set()
     for config in configs:
-        key = content_hash([{**config.plain(), "seed": 0}])
+        key = content_hash([{**config.plain(), "seed": 0, "teachers": [teacher.name for teacher in config.teachers]}])
         if key not in seen:
             task_of_data(config.data).preflight(config, machine)
         seen.add(key)

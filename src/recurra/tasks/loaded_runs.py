@@ -38,7 +38,11 @@ class LoadedRun:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The configuration without the seed and without what only says where the run took place."""
-        return {key: value for key, value in self.record.config.items() if key not in PLACE_SETTINGS}
+        settings = {key: value for key, value in self.record.config.items() if key not in PLACE_SETTINGS}
+        if isinstance(teachers := settings.get("teachers"), list):
+            # A teacher of the same study has the run's own seed, which its name holds.
+            settings["teachers"] = [{**teacher, "run_id": ""} for teacher in teachers]
+        return settings
 
     @property
     def data_settings(self) -> dict[str, Any]:
