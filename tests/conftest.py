@@ -10,6 +10,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Tiny models gain nothing from threads, and those of several test processes wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Where a command takes all cores, threads that wait by turning keep those they wait for from the cores: several times
+# as slow on a busy machine (docs/log.md).
+os.environ["OMP_WAIT_POLICY"] = "passive"
 
 from pathlib import Path
 from typing import Any
