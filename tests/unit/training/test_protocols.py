@@ -51,7 +51,7 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
             "papre",
             [],
             r"unknown protocol 'papre' \(did you mean 'paper'\?\); "
-            r"allowed: paper, tuned, tuned-treebank, demo, a .yaml file",
+            r"allowed: paper, tuned, tuned-treebank, finetune, finetune-large, demo, a .yaml file",
         ),
         (
             "paper",
@@ -93,6 +93,10 @@ LATER = {
     "activation_checkpointing": (False, True),
     "auxiliary_epochs": (0, 1),
     "auxiliary_learning_rate": (None, 1e-3),
+    "teacher": ("", "runs/teacher"),
+    "distillation_weight": (0.7, 0.5),
+    "distillation_temperature": (2.0, 1.0),
+    "state_weight": (1.0, 0.0),
 }
 
 
