@@ -133,6 +133,17 @@ class ProtocolConfig(HashedSettings):
                 )
 
 
+_FINETUNE = ProtocolConfig(
+    name="finetune",
+    learning_rate=1e-4,
+    batch_size=32,
+    max_epochs=4,
+    schedule="linear",
+    warmup_ratio=0.06,
+    early_stopping_patience=0,
+    selection="accuracy",
+)
+
 PROTOCOLS: dict[str, ProtocolConfig] = {
     # Guo et al., section 5.1; the weight decay is AdamW's own default, which the papers do not mention.
     "paper": ProtocolConfig(name="paper", learning_rate=3e-5, batch_size=16, max_epochs=5, schedule="plateau"),
@@ -156,27 +167,9 @@ PROTOCOLS: dict[str, ProtocolConfig] = {
         auxiliary_learning_rate=1e-3,
     ),
     # For models that start from a pretrained encoder (docs/log.md).
-    "finetune": ProtocolConfig(
-        name="finetune",
-        learning_rate=1e-4,
-        batch_size=32,
-        max_epochs=4,
-        schedule="linear",
-        warmup_ratio=0.06,
-        early_stopping_patience=0,
-        selection="accuracy",
-    ),
+    "finetune": _FINETUNE,
     # The same for tens of thousands of rows.
-    "finetune-large": ProtocolConfig(
-        name="finetune-large",
-        learning_rate=5e-5,
-        batch_size=32,
-        max_epochs=2,
-        schedule="linear",
-        warmup_ratio=0.06,
-        early_stopping_patience=0,
-        selection="accuracy",
-    ),
+    "finetune-large": _FINETUNE.model_copy(update={"name": "finetune-large", "learning_rate": 5e-5, "max_epochs": 2}),
     "demo": ProtocolConfig(
         name="demo", learning_rate=1.5e-3, batch_size=32, max_epochs=4, schedule="cosine", warmup_ratio=0.1
     ),

@@ -21,10 +21,10 @@ from recurra.evaluation.perplexity import evaluate_perplexity
 from recurra.models.heads import weigh_losses
 from recurra.models.inference import default_device
 from recurra.models.recurrence import LayerStack
+from recurra.tasks.language.fit import train_language_model
 from recurra.training.arguments import training_arguments
 from recurra.training.checkpoint import SCALER_NAME, load_optimizer
 from recurra.training.fit import CHECKPOINTS_NAME
-from recurra.training.language_fit import train_language_model
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS, ProtocolConfig, load_protocol
 from recurra.training.trainer import RecurraTrainer
 from tiny import language_model

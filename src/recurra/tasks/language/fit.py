@@ -13,9 +13,9 @@ from recurra.core.memory import peak_memory_mib, tune_allocator
 from recurra.core.progress import Reporter
 from recurra.core.seeds import derive_seed
 from recurra.data.language.samples import LanguageCollator, LineSamples, PackedBlocks
+from recurra.tasks.language.trainer import HEAD_KEY, LanguageTrainer
 from recurra.training.arguments import ONE_CYCLE, training_arguments
 from recurra.training.fit import CHECKPOINTS_NAME, HISTORY_NAME, early_stopping, train_or_resume
-from recurra.training.language_trainer import HEAD_KEY, LanguageTrainer
 from recurra.training.protocols import ProtocolConfig, check_language_protocol
 from recurra.training.trainer import Entry, HistoryCallback, read_history
 
