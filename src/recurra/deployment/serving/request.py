@@ -121,6 +121,8 @@ def _explain(first: Any) -> Refusal:
     return Refusal(422, "invalid", messages.get(kind, types))
 
 
-def _depth(problem: Any) -> int:
-    # Of a union, the branch that came furthest is the one that was meant.
-    return len(problem["loc"]) + (problem["type"] in {"too_short", "string_too_short"})
+def _depth(problem: Any) -> float:
+    # Of a union, the branch that came furthest is the one that was meant. A misspelt key says more than that the right
+    # one is missing.
+    depth = len(problem["loc"]) + (problem["type"] in {"too_short", "string_too_short"})
+    return depth + (0.5 if problem["type"] == "extra_forbidden" else 0.0)

@@ -143,7 +143,7 @@ def test_the_length_comes_before_the_items() -> None:
         (b'{"text": NaN}', "'text' must be a string or a list of strings"),
         (b'{"text": "a", "recurrences": 1}', "'recurrences' must be true or false"),
         (b'{"text": "a", "exit_rule": NaN}', "'exit_rule' must be 'calibrated' or null"),
-        (b'{"texts": "a"}', "'text' is missing; add it"),
+        (b'{"texts": "a"}', "unknown key 'texts' (did you mean 'text'?); allowed: text, model, exit_rule, recurrences"),
         (b'{"text": "a", "texts": 1, "x": 2}', "unknown key 'texts' (did you mean 'text'?); allowed: text, model, "
          "exit_rule, recurrences"),
         (b'{"text": [], "x": 1}', "'text' is an empty list; give at least one"),
