@@ -31,7 +31,7 @@ from recurra.tasks.runs import model_name
 from recurra.tasks.summary import Summary
 
 DEFAULT_MODELS = ("linear", "baseline", "recurrent")
-# Measured on five corpora (docs/log.md): first and last layer apart, two in the middle twice.
+# First and last layer apart, two in the middle twice: what that is worth stands in docs/results/adapt.md.
 SMALL_PLANS = {6: "0 (3 4)x2 5"}
 DEFAULT_PROTOCOL, PRETRAINED_PROTOCOL = "tuned", "finetune"
 # The longest review of the demo corpus has fewer tokens.
