@@ -17,8 +17,8 @@ from recurra.core.errors import CheckpointError, ConfigurationError, Unavailable
 from recurra.core.files import pickles_in, read_json
 from recurra.core.hub import hub_file
 from recurra.models.adaptation.plan import SharingPlan
-from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME, read_model_configuration
-from recurra.models.names import GELU
+from recurra.models.folder import CONFIG_NAME, MOST, WEIGHTS_NAME, check_sizes, read_model_configuration
+from recurra.models.names import GELU, MODEL_KEYS
 
 # What these have in common: post-norm layers with GELU, LayerNorm, biases, and learned positions.
 BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert")
@@ -127,7 +127,7 @@ class EncoderSource:
         """
         layers = self.plan(plan)
         if self.is_adapted:
-            return {key: value for key, value in self.values.items() if key in _ADAPTED_KEYS}
+            return {key: self.values[key] for key in MODEL_KEYS if key in self.values}
         values = self.values
         offset = _position_offset(values)
         return {
@@ -151,16 +151,6 @@ class EncoderSource:
             "pad_token_id": values.get("pad_token_id", 0),
             "pooling": "mean",
         }
-
-
-_ADAPTED_KEYS = frozenset(
-    {
-        "vocab_size", "hidden_size", "embedding_size", "num_attention_heads", "intermediate_size", "feed_forward",
-        "num_prelude_layers", "num_core_layers", "num_recurrences", "num_coda_layers", "residual_scale",
-        "recurrence_embedding", "norm", "norm_placement", "rms_norm_eps", "position", "type_vocab_size",
-        "max_position_embeddings", "hidden_dropout", "pad_token_id", "pooling",
-    }
-)  # fmt: skip
 
 
 @functools.lru_cache(maxsize=16)
@@ -250,16 +240,32 @@ def _checked(source: EncoderSource) -> EncoderSource:
         raise CheckpointError(
             f"'{source.folder}' holds no {WEIGHTS_NAME} ({why}); save it with safetensors where you trust it"
         )
-    if kind != "recurra":
+    if kind == "recurra":
+        _check_whole(values, path, {f"num_{part}_layers": 0 for part in ("prelude", "core", "coda")})
+    else:
         _check_bert(values, path)
+    # Before anything of that size is made.
+    check_sizes(source.folder, source.shape())
     return source
 
 
-def _check_bert(values: Mapping[str, Any], path: Path) -> None:
-    for key in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "num_hidden_layers"):
+# Under which name a size has its bound.
+_OUR_NAMES = {"num_hidden_layers": "num_core_layers"}
+
+
+def _check_whole(values: Mapping[str, Any], path: Path, least: Mapping[str, int]) -> None:
+    for key, lowest in least.items():
         value = values.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**24:
-            raise CheckpointError(f"'{path}': '{key}' is {value!r}; a whole number from 1 is needed")
+        most = MOST.get(_OUR_NAMES.get(key, key), MOST["vocab_size"])
+        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= most:
+            raise CheckpointError(f"'{path}': '{key}' is {value!r}; a whole number from {lowest} to {most:,} is needed")
+
+
+def _check_bert(values: Mapping[str, Any], path: Path) -> None:
+    sizes = ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+    _check_whole(values, path, dict.fromkeys(sizes, 1))
+    _check_whole(values, path, {"num_hidden_layers": 1})
+    _check_whole({"pad_token_id": 0, **values}, path, {"pad_token_id": 0})
     allowed: tuple[tuple[str, object, tuple[object, ...]], ...] = (
         ("hidden_act", "gelu", ("gelu",)),
         ("position_embedding_type", "absolute", ("absolute",)),

@@ -71,6 +71,10 @@ def test_a_changed_folder_has_another_hash(folder: Path) -> None:
         ({"position_embedding_type": "relative_key"}, "'position_embedding_type' is 'relative_key'"),
         ({"is_decoder": True}, "'is_decoder' is True; only False"),
         ({"num_hidden_layers": "six"}, "'num_hidden_layers' is 'six'; a whole number from 1"),
+        ({"num_hidden_layers": 10**9}, "'num_hidden_layers' is 1000000000; a whole number from 1 to 1,024"),
+        ({"vocab_size": 3_000_000}, "asks for tables of 48,0"),
+        ({"max_position_embeddings": "long"}, "'max_position_embeddings' is 'long'"),
+        ({"pad_token_id": None}, "'pad_token_id' is None"),
         ({"hidden_size": 10**12}, "'hidden_size' is 1000000000000"),
     ],
 )
