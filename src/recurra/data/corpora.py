@@ -21,7 +21,7 @@ from recurra.data.domains import load_domains
 from recurra.data.formats import TABLE_FORMATS
 from recurra.data.language.sources import SOURCES
 from recurra.data.polarity import AMAZON_POLARITY, YELP_POLARITY, load_polarity
-from recurra.data.reviews import AMAZON_REVIEWS, YELP_REVIEWS, load_reviews
+from recurra.data.reviews import AMAZON_REVIEWS, PRODUCT_REVIEWS, YELP_REVIEWS, YELP_SENTENCES, load_reviews
 from recurra.data.splits import load_files
 from recurra.data.sst2 import load_sst2, with_treebank_labels
 from recurra.data.sst2_source import LAYOUT, PUBLIC_NAME
@@ -111,6 +111,8 @@ CORPORA: dict[str, Corpus] = {
             for reviews, description in (
                 (YELP_REVIEWS, "Samples of Yelp reviews with stars, two classes; not the Yelp Polarity release"),
                 (AMAZON_REVIEWS, "Amazon reviews of 14 product domains (FDU-MTL), two classes; not Amazon Polarity"),
+                (YELP_SENTENCES, "Single sentences of Yelp reviews with the label of their review, two classes"),
+                (PRODUCT_REVIEWS, "Amazon reviews of 4 product domains as written (Blitzer et al.), two classes"),
             )
         ),
         Corpus(

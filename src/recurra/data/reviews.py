@@ -3,6 +3,10 @@
 ``yelp_reviews``    whole Yelp reviews, a union of published samples; 1-2 stars negative, 4-5 positive. Text as written.
 ``amazon_reviews``  the 14 Amazon domains of FDU-MTL (Liu et al., "Adversarial Multi-task Learning for Text
                     Classification", ACL 2017), lower-cased and tokenised by their authors.
+``yelp_sentences``  single sentences of Yelp reviews with the label of their review (Shen et al., "Style Transfer from
+                    Non-Parallel Text by Cross-Alignment", NeurIPS 2017), lower-cased, at most 15 words.
+``product_reviews`` Amazon reviews of 4 domains with their own case and line breaks (Blitzer et al., "Biographies,
+                    Bollywood, Boom-boxes and Blenders", ACL 2007), without their titles.
 
 The parts of a release are put together, rows without text and repeats are left out and counted, and the rest is cut
 80/10/10 by a seed, every class in its proportion. So no text, case and punctuation aside, is in two splits.
@@ -23,7 +27,6 @@ from recurra.data.parquet import read_parquet_columns
 from recurra.data.pools import add_counts, balanced, checked_rows, cut_by_label, joined, without_empty, without_repeats
 
 LABEL_NAMES = ["negative", "positive"]
-PARTS = ("train", "test")
 
 
 @dataclass(frozen=True)
@@ -32,20 +35,25 @@ class LocalReviews:
 
     Attributes:
         name: Name of the corpus.
-        folder: Folder of the data root, with ``train.parquet`` and ``test.parquet`` (columns ``text``, ``label``).
+        folder: Folder of the data root, with a Parquet file for each part.
         instead: Corpus with a public name that could be taken instead.
         note: What a reader of the results must know of it.
+        parts: Files of the release, put together before the split.
+        text: Column with the text, beside ``label``.
     """
 
     name: str
     folder: str
     instead: str
     note: str
+    parts: tuple[str, ...] = ("train", "test")
+    text: str = "text"
 
     @property
     def layout(self) -> str:
         """The files that are needed, for messages and listings."""
-        return f"DIR/{self.folder}/{{train,test}}.parquet (columns text, label)"
+        parts = self.parts[0] if len(self.parts) == 1 else f"{{{','.join(self.parts)}}}"
+        return f"DIR/{self.folder}/{parts}.parquet (columns {self.text}, label)"
 
 
 YELP_REVIEWS = LocalReviews(
@@ -60,6 +68,21 @@ AMAZON_REVIEWS = LocalReviews(
     instead="amazon_polarity",
     note="Amazon reviews of 14 product domains (FDU-MTL), tokenised and lower-cased by its authors, the last letters "
     "of most texts cut off; not the Amazon Polarity release of the papers.",
+)
+YELP_SENTENCES = LocalReviews(
+    name="yelp_sentences",
+    folder="yelp_sentences",
+    instead="yelp_polarity",
+    note="A sentence has the label of its whole review, so some say nothing of it or the contrary.",
+    parts=("upstream_dev", "upstream_test"),
+)
+PRODUCT_REVIEWS = LocalReviews(
+    name="product_reviews",
+    folder="amazon_blitzer",
+    instead="amazon_polarity",
+    note="Amazon reviews of 4 product domains (Multi-Domain Sentiment Dataset), without titles; not Amazon Polarity.",
+    parts=("all",),
+    text="content",
 )
 
 
@@ -108,8 +131,9 @@ def read_reviews(reviews: LocalReviews, data_root: Path | None) -> tuple[TextSpl
     """
     paths = _paths(reviews, data_root)
     pools = []
-    for part, path in zip(PARTS, paths, strict=True):
-        columns = read_parquet_columns(path, ("text", "label"))
+    for part, path in zip(reviews.parts, paths, strict=True):
+        columns = read_parquet_columns(path, (reviews.text, "label"))
+        columns = {"text": columns[reviews.text], "label": columns["label"]}
         checked_rows(columns, str(path), reviews.layout)
         pools.append(
             TextSplit(
@@ -137,7 +161,7 @@ def _paths(reviews: LocalReviews, data_root: Path | None) -> list[Path]:
     if data_root is None or not (data_root / reviews.folder).is_dir():
         tried = "no data root is given" if data_root is None else f"'{data_root}' has no folder {reviews.folder}"
         raise UnavailableError(f"{reviews.name}: {tried} and the sample has no public name; {cure}")
-    paths = [data_root / reviews.folder / f"{part}.parquet" for part in PARTS]
+    paths = [data_root / reviews.folder / f"{part}.parquet" for part in reviews.parts]
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise DataError(f"'{data_root / reviews.folder}' lacks {', '.join(missing)}; the layout is {reviews.layout}")
