@@ -17,7 +17,7 @@ from recurra.models.foreign import load_language_model
 from recurra.models.inference import PRECISIONS, check_precision, default_device
 from recurra.models.language_modeling import RecurraForCausalLM
 
-# `recurra.models.linear.SETTINGS_NAME`, without importing what a linear model needs.
+# `recurra.models.controls.ngrams.SETTINGS_NAME`, without importing what a linear model needs.
 LINEAR_NAME = "linear.json"
 
 

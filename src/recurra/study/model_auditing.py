@@ -61,9 +61,9 @@ def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
     record = read_any_record(folder)
     recorded = record.model.parameters
     if record.model.kind == "linear":
-        from recurra.models.linear import LinearClassifier
+        from recurra.models.controls import load_linear_model
 
-        linear = LinearClassifier.load(folder / "model")
+        linear = load_linear_model(folder / "model")
         skipped = "skipped: a linear model has neither padding nor batches"
         return [
             AuditResult(name="invariance.padding", status="skipped", summary=skipped),

@@ -25,7 +25,8 @@ class TaskProfile(ABC):
         data_config: Configuration of its data.
         presets: Models that it trains by name: a description and a shape.
         protocols: Its training protocols by name.
-        controls: Models without a training protocol, such as ``linear``; they are cheap, deterministic and run once.
+        controls: Models without a training protocol, such as ``linear``, and keys that each is configured with; they
+            are cheap, deterministic and run once.
         advice: Which models to take for it, for messages.
         kind_of_data: What its data are called, for messages.
         data_options: Options of the command line that mean something for its data.
@@ -38,7 +39,7 @@ class TaskProfile(ABC):
     data_config: ClassVar[type[RunData]]
     presets: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]]
     protocols: ClassVar[Mapping[str, ProtocolConfig]]
-    controls: ClassVar[Sequence[str]] = ()
+    controls: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     advice: ClassVar[str]
     kind_of_data: ClassVar[str]
     data_options: ClassVar[frozenset[str]]
@@ -115,9 +116,9 @@ def presets() -> dict[str, tuple[str, Mapping[str, Any]]]:
     return {name: preset for profile in reversed(profiles()) for name, preset in profile.presets.items()}
 
 
-def controls() -> list[str]:
-    """Models of all tasks that no training protocol trains."""
-    return list(dict.fromkeys(name for profile in profiles() for name in profile.controls))
+def controls() -> dict[str, Mapping[str, Any]]:
+    """Models of all tasks that no training protocol trains, and keys that each is configured with."""
+    return {name: keys for profile in profiles() for name, keys in profile.controls.items()}
 
 
 def profile_of_values(values: Mapping[str, Any]) -> TaskProfile:

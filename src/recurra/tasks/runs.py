@@ -57,7 +57,7 @@ class RunConfig(HashedSettings):
     """One run: a model, data, a protocol and a seed.
 
     Attributes:
-        model: Name in tables: a preset, ``linear``, or the name of a model file.
+        model: Name in tables: a preset, a control such as ``linear``, or the name of a model file.
         model_overrides: Keys of the model configuration on top of the preset; ``preset`` names another base, or
             ``encoder`` and ``plan`` a pretrained encoder and which of its layers are shared; ``teacher`` whom it learns
             from, if others of the same protocol do not.
@@ -137,16 +137,16 @@ def _is_encoder(name: str) -> bool:
 
 
 def resolve_model(name: str | ModelVariant) -> tuple[str, dict[str, Any]]:
-    """Returns the name and the overrides of a model given as preset, ``linear``, encoder, YAML file or variant.
+    """Returns the name and the overrides of a model given as preset, control, encoder, YAML file or variant.
 
     Raises:
         ConfigurationError: If there is no such model.
     """
     if isinstance(name, ModelVariant):
         return name.name, name.overrides
-    known = [*controls(), *presets()]
+    known = {**controls(), **{key: {} for key in presets()}}
     if name in known:
-        return name, {}
+        return name, dict(known[name])
     if Path(name).suffix in {".yaml", ".yml"}:
         return Path(name).stem, read_yaml(name)
     if name in PACKAGED or _is_encoder(name):
@@ -200,10 +200,12 @@ def make_run(
     source = encoder_of(changed)
     if source is not None:
         changed[ENCODER_SHA256] = source.sha256
+    asked = [] if control else asked_teachers(changed, protocol)
     if control:
         teachers = []
     elif teachers is None:
-        teachers = [locate_teacher(each) for each in asked_teachers(changed, protocol)]
+        teachers = [locate_teacher(each) for each in asked]
+    protocol = protocol.for_model(taught=bool(asked))
     return RunConfig.parse(
         {
             "model": name,

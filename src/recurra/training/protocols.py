@@ -58,6 +58,10 @@ class ProtocolConfig(HashedSettings):
         distillation_temperature: What logits are divided by before they are compared.
         state_weight: Factor of the mean squared error of states after each layer application, for students that are
             made of the layers of the teacher's own encoder; others are compared by their answers alone.
+        student_epochs: Passes at most of models that learn from a teacher, in place of ``max_epochs``; 0 changes
+            nothing. Few rows are few steps, and a student needs more of them than its teacher, whose layers it breaks.
+        selection_rows: Rows of the selection split at most that choose the epoch, drawn by class; 0 takes all. What is
+            reported of that split is of all its rows.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
@@ -104,6 +108,13 @@ class ProtocolConfig(HashedSettings):
     distillation_weight: float = Field(default=0.7, ge=0, le=1)
     distillation_temperature: float = Field(default=2.0, gt=0, le=100)
     state_weight: float = Field(default=1.0, ge=0)
+    student_epochs: int = Field(default=0, ge=0, le=10_000)
+    selection_rows: int = Field(default=0, ge=0)
+
+    def for_model(self, *, taught: bool) -> ProtocolConfig:
+        """The protocol as one model is trained under it, with or without a teacher."""
+        epochs = self.student_epochs if taught and self.student_epochs else self.max_epochs
+        return self.model_copy(update={"max_epochs": epochs, "student_epochs": 0})
 
     @property
     def hides_tokens(self) -> bool:
@@ -168,12 +179,28 @@ PROTOCOLS: dict[str, ProtocolConfig] = {
     ),
     # For models that start from a pretrained encoder (docs/log.md).
     "finetune": _FINETUNE,
+    # The same for a few thousand rows: more steps, and students take more than twice as many (docs/log.md).
+    "finetune-small": _FINETUNE.model_copy(
+        update={"name": "finetune-small", "batch_size": 16, "student_epochs": 10, "selection_rows": 1_000}
+    ),
     # The same for tens of thousands of rows.
     "finetune-large": _FINETUNE.model_copy(update={"name": "finetune-large", "learning_rate": 5e-5, "max_epochs": 2}),
     "demo": ProtocolConfig(
         name="demo", learning_rate=1.5e-3, batch_size=32, max_epochs=4, schedule="cosine", warmup_ratio=0.1
     ),
 }
+
+# Up to how many training rows, and the protocol for a pretrained encoder; the last one is for any number.
+_RECIPES = ((5_000, "finetune-small"), (20_000, "finetune"))
+
+
+def finetuning_for(rows: int) -> tuple[str, str]:
+    """The protocol for fine-tuning on so many training rows, and the reason in a few words."""
+    for most, name in _RECIPES:
+        if rows <= most:
+            return name, f"{rows:,} training rows, at most {most:,}"
+    return "finetune-large", f"{rows:,} training rows, more than {_RECIPES[-1][0]:,}"
+
 
 LANGUAGE_PROTOCOLS: dict[str, ProtocolConfig] = {
     # CRT-Deep, section 4: micro-batches of 2, 8 of them a step. Its 50,000 lines are a matter of the data.
@@ -222,6 +249,8 @@ _NOT_FOR_LANGUAGE: dict[str, Any] = {
     "pretraining_epochs": 0,
     "auxiliary_epochs": 0,
     "teacher": "",
+    "student_epochs": 0,
+    "selection_rows": 0,
 }
 
 

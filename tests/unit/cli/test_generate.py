@@ -16,9 +16,9 @@ from language_folders import VOCABULARY, write_gpt2, write_language_model, write
 from recurra import RecurraForCausalLM
 from recurra.cli.main import main
 from recurra.models.cache import growth_bytes_per_token
+from recurra.models.controls.ngrams import SETTINGS_NAME
 from recurra.models.exits.measures import confidence
 from recurra.models.exits.rules import ConfidenceRule
-from recurra.models.linear import SETTINGS_NAME
 from tiny import tiny_model
 
 PROMPTS = ["the film", "of number 7 was", "a"]

@@ -10,7 +10,7 @@ from transformers import TrainingArguments
 from recurra.core.configuration import content_hash, write_yaml
 from recurra.core.errors import ConfigurationError
 from recurra.training.arguments import training_arguments
-from recurra.training.protocols import PROTOCOLS, ProtocolConfig, load_protocol
+from recurra.training.protocols import PROTOCOLS, ProtocolConfig, finetuning_for, load_protocol
 
 
 def test_the_papers_protocol_is_the_papers() -> None:
@@ -51,7 +51,7 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
             "papre",
             [],
             r"unknown protocol 'papre' \(did you mean 'paper'\?\); "
-            r"allowed: paper, tuned, tuned-treebank, finetune, finetune-large, demo, a .yaml file",
+            r"allowed: paper, tuned, tuned-treebank, finetune, finetune-small, finetune-large, demo, a .yaml file",
         ),
         (
             "paper",
@@ -97,6 +97,8 @@ LATER = {
     "distillation_weight": (0.7, 0.5),
     "distillation_temperature": (2.0, 1.0),
     "state_weight": (1.0, 0.0),
+    "student_epochs": (0, 8),
+    "selection_rows": (0, 100),
 }
 
 
@@ -115,6 +117,31 @@ def test_a_later_key_with_another_value_is_another_protocol_and_comes_back(name:
     assert changed.plain()[name] == LATER[name][1]
     assert content_hash(changed.plain()) != content_hash(PROTOCOLS["demo"].plain())
     assert ProtocolConfig.parse(changed.plain()) == changed
+
+
+def test_students_may_train_longer_than_who_teaches_them() -> None:
+    protocol = PROTOCOLS["finetune-small"]
+    taught, alone = protocol.for_model(taught=True), protocol.for_model(taught=False)
+    assert (taught.max_epochs, alone.max_epochs) == (protocol.student_epochs, protocol.max_epochs)
+    assert taught.student_epochs == alone.student_epochs == 0
+    assert taught.model_copy(update={"max_epochs": alone.max_epochs}) == alone
+    assert PROTOCOLS["finetune"].for_model(taught=True) == PROTOCOLS["finetune"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "name"),
+    [
+        (50, "finetune-small"),
+        (5_000, "finetune-small"),
+        (5_001, "finetune"),
+        (20_000, "finetune"),
+        (10**6, "finetune-large"),
+    ],
+)
+def test_the_number_of_rows_chooses_how_an_encoder_is_tuned(rows: int, name: str) -> None:
+    found, reason = finetuning_for(rows)
+    assert found == name and found in PROTOCOLS
+    assert f"{rows:,} training rows" in reason
 
 
 def test_a_protocol_says_what_it_is() -> None:

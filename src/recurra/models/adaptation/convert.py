@@ -132,3 +132,31 @@ class _Reader:
             yield f"{ours}.attention.qkv_proj.{kind}", torch.cat(parts)
             for own, other in _LAYER.items():
                 yield f"{ours}.{own}.{kind}", self._get(f"{theirs}.{other}.{kind}")
+
+
+@torch.inference_mode()
+def piece_vectors(source: EncoderSource, tokenizer: Any, *, batch_size: int = 512) -> Tensor:
+    """What an encoder makes of every piece of its vocabulary alone between its special tokens, FP32.
+
+    Weighted by the logarithm of one plus the piece's number, as WordPiece vocabularies are sorted by frequency
+    (model2vec does the same). Some ten seconds on one core for MiniLM.
+
+    Args:
+        source: The encoder.
+        tokenizer: Its own.
+        batch_size: Pieces at once.
+
+    Returns:
+        ``(pieces, hidden_size)``, scaled to a mean square of 1.
+    """
+    model = RecurraModel(RecurraConfig(**source.shape())).eval()
+    load_encoder_weights(model, source)
+    pieces = torch.arange(model.config.vocab_size)
+    edges = [torch.full_like(pieces, each) for each in (tokenizer.cls_token_id, tokenizer.sep_token_id)]
+    rows = torch.stack([edges[0], pieces, edges[1]], dim=1)
+    found = [
+        model(input_ids=part, attention_mask=torch.ones_like(part)).last_hidden_state[:, 1].float()
+        for part in rows.split(batch_size)
+    ]
+    weighted = torch.cat(found) * (1 + pieces).log()[:, None]
+    return weighted / weighted.square().mean().sqrt()

@@ -24,7 +24,7 @@ from recurra.tasks.profile import ENCODER
 from recurra.tasks.runs import RunConfig
 from recurra.training.protocols import PROTOCOLS
 
-LINEAR = "linear"
+LINEAR, LINEAR_TUNED, STATIC = "linear", "linear-tuned", "static"
 _KEYS = {
     "--tokenizer": "tokenizer",
     "--data-protocol": "protocol",
@@ -42,7 +42,7 @@ class LabellingTask(Task):
     data_config: ClassVar[type[DataConfig]]
     presets: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]] = PRESETS
     protocols = PROTOCOLS
-    controls = (LINEAR,)
+    controls: ClassVar[Mapping[str, Mapping[str, Any]]] = {LINEAR: {}, LINEAR_TUNED: {}, STATIC: {ENCODER: "minilm"}}
     starts_from_encoders = True
     advice = f"a classifier: {', '.join(PRESET_NAMES)}"
     kind_of_data = "labelled data"
@@ -54,7 +54,7 @@ class LabellingTask(Task):
 
     def misfit(self, model: str, data_name: str) -> str:
         """Says that data have no labels."""
-        kind = "is the linear classifier" if model == LINEAR else "classifies texts"
+        kind = "is a linear classifier" if model in self.controls else "classifies texts"
         return f"'{model}' {kind}, and '{data_name}' is running text without labels; give it labelled data"
 
     @abstractmethod
@@ -77,7 +77,7 @@ class LabellingTask(Task):
         if "tokenizer" not in values:
             values["tokenizer"] = default_tokenizer(str(values["name"]), data_root)
             note = f"tokenizer: {values['tokenizer']} (choose with --tokenizer)"
-        if model is not None and model[0] == LINEAR:
+        if model is not None and model[0] in self.controls:
             note = ""
         return self.data_config.parse(values, source="data"), note
 

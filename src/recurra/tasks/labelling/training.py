@@ -19,20 +19,24 @@ from recurra.core.seeds import derive_seed
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.encoding import EncodedSplit, encode_split
+from recurra.data.subsets import stratified_fraction
+from recurra.data.token_cache import cache_path, read_arrays, write_arrays
 from recurra.data.tokenization import load_tokenizer, read_tokenizer
 from recurra.data.vocabulary import describe_tokenizer
 from recurra.deployment.classifier import Classifier
 from recurra.evaluation.latency import measure_latency, synchroniser
 from recurra.models.accounting import HeadKind
-from recurra.models.adaptation.convert import load_encoder_weights
+from recurra.models.adaptation.convert import load_encoder_weights, piece_vectors
 from recurra.models.adaptation.source import EncoderSource
+from recurra.models.controls.ngrams import LinearClassifier
+from recurra.models.controls.static import StaticClassifier
+from recurra.models.controls.weights import LinearModel
 from recurra.models.inference import default_device
-from recurra.models.linear import LinearClassifier
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.names import PRESETS
 from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.labelling.data import labelled
-from recurra.tasks.labelling.task import LINEAR
+from recurra.tasks.labelling.task import LINEAR, LINEAR_TUNED
 from recurra.tasks.labelling.teacher import Lesson, learn_from_teachers
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import PLAN, encoder_of
@@ -70,8 +74,8 @@ def train_classifier(config: RunConfig, folder: Path, machine: Machine, reporter
     """Trains a classifier and saves it with its tokenizer, or takes up what an interrupted run left."""
     reporter.stage(config.run_id, "loading data")
     dataset = load_dataset(labelled(config.data), machine.data_root)
-    if config.model == LINEAR:
-        return _train_linear(config, dataset, folder)
+    if config.is_control:
+        return _train_control(config, dataset, folder, machine)
     source, plan = encoder_of(config.model_overrides), str(config.model_overrides.get(PLAN, ""))
     if source is None:
         tokenizer = load_tokenizer(labelled(config.data), dataset, machine.data_root)
@@ -95,7 +99,7 @@ def train_classifier(config: RunConfig, folder: Path, machine: Machine, reporter
         training = train_transformer(
             model.to(default_device()),
             train if lesson is None else lesson.train,
-            _encode(dataset, dataset.selection_split, tokenizer, config, machine),
+            _encode_selection(dataset, tokenizer, config, machine),
             config.protocol,
             folder=folder,
             seed=config.seed,
@@ -138,25 +142,26 @@ def _encode(dataset: TextDataset, name: str, tokenizer: Any, config: RunConfig, 
     return encode_split(dataset.splits[name], tokenizer, labelled(config.data).max_length, machine.cache_dir)
 
 
+def _encode_selection(dataset: TextDataset, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:
+    split = dataset.splits[dataset.selection_split]
+    most = config.protocol.selection_rows
+    if 0 < most < len(split):
+        split = stratified_fraction(split, most / len(split), labelled(config.data).split_seed)
+    return encode_split(split, tokenizer, labelled(config.data).max_length, machine.cache_dir)
+
+
 def _encode_auxiliary(dataset: TextDataset, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit | None:
     if dataset.auxiliary is None or config.protocol.auxiliary_epochs == 0:
         return None
     return encode_split(dataset.auxiliary, tokenizer, labelled(config.data).max_length, machine.cache_dir)
 
 
-def _train_linear(config: RunConfig, dataset: TextDataset, folder: Path) -> Trained:
-    train, selection = dataset.splits["train"], dataset.splits[dataset.selection_split]
+def _train_control(config: RunConfig, dataset: TextDataset, folder: Path, machine: Machine) -> Trained:
     start = time.perf_counter()
-    linear = LinearClassifier.fit(
-        train.texts,
-        train.labels,
-        num_labels=dataset.num_labels,
-        seed=config.seed,
-        selection=(selection.texts, selection.labels),
-    )
+    model = _fit_control(config, dataset, machine)
     wall_s = time.perf_counter() - start
-    save_model_folder(folder, linear.save)
-    words = int(train.word_counts.sum())
+    save_model_folder(folder, model.save)
+    words = int(dataset.splits["train"].word_counts.sum())
     training = TrainingRecord(
         protocol=config.protocol.name,
         epochs=0,
@@ -166,20 +171,46 @@ def _train_linear(config: RunConfig, dataset: TextDataset, folder: Path) -> Trai
         tokens_per_s=words / wall_s,
         peak_memory_mib=peak_memory_mib(),
     )
-    size = sum(path.stat().st_size for path in (folder / MODEL_NAME).iterdir())
-    each = " for each label" if linear.independent else ""
-    model = ModelRecord(
-        preset=LINEAR,
+    scores = 1 if dataset.num_labels == 2 and not model.independent else dataset.num_labels
+    record = ModelRecord(
+        preset=config.model,
         kind="linear",
-        parameters=linear.num_parameters,
+        parameters=model.num_parameters,
         embedding_parameters=0,
-        non_embedding_parameters=linear.num_parameters,
-        # Two n-grams start at each word, each one multiply-add a score.
-        flops_per_token=4.0 * (dataset.num_labels if dataset.num_labels > 2 or linear.independent else 1),
-        file_size_bytes=size,
-        description=f"TF-IDF (1,2-grams) + logistic regression{each}, C = {linear.inverse_regularisation:g}",
+        non_embedding_parameters=model.num_parameters,
+        # One multiply-add a feature and score.
+        flops_per_token=2 * model.features_per_word * scores,
+        file_size_bytes=sum(path.stat().st_size for path in (folder / MODEL_NAME).iterdir()),
+        description=model.description,
     )
-    return Trained(dataset, training, model, {})
+    return Trained(dataset, training, record, {})
+
+
+def _fit_control(config: RunConfig, dataset: TextDataset, machine: Machine) -> LinearModel:
+    train, selection = dataset.splits["train"], dataset.splits[dataset.selection_split]
+    count, seed = dataset.num_labels, config.seed
+    if config.model == LINEAR:
+        chosen_on = (selection.texts, selection.labels)
+        return LinearClassifier.fit(train.texts, train.labels, num_labels=count, seed=seed, selection=chosen_on)
+    if config.model == LINEAR_TUNED:
+        return LinearClassifier.fit_tuned(train.texts, train.labels, num_labels=count, seed=seed)
+    source = encoder_of(config.model_overrides)
+    assert source is not None
+    tokenizer = read_tokenizer(source.folder)
+    path = cache_path(f"pieces-{source.sha256}", machine.cache_dir)
+    kept = read_arrays(path, source.sha256, ["vectors"])
+    if kept is None:
+        kept = {"vectors": piece_vectors(source, tokenizer).numpy()}
+        write_arrays(path, source.sha256, kept)
+    return StaticClassifier.fit(
+        train.texts,
+        train.labels,
+        kept["vectors"],
+        tokenizer.backend_tokenizer,
+        encoder=source.name,
+        num_labels=count,
+        seed=seed,
+    )
 
 
 def latency_batches(texts: list[str], batch_size: int) -> list[list[str]]:
@@ -191,7 +222,7 @@ def latency_batches(texts: list[str], batch_size: int) -> list[list[str]]:
 def time_classifier(classifier: Classifier, dataset: TextDataset, config: RunConfig) -> dict[str, LatencyRecord]:
     """Times a classifier over the whole last reported split, at batch 1 and at the evaluation batch size."""
     texts = dataset.splits[dataset.reported_splits[-1]].texts
-    device = str(default_device()) if config.model != LINEAR else "cpu"
+    device = str(default_device()) if not config.is_control else "cpu"
     result: dict[str, LatencyRecord] = {}
     for batch_size in sorted({1, config.protocol.evaluation_batch_size}):
         result[f"batch_{batch_size}"] = measure_latency(

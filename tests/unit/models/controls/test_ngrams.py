@@ -7,13 +7,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from recurra.core.errors import CheckpointError, DataError
 from recurra.data.sst2 import load_sst2
-from recurra.models.linear import DEFAULT_C, SETTINGS_NAME, TOKEN_PATTERN, WEIGHTS_NAME, LinearClassifier
+from recurra.models.controls.ngrams import (
+    DEFAULT_C,
+    SETTINGS_NAME,
+    TOKEN_PATTERN,
+    WEIGHTS_NAME,
+    LinearClassifier,
+    Ngrams,
+    Vectorizer,
+)
 
 WORDS = ["good", "bad", "film", "plot", "a", "not", "very", "dull", "fun"]
 
@@ -48,6 +58,63 @@ def test_softmax_of_logits_is_scikit_learns_probability(classes: int) -> None:
     rows = 1 if classes == 2 else classes
     assert model.num_features == len(vectorizer.vocabulary_)
     assert model.num_parameters == rows * (len(vectorizer.vocabulary_) + 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(alphabet="aäb cé\t.'1", max_size=30), min_size=2, max_size=8), st.booleans())
+def test_features_are_those_of_scikit_learns_vectorizer(texts: list[str], sublinear: bool) -> None:
+    fresh = [*texts, "aab ä", "zz"]
+    for ngrams, reference in (
+        (Ngrams("words", 1, 2, sublinear), {"ngram_range": (1, 2), "token_pattern": TOKEN_PATTERN}),
+        (Ngrams("characters", 2, 5, sublinear), {"analyzer": "char_wb", "ngram_range": (2, 5)}),
+        (Ngrams("characters", 3, 4, sublinear, 2), {"analyzer": "char_wb", "ngram_range": (3, 4), "min_df": 2}),
+    ):
+        vectorizer = Vectorizer.fit(ngrams, texts)
+        peer = TfidfVectorizer(lowercase=False, sublinear_tf=sublinear, **reference)
+        try:
+            peer.fit(texts)
+        except ValueError:
+            assert vectorizer.terms == []
+            continue
+        assert vectorizer.terms == peer.get_feature_names_out().tolist()
+        assert vectorizer.transform(fresh).toarray() == pytest.approx(peer.transform(fresh).toarray(), abs=1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_tuned_is_no_worse_than_words_where_characters_carry_the_label(tmp_path: Path, classes: int) -> None:
+    rng = np.random.default_rng(3)
+
+    def rows(count: int) -> tuple[list[str], np.ndarray]:
+        labels = rng.integers(0, classes, count)
+        stems = ["".join(rng.choice(list("bcdfgaeiou"), 5)) for _ in labels]
+        return [
+            f"{stem}{['ing', 'est', 'ful', 'ish'][label]} here" for stem, label in zip(stems, labels, strict=True)
+        ], labels
+
+    texts, labels = rows(300)
+    fresh, truth = rows(200)
+    tuned = LinearClassifier.fit_tuned(texts, labels, num_labels=classes)
+    words = LinearClassifier.fit(texts, labels, num_labels=classes)
+    assert (tuned.logits(fresh).argmax(axis=1) == truth).mean() > 0.98
+    assert (words.logits(fresh).argmax(axis=1) == truth).mean() < 0.7
+    assert tuned.loss(fresh, truth) < 0.15
+    assert "cross-validation" in tuned.description
+    tuned.save(tmp_path)
+    loaded = LinearClassifier.load(tmp_path)
+    assert np.array_equal(loaded.logits(fresh), tuned.logits(fresh))
+    assert loaded.description == tuned.description
+
+
+def test_a_model_of_the_first_version_is_still_read(tmp_path: Path) -> None:
+    texts, labels = _corpus(100, 2)
+    model = LinearClassifier.fit(texts, labels)
+    model.save(tmp_path)
+    values = json.loads((tmp_path / SETTINGS_NAME).read_text(encoding="utf-8"))
+    terms = values.pop("features")[0]["terms"]
+    del values["fitted_by"]
+    old = {**values, "version": 1, "ngram_range": [1, 2], "token_pattern": TOKEN_PATTERN, "vocabulary": terms}
+    (tmp_path / SETTINGS_NAME).write_text(json.dumps(old), encoding="utf-8")
+    assert np.array_equal(LinearClassifier.load(tmp_path).logits(texts), model.logits(texts))
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -123,6 +190,12 @@ def _edit(folder: Path, **changes: Any) -> None:
     (folder / SETTINGS_NAME).write_text(json.dumps(settings | changes), encoding="utf-8")
 
 
+def _kind(**changes: Any) -> dict[str, Any]:
+    return {
+        "unit": "words", "shortest": 1, "longest": 2, "sublinear": False, "least_texts": 1, "terms": ["a"], **changes
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -134,9 +207,12 @@ def _edit(folder: Path, **changes: Any) -> None:
         (lambda folder: (folder / SETTINGS_NAME).write_text("[1]"), "not the settings"),
         (lambda folder: _edit(folder, format="other"), "not the settings"),
         (lambda folder: _edit(folder, version=99), "version 99"),
-        (lambda folder: _edit(folder, token_pattern="."), "does not write"),
-        (lambda folder: _edit(folder, vocabulary=["a", "a"]), "does not write"),
-        (lambda folder: _edit(folder, vocabulary=["a"]), "holds"),
+        (lambda folder: _edit(folder, features=[]), "does not write"),
+        (lambda folder: _edit(folder, features=[_kind(unit=".")]), "does not write"),
+        (lambda folder: _edit(folder, features=[_kind(longest=10**9)]), "does not write"),
+        (lambda folder: _edit(folder, features=[_kind(terms=["a", "a"])]), "does not write"),
+        (lambda folder: _edit(folder, features=[_kind(terms=["a"])]), "holds"),
+        (lambda folder: _edit(folder, version=1, ngram_range=[1, 2], token_pattern="."), "does not write"),
         (lambda folder: _edit(folder, num_labels="2"), "does not write"),
         (lambda folder: save_file({"weight": np.zeros((1, 2))}, folder / WEIGHTS_NAME), "does not belong"),
     ],

@@ -1,0 +1,219 @@
+"""Fitting the weights of a linear control: logistic regression or a linear SVM, chosen by cross-validation if asked."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+from sklearn.svm import LinearSVC
+from threadpoolctl import threadpool_limits
+
+from recurra.core.errors import DataError
+from recurra.models.controls.weights import Floats, Labels, cross_entropy, label_scores
+
+# With the default tolerance of 1e-4 the solver stops while accuracies still move by half a point.
+_SOLVER_TOLERANCE = 1e-6
+_MAX_ITERATIONS = 5_000
+# A class that training never showed: its probability is this, not 0, so that a loss on it stays finite.
+UNSEEN_LOG_PROBABILITY = -25.0
+FOLDS = 5
+# Beyond, the best C hardly moves, and every fold would cost minutes.
+MOST_ROWS = 5_000
+# Classes are called unequal when the largest has at least this many times the rows of the smallest.
+UNEQUAL = 3.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One way of fitting.
+
+    Attributes:
+        loss: ``logistic`` (regression) or ``hinge`` (squared, one class against the others: a linear SVM).
+        c: Inverse regularisation.
+        balanced: Whether classes weigh the same, however many rows they have.
+    """
+
+    loss: Literal["logistic", "hinge"]
+    c: float
+    balanced: bool = False
+
+    def __str__(self) -> str:
+        name = "logistic regression" if self.loss == "logistic" else "linear SVM"
+        return f"{name}, C = {self.c:g}{', balanced' if self.balanced else ''}"
+
+    def weights(self, features: Any, truth: Labels, *, num_labels: int, seed: int) -> tuple[Floats, Floats]:
+        """Fits.
+
+        Args:
+            features: Sparse or dense, ``(rows, features)``.
+            truth: Labels ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
+            num_labels: Number of labels, among them those that no row has.
+            seed: Of the solver's order of rows, where it has one.
+
+        Returns:
+            Weight and bias as `recurra.models.controls.weights.LinearModel` takes them.
+        """
+        if truth.ndim == 2:
+            parts = [self._one_label(features, column, seed) for column in truth.T]
+            return np.stack([part[0] for part in parts]), np.array([part[1] for part in parts])
+        seen = np.unique(truth)
+        if len(seen) == 1:
+            weight, bias = np.zeros((num_labels, features.shape[1])), np.full(num_labels, UNSEEN_LOG_PROBABILITY)
+            bias[seen] = 0.0
+            return (weight[1:] - weight[:1], bias[1:] - bias[:1]) if num_labels == 2 else (weight, bias)
+        found = self._estimator(features, truth, seed)
+        return _spread_over_labels(found.coef_, found.intercept_, seen, num_labels)
+
+    def _one_label(self, features: Any, truth: Labels, seed: int) -> tuple[Floats, float]:
+        """Weights and bias of one label; one that all training rows have, or none, has a bias alone."""
+        if truth.min() == truth.max():
+            return np.zeros(features.shape[1]), UNSEEN_LOG_PROBABILITY * (1 if truth[0] == 0 else -1)
+        found = self._estimator(features, truth, seed)
+        return found.coef_[0], float(found.intercept_[0])
+
+    def _estimator(self, features: Any, truth: Labels, seed: int) -> Any:
+        weights = "balanced" if self.balanced else None
+        # The products are sparse and on one thread anyhow; others would spin, and change the order of sums.
+        with threadpool_limits(1, user_api="blas"), warnings.catch_warnings():
+            if self.loss == "logistic":
+                estimator: Any = LogisticRegression(
+                    C=self.c, tol=_SOLVER_TOLERANCE, max_iter=_MAX_ITERATIONS, random_state=seed, class_weight=weights
+                )
+            else:
+                # A fit that has not settled is still judged on rows that it did not see.
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                estimator = LinearSVC(C=self.c, random_state=seed, class_weight=weights)
+            return estimator.fit(features, truth)
+
+
+@dataclass(frozen=True)
+class CrossValidated:
+    """The best of several fits, refitted on all rows.
+
+    Attributes:
+        weight: As `recurra.models.controls.weights.LinearModel` takes it; scores are scaled so that probabilities fit.
+        bias: Likewise.
+        fit: Which one.
+        score: Its cross-validated figure.
+        measure: What the figure is: ``accuracy``, ``macro F1`` or ``log-likelihood``.
+    """
+
+    weight: Floats
+    bias: Floats
+    fit: Fit
+    score: float
+    measure: str
+
+    def __str__(self) -> str:
+        return f"{self.fit}, by {FOLDS}-fold cross-validation ({self.measure} {self.score:.3f})"
+
+
+def cross_validate(
+    features: Any, truth: Labels, fits: Sequence[Fit], *, num_labels: int, seed: int = 0
+) -> CrossValidated:
+    """Chooses the fit with the best figure on rows that it did not see, and refits it on all rows.
+
+    The figure is accuracy, for unequal classes macro F1, and for independent labels the log-likelihood; of equals the
+    likelier fit wins. At most `MOST_ROWS` rows are used for the choice. One factor for all scores makes probabilities
+    fit the rows that were left out (temperature scaling: Guo et al. 2017, "On Calibration of Modern Neural Networks");
+    it changes no decision.
+
+    Args:
+        features: ``(rows, features)``, sparse or dense.
+        truth: As `Fit.weights` takes it.
+        fits: What to choose from.
+        num_labels: Number of labels.
+        seed: Of the folds and the solver.
+
+    Raises:
+        DataError: If there are fewer than two rows.
+    """
+    if len(truth) < 2:
+        raise DataError(f"{len(truth)} training rows cannot be cross-validated; give at least two")
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(truth))[:MOST_ROWS]
+    part, sample = features[rows], truth[rows]
+    fold = _folds(sample)
+    measure, judge = _measure(sample)
+    best: tuple[tuple[float, float], Fit, float] | None = None
+    for fit in fits:
+        scores = np.zeros((len(rows), 1 if num_labels == 2 and truth.ndim == 1 else num_labels))
+        for left_out in np.unique(fold):
+            inside = fold != left_out
+            weight, bias = fit.weights(part[inside], sample[inside], num_labels=num_labels, seed=seed)
+            scores[~inside] = part[~inside] @ weight.T + bias
+        logits = label_scores(scores, independent=truth.ndim == 2)
+        factor, loss = _calibrated(logits, sample)
+        rank = (judge(logits, loss), -loss)
+        if best is None or rank > best[0]:
+            best = rank, fit, factor
+    if best is None:
+        raise ValueError("no fit to choose from")
+    (score, _), chosen, factor = best
+    weight, bias = chosen.weights(features, truth, num_labels=num_labels, seed=seed)
+    return CrossValidated(weight * factor, bias * factor, chosen, score, measure)
+
+
+def are_unequal(counts: Sequence[int]) -> bool:
+    """Whether classes with these numbers of rows are unequal enough for accuracy to mislead."""
+    present = [count for count in counts if count > 0]
+    return len(present) > 1 and max(present) >= UNEQUAL * min(present)
+
+
+def _folds(truth: Labels) -> Labels:
+    """The fold of each row: rows of a label, or of a set of labels, go round the folds."""
+    kinds = truth if truth.ndim == 1 else np.unique(truth, axis=0, return_inverse=True)[1].reshape(-1)
+    fold = np.empty(len(truth), dtype=np.int64)
+    fold[np.argsort(kinds, kind="stable")] = np.arange(len(truth)) % min(FOLDS, len(truth))
+    return fold
+
+
+def _measure(truth: Labels) -> tuple[str, Any]:
+    if truth.ndim == 2:
+        return "log-likelihood", lambda _logits, loss: -loss
+    if are_unequal(np.bincount(truth).tolist()):
+        labels = np.unique(truth)
+        return "macro F1", lambda logits, _loss: float(
+            f1_score(truth, logits.argmax(axis=1), labels=labels, average="macro", zero_division=0.0)
+        )
+    return "accuracy", lambda logits, _loss: float((logits.argmax(axis=1) == truth).mean())
+
+
+def _calibrated(logits: Floats, truth: Labels) -> tuple[float, float]:
+    """The factor of the logits with the lowest loss, and that loss."""
+    found = minimize_scalar(
+        lambda log: cross_entropy(logits * np.exp(log), truth), bounds=(-5.0, 5.0), method="bounded"
+    )
+    return float(np.exp(found.x)), float(found.fun)
+
+
+def check_classes(truth: Labels, num_labels: int) -> None:
+    """Refuses labels of one class alone, or beyond the number of labels.
+
+    Raises:
+        DataError: If they are.
+    """
+    classes = np.unique(truth)
+    if len(classes) < 2:
+        raise DataError(f"training rows have the labels {classes.tolist()} only; at least two classes are needed")
+    if classes[0] < 0 or classes[-1] >= num_labels:
+        raise DataError(f"labels are {classes.tolist()}; allowed: 0 to {num_labels - 1}")
+
+
+def _spread_over_labels(weight: Floats, bias: Floats, seen: Labels, num_labels: int) -> tuple[Floats, Floats]:
+    """Weights with a row for every label, also for labels that training never showed."""
+    if len(seen) == num_labels:
+        return weight, bias
+    if len(seen) == 2:
+        weight, bias = np.concatenate([-weight / 2, weight / 2]), np.concatenate([-bias / 2, bias / 2])
+    full_weight = np.zeros((num_labels, weight.shape[1]))
+    full_bias = np.full(num_labels, UNSEEN_LOG_PROBABILITY)
+    full_weight[seen], full_bias[seen] = weight, bias
+    return full_weight, full_bias

@@ -1,0 +1,149 @@
+"""The static control: every word piece has a vector once and for all; their mean, then a linear model.
+
+The vectors are what a pretrained encoder makes of the piece alone between its special tokens (the method of model2vec;
+Tulkens and van Dongen 2024), weighted by the logarithm of the piece's rank (Zipf's law: frequent pieces come first in a
+WordPiece vocabulary and say little). As the model behind the mean is linear, each piece's vector and the weights become
+one score a label: the model that is kept is a table of scores, some hundred KiB, and reads a text as fast as it is
+tokenised. model2vec also cuts the vectors to 256 directions and scales texts to length 1; the first costs accuracy here
+or gains none, the second would keep the vectors from becoming scores.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_matrix
+from tokenizers import Tokenizer
+
+from recurra.core.errors import CheckpointError
+from recurra.models.controls.fitting import Fit, are_unequal, check_classes, cross_validate
+from recurra.models.controls.weights import LinearModel, foreign_settings
+
+SETTINGS_NAME, WEIGHTS_NAME, TOKENIZER_NAME = "static.json", "static.safetensors", "tokenizer.json"
+_C = (0.003, 0.01, 0.03, 0.1, 0.3)
+
+
+class StaticClassifier(LinearModel):
+    """A score a label of every word piece; a text has their mean. See the module for where the scores come from."""
+
+    FORMAT, VERSIONS, SETTINGS_NAME, WEIGHTS_NAME = "recurra-static", (1,), SETTINGS_NAME, WEIGHTS_NAME
+
+    def __init__(
+        self, tokenizer: Tokenizer, encoder: str, weight: npt.ArrayLike, bias: npt.ArrayLike, c: float, **how: Any
+    ) -> None:
+        """Builds the model from its parts; most callers want `fit` or `load`.
+
+        Args:
+            tokenizer: Writes fewer distinct pieces than ``weight`` has columns.
+            encoder: Name of the encoder whose vectors became scores.
+            weight: As `LinearModel` takes it.
+            bias: Likewise.
+            c: Likewise.
+            how: Likewise.
+        """
+        super().__init__(weight, bias, c, **how)
+        self.tokenizer, self.encoder = tokenizer, encoder
+
+    @classmethod
+    def fit(
+        cls,
+        texts: Sequence[str],
+        labels: npt.ArrayLike,
+        vectors: npt.NDArray[np.float32],
+        tokenizer: Tokenizer,
+        *,
+        encoder: str,
+        num_labels: int = 2,
+        seed: int = 0,
+    ) -> Self:
+        """Fits a logistic regression on the mean vectors of texts; cross-validation on these rows chooses ``C``.
+
+        Args:
+            texts: Cleaned training texts.
+            labels: Integers, ``(texts,)``; or 0 and 1 a label, ``(texts, labels)``.
+            vectors: Of every piece, ``(pieces, width)``, as `piece_vectors` gives them.
+            tokenizer: The encoder's.
+            encoder: Its name.
+            num_labels: Number of classes.
+            seed: Of the folds.
+
+        Raises:
+            DataError: If there is one class only.
+        """
+        truth = np.asarray(labels, dtype=np.int64)
+        independent = truth.ndim == 2
+        check_classes(truth, 2 if independent else num_labels)
+        means = _counts(texts, tokenizer, len(vectors)) @ vectors.astype(np.float64)
+        # One scale a direction, so that the penalty weighs them alike; it goes into the scores.
+        centre, spread = means.mean(axis=0), means.std(axis=0)
+        spread = np.where(spread > 0, spread, 1.0)
+        fits = [Fit("logistic", c) for c in _C]
+        if not independent and are_unequal(np.bincount(truth).tolist()):
+            fits += [Fit("logistic", c, balanced=True) for c in _C]
+        found = cross_validate((means - centre) / spread, truth, fits, num_labels=num_labels, seed=seed)
+        slopes = found.weight / spread
+        scores, bias = slopes @ vectors.astype(np.float64).T, found.bias - slopes @ centre
+        how = {"independent": independent, "fitted_by": str(found)}
+        return cls(tokenizer, encoder, scores, bias, found.fit.c, **how)
+
+    @property
+    def description(self) -> str:
+        """Features and fit in a line."""
+        return f"mean of static vectors of {self.encoder} + {self.fitted_by}{' a label' if self.independent else ''}"
+
+    @property
+    def features_per_word(self) -> float:
+        """Features that a word adds to its text: its own piece."""
+        return 1.0
+
+    def features(self, texts: Sequence[str]) -> csr_matrix:
+        """Share of each piece in each cleaned text, ``(texts, pieces)``; a text without pieces has none."""
+        return _counts(texts, self.tokenizer, self.num_features)
+
+    def save(self, folder: Path | str) -> None:
+        """Writes scores, settings and the tokenizer."""
+        self._save(folder, {}, {"version": 1, "encoder": self.encoder})
+        self.tokenizer.save(str(Path(folder) / TOKENIZER_NAME))
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """Reads what `save` wrote; the logits are equal to the last bit.
+
+        Raises:
+            CheckpointError: If a file is missing, truncated, or not ours.
+        """
+        settings, tensors = cls._read(folder)
+        path = Path(folder) / TOKENIZER_NAME
+        if not isinstance(settings.get("encoder"), str) or tensors.get("weight", np.zeros(0)).ndim != 2:
+            raise foreign_settings(Path(folder) / SETTINGS_NAME)
+        try:
+            tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        except Exception as error:  # the library's parser raises the bare class
+            raise CheckpointError(f"'{path}' holds no tokenizer that can be read; train the model again") from error
+        pieces = tensors["weight"].shape[1]
+        if max(tokenizer.get_vocab().values(), default=0) >= pieces:
+            raise CheckpointError(f"'{path}' writes pieces beyond the {pieces:,} that the model scores; train it again")
+        cls._check_shapes(folder, settings, tensors, pieces)
+        return cls(tokenizer, settings["encoder"], tensors["weight"], tensors["bias"], **cls._given(settings))
+
+
+def _counts(texts: Sequence[str], tokenizer: Tokenizer, pieces: int) -> csr_matrix:
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    # What looks like a special token is taken letter by letter: texts hold no such tokens.
+    tokenizer.encode_special_tokens = True
+    if len(texts) == 1:
+        rows = [tokenizer.encode(texts[0], add_special_tokens=False).ids]
+    else:
+        rows = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    ids = np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum()))
+    shares = np.repeat(1.0 / np.maximum(lengths, 1), lengths)
+    counts = csr_matrix((shares, ids, np.append(0, lengths.cumsum())), shape=(len(texts), pieces))
+    counts.sum_duplicates()
+    return counts

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.svm import LinearSVC
+
+from recurra.core.errors import DataError
+from recurra.models.controls.fitting import Fit, are_unequal, cross_validate
+from recurra.models.controls.weights import cross_entropy, label_scores
+
+
+def _clouds(rows: int, shares: list[float], seed: int = 0, width: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(len(shares), rows, p=shares)
+    centres = np.random.default_rng(99).normal(size=(len(shares), width))
+    return centres[labels] + rng.normal(scale=1.5, size=(rows, width)), labels
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.5], [0.4, 0.3, 0.3]])
+def test_the_scale_changes_no_decision_and_makes_probabilities_fit(shares: list[float]) -> None:
+    features, labels = _clouds(400, shares)
+    fresh, truth = _clouds(2000, shares, seed=1)
+    found = cross_validate(features, labels, [Fit("hinge", 1.0)], num_labels=len(shares))
+    peer = LinearSVC(C=1.0, random_state=0).fit(features, labels)
+    logits = label_scores(fresh @ found.weight.T + found.bias, independent=False)
+    assert (logits.argmax(axis=1) == peer.predict(fresh)).mean() > 0.995
+    own = cross_entropy(logits, truth)
+    assert all(own <= cross_entropy(logits * factor, truth) + 0.01 for factor in (0.25, 0.5, 2.0, 4.0))
+
+
+def test_the_best_by_the_measure_is_chosen_and_unequal_classes_are_judged_by_macro_f1() -> None:
+    features, labels = _clouds(600, [0.93, 0.07])
+    fits = [Fit("logistic", 1e-4), Fit("logistic", 1e-4, balanced=True)]
+    found = cross_validate(features, labels, fits, num_labels=2)
+    assert found.measure == "macro F1"
+    assert found.fit.balanced
+    even, halves = _clouds(600, [0.5, 0.5])
+    assert cross_validate(even, halves, fits, num_labels=2).measure == "accuracy"
+    assert are_unequal([30, 10, 20]) and not are_unequal([29, 10, 20])
+    assert not are_unequal([10, 0])
+
+
+def test_independent_labels_and_labels_that_a_fold_lacks() -> None:
+    features, first = _clouds(120, [0.5, 0.5])
+    truth = np.stack([first, 1 - first, np.zeros_like(first)], axis=1)
+    found = cross_validate(features, truth, [Fit("logistic", 1.0)], num_labels=3)
+    assert found.measure == "log-likelihood" and found.weight.shape == (3, features.shape[1])
+    assert not found.weight[2].any() and found.bias[2] < 0
+    rare = np.where(np.arange(120) == 5, 2, first)
+    weight = cross_validate(features, rare, [Fit("hinge", 1.0)], num_labels=4).weight
+    assert weight.shape == (4, features.shape[1]) and not weight[3].any()
+    two = cross_validate(features[:2], np.array([0, 1]), [Fit("hinge", 1.0)], num_labels=2)
+    assert np.isfinite(two.weight).all()
+
+
+def test_refuses_a_single_row() -> None:
+    with pytest.raises(DataError, match="1 training rows"):
+        cross_validate(np.zeros((1, 2)), np.zeros(1, dtype=int), [Fit("hinge", 1.0)], num_labels=2)
