@@ -53,6 +53,7 @@ class RunFactory:
         training: Training protocol.
         data_config: More settings of the data.
         seed: Of the labels and of what each row is like.
+        shares: Share of each label; equal ones by default.
     """
 
     root: Path
@@ -66,6 +67,7 @@ class RunFactory:
     training: str = "paper"
     data_config: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
+    shares: tuple[float, ...] | None = None
 
     def run(
         self,
@@ -82,6 +84,7 @@ class RunFactory:
         run_id: str | None = None,
         settings: dict[str, Any] | None = None,
         dirty: bool = False,
+        only_says: Sequence[int] | None = None,
     ) -> Path:
         """Writes one run folder: every row has a difficulty, and a model fails the rows beyond its ability.
 
@@ -98,6 +101,7 @@ class RunFactory:
             run_id: Name of the folder; made from the content by default.
             settings: More settings in the configuration.
             dirty: Whether the checkout had uncommitted changes.
+            only_says: Labels that it ever says; for the others it says the first of these.
         """
         reported = [name for name in self.rows if name != "train"]
         config = {
@@ -113,6 +117,9 @@ class RunFactory:
         metrics = {}
         for split in reported:
             ids, labels, logits = self._predict(split, model, accuracy, seed)
+            if only_says is not None:
+                silent = ~np.isin(logits.argmax(axis=1), only_says)
+                logits[silent] = np.eye(len(self.label_names), dtype=np.float32)[only_says[0]]
             metrics[split] = evaluate_logits(logits, labels)
             if predictions is None or split in predictions:
                 write_predictions(folder, split, ids, labels, logits)
@@ -147,6 +154,8 @@ class RunFactory:
         rows, labels_count = self.rows[split], len(self.label_names)
         base = np.random.default_rng([self.seed, len(split), rows])
         labels = base.integers(0, labels_count, rows)
+        if self.shares is not None:
+            labels = base.choice(labels_count, rows, p=self.shares)
         difficulty = base.random(rows)
         # A linear model is deterministic: the seed moves nothing.
         own = np.random.default_rng([sum(model.encode()), 0 if MODELS[model][0] == "linear" else seed + 1, rows])
@@ -182,7 +191,10 @@ class RunFactory:
         return SplitRecord(
             fingerprint=content_hash([name, rows, self.seed]),
             rows=rows,
-            label_counts=dict.fromkeys(self.label_names, per_label),
+            label_counts={
+                label: per_label if self.shares is None else round(rows * self.shares[index])
+                for index, label in enumerate(self.label_names)
+            },
             words=LengthSummary(
                 mean=float(words.mean()),
                 median=float(np.median(words)),

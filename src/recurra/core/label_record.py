@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Generic, Literal
 
 from pydantic import Field
@@ -148,3 +149,13 @@ class RunRecord(LabelRunRecord[MetricsRecord]):
         """Whether a file is what was written; those of the first schema have no hash and are taken as they are."""
         unsealed = values.get("schema_version") == 1 and values.get("content_hash") is None
         return unsealed or super().fits(text, values)
+
+
+# Classes are called unequal when the largest has at least this many times the rows of the smallest.
+UNEQUAL = 3.0
+
+
+def are_unequal(counts: Iterable[int]) -> bool:
+    """Whether classes with these numbers of rows are unequal enough for accuracy to mislead."""
+    present = [count for count in counts if count > 0]
+    return len(present) > 1 and max(present) >= UNEQUAL * min(present)

@@ -20,6 +20,7 @@ from recurra.evaluation.significance import (
     mcnemar,
     mean_interval,
     paired_bootstrap,
+    paired_bootstrap_f1,
 )
 from recurra.report.load import Correctness, load_correctness
 from recurra.tasks.loaded_runs import LoadedRun
@@ -77,24 +78,42 @@ class ScoredModel:
         return np.mean(right, axis=0, dtype=np.float64)
 
     @property
+    def said(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """True labels ``(rows,)`` and what each seed says, ``(seeds, rows)``."""
+        known = [(item.truth, item.predicted) for item in self.correct if item is not None]
+        predicted = [said for _, said in known if said is not None]
+        truth = known[0][0]
+        assert truth is not None
+        return truth, np.stack(predicted)
+
+    @property
     def spread(self) -> float | None:
         """What the seed alone moves: the best seed less the worst one; none for a single run."""
         return max(self.every_value) - min(self.every_value) if len(self.every_value) > 1 else None
 
 
 def scored_model(
-    label: str, runs: Sequence[LoadedRun], split: str, reporting: Reporting, known: KnownRows | None = None
+    label: str,
+    runs: Sequence[LoadedRun],
+    split: str,
+    reporting: Reporting,
+    *,
+    known: KnownRows | None = None,
+    measure: Measure | None = None,
 ) -> ScoredModel:
     """Reads how a model's runs did on a split; rows that are ``known`` are not decoded again."""
     evaluated = all(split in run.record.metrics for run in runs)
-    measure = reporting.measure
+    measure = measure or reporting.measure
     values = tuple(measure.read(run.record.metrics[split]) for run in runs) if evaluated else ()
     return ScoredModel(
         label=label,
         split=split,
         seeds=tuple(run.record.seed for run in runs),
         values=values,
-        correct=tuple(load_correctness(run, split, known) if measure.paired_by_rows else None for run in runs),
+        correct=tuple(
+            load_correctness(run, split, known, labels=measure.by_class) if measure.paired_by_rows else None
+            for run in runs
+        ),
         seeded=not all(reporting.stands_everywhere(run) for run in runs),
         every_value=values,
         barred=reporting.barred(runs),
@@ -114,8 +133,12 @@ def obstacle(first: ScoredModel, second: ScoredModel) -> str:
     return "" if first.rows else f"the {first.split} split has no rows"
 
 
-def bootstrap(first: ScoredModel, second: ScoredModel) -> BootstrapDifference:
-    """Paired bootstrap over rows, each row's correctness averaged over a model's seeds."""
+def bootstrap(first: ScoredModel, second: ScoredModel, measure: Measure) -> BootstrapDifference:
+    """Paired bootstrap over rows: of each row's correctness averaged over a model's seeds, or of macro F1."""
+    if measure.by_class:
+        truth, a = first.said
+        _, b = second.said
+        return paired_bootstrap_f1(truth, a, b, labels=int(max(truth.max(), a.max(), b.max())) + 1)
     return paired_bootstrap(first.mean_correct, second.mean_correct)
 
 
@@ -193,7 +216,7 @@ def compare_models(models: Mapping[str, ScoredModel], measure: Measure) -> list[
 
 def _by_rows(pairs: Sequence[tuple[ScoredModel, ScoredModel]], measure: Measure) -> list[PairTest]:
     reasons = [obstacle(*pair) for pair in pairs]
-    bootstraps = [None if reason else bootstrap(*pair) for pair, reason in zip(pairs, reasons, strict=True)]
+    bootstraps = [None if reason else bootstrap(*pair, measure) for pair, reason in zip(pairs, reasons, strict=True)]
     corrected = iter(holm([item.p for item in bootstraps if item is not None]))
     mcnemar_tests = [
         [] if reason else [(seeds, test.only_a, test.only_b, test.p) for seeds, test in seed_tests(*pair)]

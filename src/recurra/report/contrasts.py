@@ -106,7 +106,7 @@ def _ask(contrast: Contrast, key: TableKey, scored: ScoredTables, measure: Measu
 
 def _tested(asked: _Asked, measure: Measure) -> _Asked:
     if measure.paired_by_rows:
-        rows = bootstrap(asked.a, asked.b)
+        rows = bootstrap(asked.a, asked.b, measure)
         return replace(asked, low=rows.low, high=rows.high, p=rows.p)
     p = seed_p_value(asked.gaps)
     few = "one seed" if len(asked.gaps) == 1 else "every seed gives the same gap"

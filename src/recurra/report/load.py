@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from recurra.core.errors import RecurraError
 from recurra.core.record import LatencyRecord, read_any_record
-from recurra.evaluation.predictions import read_correctness
+from recurra.evaluation.predictions import read_correctness, read_predictions
 from recurra.tasks.estimates import MeasuredExports
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.registry import part_of
@@ -36,10 +36,14 @@ class Correctness:
     Attributes:
         rows_key: Hash of the identifiers and true labels of the rows, in order.
         correct: Whether the prediction is right, ``(rows,)`` of bool.
+        truth: True labels, ``(rows,)``, where they were asked for.
+        predicted: Predicted labels, likewise.
     """
 
     rows_key: bytes
     correct: NDArray[np.bool_]
+    truth: NDArray[np.int64] | None = None
+    predicted: NDArray[np.int64] | None = None
 
     def same_rows(self, other: Correctness) -> bool:
         """Whether both judge the same rows in the same order."""
@@ -93,7 +97,11 @@ def _writable(text: str) -> str:
 
 
 def load_correctness(
-    run: LoadedRun, split: str, known: dict[bytes, tuple[bytes, NDArray[np.int64]]] | None = None
+    run: LoadedRun,
+    split: str,
+    known: dict[bytes, tuple[bytes, NDArray[np.int64]]] | None = None,
+    *,
+    labels: bool = False,
 ) -> Correctness | None:
     """Reads which rows of a split a run got right, or ``None`` if its predictions are not on disk or damaged.
 
@@ -101,11 +109,16 @@ def load_correctness(
         run: The run.
         split: The split.
         known: Rows that were read before; see `recurra.evaluation.predictions.read_correctness`.
+        labels: Whether true and predicted labels are wanted too.
     """
     if split not in run.record.metrics:
         return None
     try:
-        return Correctness(*read_correctness(run.folder, split, known))
+        found = Correctness(*read_correctness(run.folder, split, known))
+        if not labels:
+            return found
+        rows = read_predictions(run.folder, split)
+        return replace(found, truth=rows.labels, predicted=rows.predicted)
     except RecurraError:
         return None
 

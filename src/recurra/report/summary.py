@@ -66,7 +66,9 @@ def summarise(
         known: KnownRows = {}
         scored: ScoredTables = {
             table.key: {
-                label: scored_model(label, group, table.headline, reporting, known)
+                label: scored_model(
+                    label, group, table.headline, reporting, known=known, measure=reporting.measure_of(table)
+                )
                 for label, group in table.groups.items()
             }
             for table in tables
@@ -143,9 +145,10 @@ def _table(
         summarise_model(label, index, group, reporting, headline=headline, measured=measured, base=base)
         for index, (label, group) in enumerate(table.groups.items())
     ]
+    measure = reporting.measure_of(table)
     batches = sorted({timing.batch_size for model in unmarked for timing in model.latency.values()})
-    models = mark_fronts(unmarked, headline, batches, reporting.measure)
-    tests = compare_models(scored[key], reporting.measure)
+    models = mark_fronts(unmarked, headline, batches, measure)
+    tests = compare_models(scored[key], measure)
     tokenizer = next((run.record.data.tokenizer for run in kept if run.record.data.tokenizer), {})
     common = TableSummary(
         key=reporting.key_text(key),
@@ -165,7 +168,7 @@ def _table(
         models=models,
         tests=tests,
         audits=reporting.audit_lines(table.groups),
-        contrasts=answer_contrasts(questions.contrasts, key, scored, reporting.measure, tests),
+        contrasts=answer_contrasts(questions.contrasts, key, scored, measure, tests),
         published=reporting.published(table, models, questions),
         warnings=[*table.warnings, *latency_warnings(models, kept)],
         exports=reporting.export_lines(table, exports, timed, questions),

@@ -58,6 +58,10 @@ class Reporting(ABC):
         """What models are compared by."""
         return self.measures[0]
 
+    def measure_of(self, table: TableRuns) -> Measure:
+        """What the models of one table are compared by; another where that one would mislead."""
+        return self.measure
+
     def beside(self, folder: Path, record: Any) -> Any:
         """Reads what lies beside a record.
 

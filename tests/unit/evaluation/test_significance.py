@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from sklearn.metrics import f1_score
 
 from recurra.evaluation.significance import (
     discordant_odds_ratio,
@@ -16,6 +17,7 @@ from recurra.evaluation.significance import (
     mcnemar,
     mean_interval,
     paired_bootstrap,
+    paired_bootstrap_f1,
     wilson_interval,
 )
 
@@ -210,3 +212,26 @@ def test_paired_tests_need_the_same_rows(a: list[object], b: list[object]) -> No
     for test in (mcnemar, paired_bootstrap):
         with pytest.raises(ValueError, match="same rows"):
             test(a, b)
+
+
+def test_bootstrap_of_macro_f1_is_the_resampling_of_rows() -> None:
+    rng = np.random.default_rng(4)
+    truth = rng.choice(3, 300, p=[0.7, 0.2, 0.1])
+    said = [np.where(rng.random(300) < share, truth, rng.integers(0, 3, 300)) for share in (0.8, 0.75, 0.5)]
+
+    def score(rows: np.ndarray, predicted: np.ndarray) -> float:
+        return float(f1_score(truth[rows], predicted[rows], average="macro"))
+
+    def gap(rows: np.ndarray) -> float:
+        return (score(rows, said[0]) + score(rows, said[1])) / 2 - score(rows, said[2])
+
+    found = paired_bootstrap_f1(truth, said[:2], said[2:], labels=3, samples=4000)
+    drawn = [gap(rng.integers(0, 300, 300)) for _ in range(1500)]
+    assert found.difference == pytest.approx(gap(np.arange(300)))
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.01)
+    assert found.p < 0.01
+    back = paired_bootstrap_f1(truth, said[2:], said[:2], labels=3)
+    assert back.difference == pytest.approx(-found.difference)
+    assert paired_bootstrap_f1(truth, said[:1], said[:1], labels=3).p == 1.0
+    with pytest.raises(ValueError, match="the same rows twice"):
+        paired_bootstrap_f1(truth, said[:1], [said[0][:5]], labels=3)

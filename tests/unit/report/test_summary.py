@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.metrics import f1_score
 
 from factories import RunFactory, invariance, leakage, seen, skipped, study_latency
 from recurra.core.record import read_record
 from recurra.evaluation.predictions import read_predictions
-from recurra.report import summarise_runs
+from recurra.report import markdown_table, summarise_folders, summarise_runs
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
 from recurra.tasks.classification.measures import bootstrap_f1
@@ -153,7 +154,7 @@ def test_a_clear_difference_is_supported_and_a_small_one_is_not(tmp_path: Path) 
     factory = RunFactory(tmp_path)
     folders = [
         factory.run(name, accuracy, seed=seed)
-        for name, accuracy in (("linear", 0.80), ("baseline", 0.90), ("recurrent", 0.90))
+        for name, accuracy in (("linear", 0.80), ("baseline", 0.905), ("recurrent", 0.90))
         for seed in range(3)
     ]
     (table,) = summarise_runs(folders)["tables"]
@@ -166,7 +167,8 @@ def test_a_clear_difference_is_supported_and_a_small_one_is_not(tmp_path: Path) 
     assert "No difference is supported" in small["statement"]
     assert "Behind it, beyond chance: linear" in table["conclusion"]
     assert "No difference from it is supported" in table["conclusion"]
-    assert table["advice"][0]["choice"] == "yes, for accuracy"
+    assert [item["choice"] for item in table["advice"][:2]] == ["recurrent", "yes, for accuracy"]
+    assert "within a point of the best, not beyond doubt" in table["advice"][0]["why"]
 
 
 def test_rows_alone_do_not_support_a_gap_that_the_seed_moves(tmp_path: Path) -> None:
@@ -322,9 +324,47 @@ def test_a_better_and_cheaper_linear_model_is_recommended(tmp_path: Path) -> Non
     factory = RunFactory(tmp_path)
     folders = [factory.run("linear", 0.92), factory.run("baseline", 0.80), factory.run("recurrent", 0.79)]
     (table,) = summarise_runs(folders)["tables"]
-    assert table["advice"][0]["choice"] == "no: take linear"
-    assert "simply better" in table["advice"][0]["why"]
-    assert {item["choice"] for item in table["advice"][1:]} == {"linear"}
+    recommended, needed, *others = table["advice"]
+    assert recommended["choice"] == "linear" and "the best and the smallest" in recommended["why"]
+    assert needed["choice"] == "no: take linear"
+    assert "simply better" in needed["why"]
+    assert {item["choice"] for item in others} == {"linear"}
+
+
+def test_unequal_classes_are_judged_by_macro_f1_and_one_answer_never_wins(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows={**SMALL, "test": 800}, label_names=("ham", "spam"), shares=(0.9, 0.1))
+    folders = [factory.run("linear", 0.88), factory.run("recurrent", 0.90)]
+    folders += [factory.run("baseline", 0.99, seed=seed, only_says=[0]) for seed in (0, 1)]
+    (table,) = summarise_runs(folders)["tables"]
+    assert table["judged_by"] == "macro_f1"
+    assert "| Accuracy | Macro F1 |" in markdown_table(summarise_folders(folders))
+    silent = model(table, "baseline")
+    assert silent["scores"]["test"]["accuracy"]["mean"] == pytest.approx(0.9, abs=0.03)
+    assert silent["barred"] == "it says 'ham' of every text of test"
+    assert "baseline is no classifier: it says 'ham' of every text of test." in table["conclusion"]
+    assert "judged by macro f1 and not by accuracy" in table["conclusion"]
+    assert "baseline" not in {item["choice"] for item in table["advice"]}
+    assert [{test["first"], test["second"]} for test in table["tests"]] == [{"linear", "recurrent"}]
+    expected = []
+    for folder in folders[:2]:
+        found = read_predictions(folder, "test")
+        expected.append(f1_score(found.labels, found.logits.argmax(axis=1), average="macro"))
+    assert [model(table, name)["scores"]["test"]["macro_f1"]["mean"] for name in ("linear", "recurrent")] == expected
+    (test,) = table["tests"]
+    assert test["gap"] == pytest.approx(expected[0] - expected[1])
+    assert test["low"] < test["gap"] < test["high"]
+
+
+def test_a_model_that_ignores_a_class_or_gains_nothing_is_named_and_not_recommended(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL, label_names=("a", "b", "c"))
+    folders = [factory.run("linear", 0.7), factory.run("recurrent", 0.95, only_says=[0, 1])]
+    folders.append(factory.run("baseline", 0.2))
+    (table,) = summarise_runs(folders)["tables"]
+    assert table["judged_by"] == "accuracy"
+    assert "recurrent is no classifier: it never says 'c'." in table["conclusion"]
+    assert "who always gives one answer on" in table["conclusion"]
+    assert "linear scores highest" in table["conclusion"]
+    assert table["advice"] == []
 
 
 def test_headline_is_a_split_that_chose_no_checkpoint(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from sklearn.svm import LinearSVC
 from threadpoolctl import threadpool_limits
 
 from recurra.core.errors import DataError
+from recurra.core.label_record import are_unequal
 from recurra.models.controls.weights import Floats, Labels, cross_entropy, label_scores
 
 # With the default tolerance of 1e-4 the solver stops while accuracies still move by half a point.
@@ -26,8 +27,6 @@ UNSEEN_LOG_PROBABILITY = -25.0
 FOLDS = 5
 # Beyond, the best C hardly moves, and every fold would cost minutes.
 MOST_ROWS = 5_000
-# Classes are called unequal when the largest has at least this many times the rows of the smallest.
-UNEQUAL = 3.0
 
 
 @dataclass(frozen=True)
@@ -159,12 +158,6 @@ def cross_validate(
     (score, _), chosen, factor = best
     weight, bias = chosen.weights(features, truth, num_labels=num_labels, seed=seed)
     return CrossValidated(weight * factor, bias * factor, chosen, score, measure)
-
-
-def are_unequal(counts: Sequence[int]) -> bool:
-    """Whether classes with these numbers of rows are unequal enough for accuracy to mislead."""
-    present = [count for count in counts if count > 0]
-    return len(present) > 1 and max(present) >= UNEQUAL * min(present)
 
 
 def _folds(truth: Labels) -> Labels:

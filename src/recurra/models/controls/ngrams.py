@@ -19,7 +19,8 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.preprocessing import normalize
 
 from recurra.core.errors import DataError
-from recurra.models.controls.fitting import Fit, are_unequal, check_classes, cross_validate
+from recurra.core.label_record import are_unequal
+from recurra.models.controls.fitting import Fit, check_classes, cross_validate
 from recurra.models.controls.weights import Floats, Labels, LinearModel, foreign_settings
 
 WEIGHTS_NAME = "linear.safetensors"

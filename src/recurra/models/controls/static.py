@@ -21,7 +21,8 @@ from scipy.sparse import csr_matrix
 from tokenizers import Tokenizer
 
 from recurra.core.errors import CheckpointError
-from recurra.models.controls.fitting import Fit, are_unequal, check_classes, cross_validate
+from recurra.core.label_record import are_unequal
+from recurra.models.controls.fitting import Fit, check_classes, cross_validate
 from recurra.models.controls.weights import LinearModel, foreign_settings
 
 SETTINGS_NAME, WEIGHTS_NAME, TOKENIZER_NAME = "static.json", "static.safetensors", "tokenizer.json"

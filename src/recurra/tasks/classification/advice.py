@@ -6,39 +6,49 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from recurra.core.formatting import points, significant, times, words
-from recurra.tasks.classification.conclusions import best_model, find_test
-from recurra.tasks.classification.summary import ClassifierSummary
-from recurra.tasks.summary import Advice, AuditLine, PairTest
+from recurra.tasks.classification.conclusions import best_model, fault_of, find_test
+from recurra.tasks.classification.measures import ACCURACY
+from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
+from recurra.tasks.measures import Measure
+from recurra.tasks.summary import Advice, PairTest
 
-NEEDED = "Is a Transformer needed?"
+RECOMMENDED, NEEDED = "Recommended", "Is a Transformer needed?"
+# What a smaller model may give up.
+A_POINT = 0.01
 
 
-def level_models(models: Sequence[ClassifierSummary], tests: Sequence[PairTest], split: str) -> list[str]:
-    """Labels of the best model and of those not shown to be less accurate."""
-    scored = [model for model in models if split in model.scores]
-    choice = _Choice(scored, tests, split)
+def level_models(table: ClassificationTable, measure: Measure) -> list[str]:
+    """Labels of the best model and of those not shown to be worse."""
+    split = table.headline_split
+    scored = [model for model in table.models if split in model.scores and not fault_of(table, model)]
+    choice = _Choice(scored, table.tests, split, measure)
     return [model.label for model in scored if choice.level(model)]
 
 
-def advise(
-    models: Sequence[ClassifierSummary], tests: Sequence[PairTest], audits: Sequence[AuditLine], split: str
-) -> list[Advice]:
+def advise(table: ClassificationTable, measure: Measure) -> list[Advice]:
     """Advice by priority; none if there are not two models to choose between.
 
-    ``Balance`` is the smallest model that is not supported to be less accurate than the best one.
+    ``Recommended`` is the smallest model that is not worse than the best one by more than `A_POINT`. Models that failed
+    an audit of their own, and models that are no
+    classifiers, are not recommended.
 
     Args:
-        models: The models of the table.
-        tests: The paired tests between them.
-        audits: What the audits found; models that failed one of their own are not recommended.
-        split: The split that is judged.
+        table: What is known of it.
+        measure: What it is judged by.
     """
-    spoiled = {line.name for line in audits if line.status == "failed" and line.scope == "model"}
-    scored = [model for model in models if split in model.scores and not spoiled.intersection(model.failed_audits)]
+    split = table.headline_split
+    spoiled = {line.name for line in table.audits if line.status == "failed" and line.scope == "model"}
+    scored = [
+        model
+        for model in table.models
+        if split in model.scores and not spoiled.intersection(model.failed_audits) and not fault_of(table, model)
+    ]
     if len(scored) < 2:
         return []
-    choice = _Choice(scored, tests, split)
-    advice = [choice.need(), choice.accuracy(), choice.latency(), choice.balance(), choice.memory()]
+    choice = _Choice(scored, table.tests, split, measure)
+    advice = [
+        choice.recommended(), choice.need(), choice.accuracy(), choice.latency(), choice.memory()
+    ]  # fmt: skip
     return [item for item in advice if item is not None]
 
 
@@ -49,41 +59,68 @@ class _Choice:
     models: Sequence[ClassifierSummary]
     tests: Sequence[PairTest]
     split: str
+    measure: Measure
 
     @property
     def best(self) -> ClassifierSummary:
-        return best_model(self.models, self.split)
+        return best_model(self.models, self.split, self.measure)
+
+    def score(self, model: ClassifierSummary) -> float:
+        return self.measure.mean(model, self.split)
 
     def gap(self, model: ClassifierSummary, other: ClassifierSummary) -> float:
-        return model.scores[self.split].accuracy.mean - other.scores[self.split].accuracy.mean
+        return self.score(model) - self.score(other)
 
     def level(self, model: ClassifierSummary) -> bool:
-        """Whether a model is tested and not supported to be less accurate than the best one."""
+        """Whether a model is tested and not supported to be worse than the best one."""
         if model is self.best:
             return True
         test = find_test(self.tests, self.best, model)
         return test is not None and test.p_holm is not None and not test.supported
 
+    def interval(self, model: ClassifierSummary) -> tuple[float, float] | None:
+        """95 % interval over rows of how far a model is ahead of the best one; none if they were not paired."""
+        test = find_test(self.tests, self.best, model)
+        if test is None or test.low is None or test.high is None:
+            return None
+        return (-test.high, -test.low) if test.first == self.best.label else (test.low, test.high)
+
+    def recommended(self) -> Advice:
+        """The smallest model that gives up at most a point, how sure that is, and what it saves."""
+        best = self.best
+        close = [model for model in self.models if self.gap(model, best) >= -A_POINT]
+        small = min(close, key=lambda model: (model.file_size_mib, model.parameters))
+        score = f"{self.measure.value(self.score(small))} on {self.split}, {_size(small)}"
+        if small is best:
+            others = [model for model in self.models if model is not best and model.file_size_mib < best.file_size_mib]
+            if not others:
+                return Advice(RECOMMENDED, best.label, f"the best and the smallest: {score}.")
+            second = best_model(others, self.split, self.measure)
+            why = f"the best: {score}; of the smaller ones {second.label} comes nearest, {self._far(second)}"
+            return Advice(RECOMMENDED, best.label, f"{why}.")
+        saved = f"{times(best.file_size_mib / small.file_size_mib)} smaller than {best.label}"
+        found = self.interval(small)
+        sure = (
+            "" if found is None else ", within a point beyond doubt" if found[0] >= -A_POINT else ", not beyond doubt"
+        )
+        why = f"within a point of the best{sure}: {score}; {self._far(small)}; {saved}{_faster(small, best)}"
+        return Advice(RECOMMENDED, small.label, f"{why}.")
+
+    def _far(self, model: ClassifierSummary) -> str:
+        """How far a model is from the best one, with its interval."""
+        found = self.interval(model)
+        within = f" (95 % {self.measure.range(*found)})" if found else ""
+        return f"{self.measure.gap(self.gap(model, self.best))}{within} against {self.best.label}"
+
     def accuracy(self) -> Advice:
         equals = [model.label for model in self.models if model is not self.best and self.level(model)]
-        reason = f"{self.best.scores[self.split].accuracy.mean:.4f} on {self.split}"
+        reason = f"{self.measure.value(self.score(self.best))} on {self.split}"
         reason += f"; no difference is supported from {words(equals)}" if equals else ""
         return Advice("Accuracy", self.best.label, f"{reason}.")
 
-    def balance(self) -> Advice:
-        level = [model for model in self.models if self.level(model)]
-        small = min(level, key=lambda model: (model.file_size_mib, model.parameters))
-        reason = (
-            f"the smallest of the {len(level)} models whose accuracy is not shown to be below the best"
-            if len(level) > 1
-            else "the only model not shown to be less accurate than the best"
-        )
-        if small.latency:
-            batch = min(small.latency, key=int)
-            timed = f", {significant(small.latency[batch].median_ms)} ms a text at batch {batch}"
-        else:
-            timed = ""
-        return Advice("Balance", small.label, f"{reason}: {_size(small)}{timed}.")
+    @property
+    def _figure(self) -> str:
+        return self.measure.heading.lower()
 
     def memory(self) -> Advice:
         ranked = sorted(self.models, key=lambda model: (model.file_size_mib, model.parameters))
@@ -123,9 +160,9 @@ class _Choice:
 
     def _price(self, model: ClassifierSummary) -> str:
         if model is self.best:
-            return "; also the most accurate"
+            return f"; also the {'most accurate' if self.measure.key == ACCURACY.key else 'best'}"
         unsupported = " (not a supported difference)" if self.level(model) else ""
-        return f"; {points(self.gap(model, self.best))} of accuracy against {self.best.label}{unsupported}"
+        return f"; {points(self.gap(model, self.best))} of {self._figure} against {self.best.label}{unsupported}"
 
     def need(self) -> Advice | None:
         """Says when a linear model is simply better, or that nobody looked."""
@@ -135,7 +172,7 @@ class _Choice:
             return None
         if not linear:
             return Advice(NEEDED, "unknown", "No linear control was run: add it before you choose.")
-        control, rival = best_model(linear, self.split), best_model(deep, self.split)
+        control, rival = (best_model(kind, self.split, self.measure) for kind in (linear, deep))
         tests = [(model, find_test(self.tests, control, model)) for model in deep]
         gap = points(self.gap(rival, control))
         if any(test is None or test.p_holm is None for _, test in tests):
@@ -145,7 +182,7 @@ class _Choice:
         cost = _cost_ratio(control, rival)
         if better:
             gains = words([f"{model.label} by {points(self.gap(model, control)).lstrip('+')}" for model in better])
-            return Advice(NEEDED, "yes, for accuracy", f"Better than {control.label}: {gains}{cost}.")
+            return Advice(NEEDED, f"yes, for {self._figure}", f"Better than {control.label}: {gains}{cost}.")
         if len(supported) == len(deep):
             why = f"{control.label} is simply better: every Transformer is at least {gap.lstrip('−')} behind it"
             return Advice(NEEDED, f"no: take {control.label}", f"{why}{cost}.")
@@ -164,6 +201,16 @@ def _cost_ratio(control: ClassifierSummary, rival: ClassifierSummary) -> str:
     if control.training_wall_s > 0:
         parts.append(f"{times(rival.training_wall_s / control.training_wall_s)} the training time")
     return f"; {rival.label} takes {words(parts)}" if parts else ""
+
+
+def _faster(small: ClassifierSummary, best: ClassifierSummary) -> str:
+    """How much faster the smaller model is, if both were timed."""
+    shared = sorted(int(batch) for batch in small.latency if batch in best.latency)
+    if not shared:
+        return ""
+    batch = str(shared[0])
+    ratio = best.latency[batch].median_ms / max(small.latency[batch].median_ms, 1e-9)
+    return f" and {times(ratio)} faster at batch {batch}" if ratio >= 1.05 else ""
 
 
 def _size(model: ClassifierSummary) -> str:

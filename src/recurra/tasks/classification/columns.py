@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from recurra.core import formatting as form
 from recurra.tasks.classification.export_columns import EXPORTS
-from recurra.tasks.classification.measures import ACCURACY
+from recurra.tasks.classification.measures import ACCURACY, MACRO_F1
 from recurra.tasks.classification.published_columns import PUBLISHED_TABLE
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary, SplitScore
 from recurra.tasks.columns import (
@@ -86,6 +86,16 @@ def _result_columns(table: ClassificationTable) -> list[Column]:
         Column(
             "accuracy", "Accuracy", lambda row: row.score.accuracy if row.score else None, shares,
             headings={"latex": "Accuracy, %"},
+        ),
+        *(
+            [
+                Column(
+                    "macro_f1", "Macro F1", lambda row: row.score.macro_f1 if row.score else None, shares,
+                    headings={"latex": "Macro F1, %"},
+                )
+            ]
+            if table.judged_by == MACRO_F1.key
+            else []
         ),
         Column(
             "interval", "95 % interval", lambda row: interval(row.score.accuracy) if row.score else None, places=TEXTUAL

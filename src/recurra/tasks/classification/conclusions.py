@@ -4,66 +4,110 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recurra.core.formatting import point_range, points, seeds, words
-from recurra.tasks.classification.summary import ClassifierSummary
+import numpy as np
+
+from recurra.core.formatting import point_range, seeds, words
+from recurra.tasks.classification.measures import ACCURACY
+from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
+from recurra.tasks.measures import Measure
 from recurra.tasks.summary import AuditLine, PairTest
 
+# Rows of a class that a model must have seen judged before silence about it counts.
+FEWEST = 5
 
-def conclude(
-    models: Sequence[ClassifierSummary], tests: Sequence[PairTest], audits: Sequence[AuditLine], split: str
-) -> str:
+
+def conclude(table: ClassificationTable, measure: Measure) -> str:
     """The conclusion of a table, in a line or two.
 
     Args:
-        models: The models of the table.
-        tests: The paired tests between them.
-        audits: What the audits found.
-        split: The split that is judged.
+        table: What is known of it.
+        measure: What it is judged by.
     """
-    scored = [model for model in models if split in model.scores]
+    split = table.headline_split
+    scored = [model for model in table.models if split in model.scores]
     if not scored:
         return "No model was evaluated on a common split: nothing can be concluded."
-    sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(scored, tests, split)
+    sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored, measure)
     if any(len(model.seeds) == 1 and model.kind != "linear" for model in scored):
         sentences.append("With one seed, another training could turn out differently.")
-    sentences.extend(_audit_sentences(audits, split))
+    sentences.extend(_audit_sentences(table.audits, split))
     return " ".join(sentences)
 
 
 def _one(model: ClassifierSummary, split: str) -> str:
     score = model.scores[split]
+    barred = f" It is no classifier: {model.barred}." if model.barred else ""
     return (
         f"{model.label} is right on {_percent(score.accuracy.mean)} of the {score.rows:,} {split} rows "
-        f"({seeds(model.seeds)}). There is no other model to compare it with."
+        f"({seeds(model.seeds)}).{barred} There is no other model to compare it with."
     )
 
 
-def _several(models: Sequence[ClassifierSummary], tests: Sequence[PairTest], split: str) -> list[str]:
-    best = best_model(models, split)
+def _several(table: ClassificationTable, models: Sequence[ClassifierSummary], measure: Measure) -> list[str]:
+    split = table.headline_split
+    faults = [f"{model.label} is no classifier: {fault}." for model in models if (fault := fault_of(table, model))]
+    able = [model for model in models if not fault_of(table, model)]
+    if not able:
+        return [*faults, "No model here should be used."]
+    best = best_model(able, split, measure)
     rows = best.scores[split].rows
-    sentences = [
-        f"{best.label} scores highest: {_percent(best.scores[split].accuracy.mean)} of the {rows:,} {split} rows."
-    ]
+    if measure.key == ACCURACY.key:
+        sentences = [
+            f"{best.label} scores highest: {_percent(measure.mean(best, split))} of the {rows:,} {split} rows."
+        ]
+    else:
+        sentences = [
+            f"The classes are unequal, so models are judged by {measure.heading.lower()} and not by accuracy, which is "
+            f"{_percent(majority_share(best, split))} for who always gives the most frequent answer.",
+            f"{best.label} scores highest: {measure.value(measure.mean(best, split))} on the {rows:,} {split} rows.",
+        ]
     behind, level, unknown = [], [], []
-    for model in models:
+    for model in able:
         if model is best:
             continue
-        test = find_test(tests, best, model)
-        gap = model.scores[split].accuracy.mean - best.scores[split].accuracy.mean
+        test = find_test(table.tests, best, model)
+        gap = measure.gap(measure.mean(model, split) - measure.mean(best, split))
         if test is None or test.p_holm is None or test.low is None or test.high is None:
-            unknown.append(f"{model.label} ({points(gap)})")
+            unknown.append(f"{model.label} ({gap})")
         elif test.supported:
             low, high = (-test.high, -test.low) if test.first == best.label else (test.low, test.high)
-            behind.append(f"{model.label} ({points(gap)}, 95 % {point_range(low, high)})")
+            behind.append(f"{model.label} ({gap}, 95 % {point_range(low, high)})")
         else:
-            level.append(f"{model.label} ({points(gap)})")
+            level.append(f"{model.label} ({gap})")
     if behind:
         sentences.append(f"Behind it, beyond chance: {words(behind)}.")
     if level:
         sentences.append(f"No difference from it is supported for {words(level)}.")
     if unknown:
         sentences.append(f"Not tested against it: {words(unknown)}.")
-    return sentences
+    return [*sentences, *faults]
+
+
+def fault_of(table: ClassificationTable, model: ClassifierSummary) -> str:
+    """Why a model should not be used whatever it scores: it has one answer, no gain over that, or ignores a class.
+
+    A class counts as ignored if no seed ever names it and `FEWEST` rows or more of the split are of it.
+    """
+    if model.barred:
+        return model.barred
+    split = table.headline_split
+    score = model.scores[split]
+    matrix = np.asarray(score.confusion_matrix)
+    ignored = np.flatnonzero((matrix.sum(axis=0) == 0) & (matrix.sum(axis=1) >= FEWEST * len(model.runs)))
+    if ignored.size:
+        names = words([f"'{table.label_names[index]}'" for index in ignored[:3]])
+        more = f" and {ignored.size - 3} more classes" if ignored.size > 3 else ""
+        return f"it never says {names}{more}"
+    share = majority_share(model, split)
+    if score.macro_f1 is None and score.accuracy.mean <= share:
+        return f"it is right on {_percent(score.accuracy.mean)}, who always gives one answer on {_percent(share)}"
+    return ""
+
+
+def majority_share(model: ClassifierSummary, split: str) -> float:
+    """Accuracy of the most frequent answer on the rows that a model was judged on."""
+    counts = np.asarray(model.scores[split].confusion_matrix).sum(axis=1)
+    return float(counts.max() / counts.sum())
 
 
 def _audit_sentences(audits: Sequence[AuditLine], split: str) -> list[str]:
@@ -85,9 +129,9 @@ def _percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
-def best_model(models: Sequence[ClassifierSummary], split: str) -> ClassifierSummary:
-    """The model with the highest mean accuracy; of equals the one with fewer parameters."""
-    return max(models, key=lambda model: (model.scores[split].accuracy.mean, -model.parameters))
+def best_model(models: Sequence[ClassifierSummary], split: str, measure: Measure) -> ClassifierSummary:
+    """The model with the best mean; of equals the one with fewer parameters."""
+    return max(models, key=lambda model: (measure.merit(measure.mean(model, split)), -model.parameters))
 
 
 def find_test(tests: Sequence[PairTest], first: ClassifierSummary, second: ClassifierSummary) -> PairTest | None:

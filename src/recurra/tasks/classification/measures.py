@@ -68,21 +68,53 @@ F1 = Measure(
 )
 
 
-def f1_of(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+def _macro_f1(metrics: MetricsRecord) -> float:
+    return float(f1_of(np.asarray(metrics.confusion_matrix, dtype=np.float64), macro=True))
+
+
+def _macro_f1_of(model: ClassifierSummary, split: str) -> Estimate | None:
+    return model.scores[split].macro_f1 if split in model.scores else None
+
+
+def _macro_f1_over_rows(metrics: MetricsRecord) -> tuple[float, float] | None:
+    return bootstrap_f1(metrics.confusion_matrix, macro=True)
+
+
+# For unequal classes: there accuracy is high for who ignores the rare ones.
+MACRO_F1 = Measure(
+    "macro_f1",
+    "Macro F1",
+    "points",
+    higher_is_better=True,
+    read=_macro_f1,
+    of=_macro_f1_of,
+    over_rows=_macro_f1_over_rows,
+    paired_by_rows=True,
+    by_class=True,
+    better="better by macro F1",
+    limits=(0.0, 1.0),
+    scale=100.0,
+    gap_digits=1,
+)
+
+
+def f1_of(matrices: NDArray[np.float64], *, macro: bool = False) -> NDArray[np.float64]:
     """F1 of confusion matrices ``(..., labels, labels)``: of label 1 for two labels, the macro mean for more.
+
+    With ``macro`` it is the mean over labels for two of them too.
 
     As in `recurra.evaluation.metrics`, a label that neither occurs nor is predicted counts for nothing in the mean.
     """
     right = np.diagonal(matrices, axis1=-2, axis2=-1)
     total = matrices.sum(axis=-1) + matrices.sum(axis=-2)
     scores: NDArray[np.float64] = np.divide(2 * right, total, out=np.zeros_like(total), where=total > 0)
-    if scores.shape[-1] == 2:
+    if scores.shape[-1] == 2 and not macro:
         return scores[..., 1]
-    macro: NDArray[np.float64] = scores.sum(axis=-1) / np.maximum((total > 0).sum(axis=-1), 1)
-    return macro
+    mean: NDArray[np.float64] = scores.sum(axis=-1) / np.maximum((total > 0).sum(axis=-1), 1)
+    return mean
 
 
-def bootstrap_f1(confusion_matrix: Sequence[Sequence[int]]) -> tuple[float, float] | None:
+def bootstrap_f1(confusion_matrix: Sequence[Sequence[int]], *, macro: bool = False) -> tuple[float, float] | None:
     """95 % percentile interval of F1 over examples.
 
     Drawing rows with replacement is drawing cells of the confusion matrix from a multinomial, so the predictions
@@ -90,6 +122,7 @@ def bootstrap_f1(confusion_matrix: Sequence[Sequence[int]]) -> tuple[float, floa
 
     Args:
         confusion_matrix: ``[true][predicted]`` counts.
+        macro: As `f1_of` takes it.
     """
     matrix = np.asarray(confusion_matrix, dtype=np.float64)
     rows = int(matrix.sum())
@@ -97,6 +130,6 @@ def bootstrap_f1(confusion_matrix: Sequence[Sequence[int]]) -> tuple[float, floa
         return None
     generator = np.random.default_rng(BOOTSTRAP_SEED)
     draws = generator.multinomial(rows, matrix.ravel() / rows, size=BOOTSTRAP_SAMPLES)
-    scores = f1_of(draws.reshape(-1, *matrix.shape).astype(np.float64))
+    scores = f1_of(draws.reshape(-1, *matrix.shape).astype(np.float64), macro=macro)
     low, high = np.quantile(scores, [0.025, 0.975])
     return float(low), float(high)

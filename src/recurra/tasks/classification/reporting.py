@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
+import numpy as np
+
+from recurra.core.label_record import are_unequal
 from recurra.core.record import MetricsRecord, RunRecord
 from recurra.deployment.export_record import ExportRecord
 from recurra.tasks.classification import columns
@@ -15,7 +19,7 @@ from recurra.tasks.classification.export_advice import advise_exports
 from recurra.tasks.classification.exports import export_lines
 from recurra.tasks.classification.figures import confusion, lengths
 from recurra.tasks.classification.figures_across import study_charts
-from recurra.tasks.classification.measures import ACCURACY, F1
+from recurra.tasks.classification.measures import ACCURACY, F1, MACRO_F1
 from recurra.tasks.classification.overview import OVERVIEW
 from recurra.tasks.classification.published import PUBLISHED
 from recurra.tasks.classification.published_lines import published_lines
@@ -29,7 +33,7 @@ from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.estimates import ExportLine, MeasuredExports
 from recurra.tasks.labelling.reporting import LabellingReporting
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
-from recurra.tasks.measures import estimate
+from recurra.tasks.measures import Measure, estimate
 from recurra.tasks.questions import Questions
 from recurra.tasks.reporting import Records
 from recurra.tasks.summary import Advice, ModelSummary, TableSummary
@@ -40,10 +44,31 @@ class ClassificationReporting(LabellingReporting):
 
     task = "classification"
     measures = (ACCURACY, F1)
+    by_key: ClassVar[Mapping[str, Measure]] = {measure.key: measure for measure in (ACCURACY, MACRO_F1)}
     tables = columns.TABLES
     overview = OVERVIEW
     published_tables = tuple(PUBLISHED)
     documented_figures = frozenset(("data-size", "trade-off", "isolation", "accuracy"))
+
+    def measure_of(self, table: TableRuns) -> Measure:
+        """Accuracy, or where the classes of the headline split are unequal macro F1."""
+        counts = _record(table.runs[0]).data.splits[table.headline].label_counts if table.headline else {}
+        return MACRO_F1 if are_unequal(counts.values()) else ACCURACY
+
+    def barred(self, runs: Sequence[LoadedRun]) -> str:
+        """A model that has one answer for every text has learned nothing, whatever its accuracy."""
+        record = _record(runs[0])
+        split = next((name for name in ("test", *reversed(record.metrics)) if name in record.metrics), None)
+        answers = {
+            label
+            for run in runs
+            if split in (metrics := _record(run).metrics)
+            for label in np.flatnonzero(np.sum(metrics[split].confusion_matrix, axis=0)).tolist()
+        }
+        if len(answers) != 1:
+            return ""
+        name = record.data.label_names[answers.pop()]
+        return f"it says '{name}' of every text of {split}"
 
     def score(self, split: str, metrics: Sequence[MetricsRecord]) -> SplitScore:
         matrices = [item.confusion_matrix for item in metrics]
@@ -52,6 +77,7 @@ class ClassificationReporting(LabellingReporting):
             rows=metrics[0].rows,
             accuracy=estimate(ACCURACY, metrics),
             f1=estimate(F1, metrics),
+            macro_f1=estimate(MACRO_F1, metrics) if are_unequal(map(sum, matrices[0])) else None,
             precision=statistics.fmean(item.precision for item in metrics),
             recall=statistics.fmean(item.recall for item in metrics),
             loss=statistics.fmean(item.loss for item in metrics),
@@ -80,16 +106,17 @@ class ClassificationReporting(LabellingReporting):
     ) -> list[ExportLine]:
         return export_lines(table, exports, measured, questions.published)
 
-    def conclude(self, table: TableSummary) -> str:
-        return conclude(table.models, table.tests, table.audits, table.headline_split)
+    def conclude(self, table: Any) -> str:
+        return conclude(table, self.by_key[table.judged_by])
 
-    def advise(self, table: TableSummary) -> list[Advice]:
-        level = level_models(table.models, table.tests, table.headline_split)
-        advice = advise(table.models, table.tests, table.audits, table.headline_split)
+    def advise(self, table: Any) -> list[Advice]:
+        measure = self.by_key[table.judged_by]
+        level = level_models(table, measure)
+        advice = advise(table, measure)
         return [*advice, *advise_exports(table.exports, level)]
 
     def table(self, common: TableSummary, table: TableRuns) -> ClassificationTable:
-        return ClassificationTable(**vars(common), **self.data_facts(table))
+        return ClassificationTable(**vars(common), **self.data_facts(table), judged_by=self.measure_of(table).key)
 
     def charts(self, table: ClassificationTable, runs: Records, key: str) -> list[Chart | None]:
         charts: list[Chart | None] = []

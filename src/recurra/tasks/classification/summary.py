@@ -12,12 +12,16 @@ from recurra.tasks.summary import ModelSummary
 
 @dataclass(frozen=True)
 class SplitScore:
-    """Quality of a model on one split. ``confusion_matrix`` is the sum over seeds, ``[true][predicted]``."""
+    """Quality of a model on one split. ``confusion_matrix`` is the sum over seeds, ``[true][predicted]``.
+
+    ``macro_f1`` is there where the classes of the split are unequal.
+    """
 
     split: str
     rows: int
     accuracy: Estimate
     f1: Estimate
+    macro_f1: Estimate | None
     precision: float
     recall: float
     loss: float
@@ -75,7 +79,8 @@ class PublishedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationTable(LabellingTable):
-    """A table of classifiers."""
+    """A table of classifiers. ``judged_by`` is the key of the measure that its tests and its advice go by."""
 
     models: Sequence[ClassifierSummary]
+    judged_by: str
     published: list[PublishedLine]

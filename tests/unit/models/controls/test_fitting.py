@@ -5,7 +5,8 @@ import pytest
 from sklearn.svm import LinearSVC
 
 from recurra.core.errors import DataError
-from recurra.models.controls.fitting import Fit, are_unequal, cross_validate
+from recurra.core.label_record import are_unequal
+from recurra.models.controls.fitting import Fit, cross_validate
 from recurra.models.controls.weights import cross_entropy, label_scores
 
 

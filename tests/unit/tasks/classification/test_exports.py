@@ -148,7 +148,7 @@ def test_documents_say_what_to_choose(summary: Summary, table: dict) -> None:
     assert "| What matters | Choice | Why |" in shown
     for item in table["advice"]:
         assert f"| {item['priority']} | {item['choice']} |" in shown
-    assert {"Accuracy", "Balance", "Memory"} <= {item["priority"] for item in table["advice"]}
+    assert {"Recommended", "Accuracy", "Memory"} <= {item["priority"] for item in table["advice"]}
 
 
 def test_without_exports_nothing_is_shown(folders: list[Path], tmp_path: Path) -> None:
