@@ -76,7 +76,7 @@ def run_study(
     for request in {item.request.format: item.request for item in asked if item.state != "done"}.values():
         find_format(request.format).check_packages()
     pending = [run.config for run in planned if run.state != "done"]
-    preflight(pending, machine)
+    said = preflight(pending, machine)
     if cluster is not None and pending:
         cluster.check()
     with FolderLock(output):
@@ -86,6 +86,8 @@ def run_study(
             f"{spec.name}: {len(planned)} runs, {len(planned) - len(pending)} done, {len(pending)} to do; "
             f"tokenizer: {tokenizers}"
         )
+        for line in said:
+            reporter.say(line)
         executor = _executor(output, replace(machine, latency=False), cluster, workers, reporter)
         # Who teaches is trained before who learns.
         taught_by = {teacher.run_id for run in pending for teacher in run.teachers}

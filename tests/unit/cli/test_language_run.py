@@ -80,7 +80,7 @@ def test_a_text_that_is_no_text_is_one_line(tmp_path: Path, capsys: pytest.Captu
 def test_what_is_not_named_follows_from_the_model(text: str) -> None:
     def chosen(model: str, *keys: str) -> tuple[str, int, int]:
         assigned = sort_assignments(keys, task=TASK)
-        config, _ = TASK.configure_data(text, {}, assigned.data, None, model=(model, assigned.model))
+        config, _ = TASK.configure_data(text, {}, assigned.data, None, models=[(model, assigned.model)])
         return config.tokenizer, config.trained_vocab_size, config.context
 
     assert chosen("crt-tiny") == ("trained", 8192, 256)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from recurra.core.formatting import point_range, points, seeds, words
+from recurra.tasks.audits import noted
 from recurra.tasks.classification.summary import ClassifierSummary
 from recurra.tasks.summary import AuditLine, PairTest
 
@@ -78,7 +79,7 @@ def _audit_sentences(audits: Sequence[AuditLine], split: str) -> list[str]:
         sentences.append("The shortcut audit failed: part of the labels can be guessed without reading.")
     if any(line.scope == "model" for line in failed):
         sentences.append("A model audit failed: do not use its figures before the cause is known.")
-    return sentences
+    return [*sentences, *noted(audits, split)]
 
 
 def _percent(share: float) -> str:
