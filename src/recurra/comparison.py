@@ -105,6 +105,7 @@ def carry_out(
     reporter: Reporter,
     command: str,
     cluster: Cluster | None = None,
+    note: str = "",
 ) -> StudyResult:
     """Runs what a study lacks and writes its report; see `recurra.study.study.run_study`.
 
@@ -116,11 +117,12 @@ def carry_out(
         reporter: For progress.
         command: The command line, shown in the report.
         cluster: Where to run; none is this machine.
+        note: What was chosen for the study, said before the first run starts.
 
     Raises:
         RecurraError: As `run_study` does.
     """
-    found = run_study(spec, output, machine, workers=workers, reporter=reporter, cluster=cluster)
+    found = run_study(spec, output, machine, workers=workers, reporter=reporter, cluster=cluster, note=note)
     return _report(spec, output, found, command)
 
 
@@ -279,9 +281,7 @@ def compare(
     chosen_models, chosen_protocol = compared(models, protocol, encoder, plan)
     readers = [resolve_model(each) for each in chosen_models]
     config, note = chosen.configure_data(str(data), {}, data_options, root, models=readers)
-    reporter = Reporter(quiet=quiet)
-    if note:
-        reporter.say(note)
     spec = comparison(config, models=chosen_models, protocol=chosen_protocol, seeds=range(seeds), precision=precision)
     command = f"recurra compare {shlex.quote(str(data))} --seeds {seeds} --output {shlex.quote(str(output))}"
-    return carry_out(spec, Path(output), Machine(data_root=root), reporter=reporter, command=command)
+    machine, reporter = Machine(data_root=root), Reporter(quiet=quiet)
+    return carry_out(spec, Path(output), machine, reporter=reporter, command=command, note=note)

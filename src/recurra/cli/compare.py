@@ -93,8 +93,6 @@ def compare(
     chosen_models, chosen_protocol = compared(named, protocol, encoder, plan)
     readers = [resolve_model(each) for each in chosen_models]
     config, note = chosen.configure_data(data, given, assigned.data, data_root, models=readers)
-    if note:
-        reporter.say(note)
     spec = comparison(
         config,
         models=chosen_models,
@@ -105,5 +103,5 @@ def compare(
     )
     machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)
     command = shlex.join(["recurra", *sys.argv[1:]])
-    result = carry_out(spec, output, machine, workers=workers, reporter=reporter, command=command)
+    result = carry_out(spec, output, machine, workers=workers, reporter=reporter, command=command, note=note)
     present_study(result, as_json=as_json)

@@ -72,14 +72,13 @@ def train(
     )
     config = configure_run(model, data_config, protocol, assigned, seed=seed, precision=precision)
     machine = Machine(data_root, cache_dir, threads, latency is not False, keep_checkpoints)
+    said: list[str] = []
     if not is_finished(config, output):
-        said = preflight([config], machine)
-        for line in filter(None, [note, *said]):
-            reporter.say(line)
+        said = [*filter(None, [note]), *preflight([config], machine)]
 
     from recurra.study.run import execute_run
 
-    record = execute_run(config, output, machine, reporter)
+    record = execute_run(config, output, machine, reporter, said)
     # The other processes of a distributed training have nothing to say.
     if record is not None:
         present(chosen.engine.present(record, str(output)), as_json=as_json)
