@@ -35,6 +35,7 @@ ALLOWED = {
     ("deployment.serving.serve", "deployment.serving.server"): "uvicorn, likewise",
     ("deployment.serving.serve", "deployment.serving.served"): "numpy: a wrong key is told before models are read",
     ("deployment.serving.served", "models.quiet"): "transformers: an ONNX export is served without it",
+    ("evaluation.audits.grading", "models.controls.ngrams"): "scikit-learn: reports read grades without it",
     ("study.calibration", "models.inference"): "torch: a plan is shown without it",
     ("study.harness", "study.harness.adapter"): "lm-eval and torch: loaded with the first use",
     ("study.harness.__main__", "models.quiet"): "transformers: after lm-eval's own start",

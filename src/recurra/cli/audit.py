@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recurra.cli import options
-from recurra.cli.output import present_failed, print_json, print_table
+from recurra.cli.output import present_failed, print_json, print_lines, print_table
 from recurra.core.terminal import one_line
 
 if TYPE_CHECKING:
     from recurra.core.record import AuditResult
 
-app = typer.Typer(no_args_is_help=True, help="Audits of data, models and studies; exit code 3 if one failed.")
+app = typer.Typer(
+    no_args_is_help=True, help="Audits of data, models and studies: passed, note or failed; exit code 3 if one failed."
+)
 
 
 @app.command("data")
@@ -29,6 +31,8 @@ def audit_data(
     group_column: options.GroupColumn = None,
     validation: options.ValidationFile = None,
     test: options.TestFile = None,
+    max_length: options.MaxLength = None,
+    form_must_not_predict: options.FormMustNotPredict = False,
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
@@ -42,8 +46,10 @@ def audit_data(
         "--group-column": group_column,
         "--validation": validation,
         "--test": test,
+        "--max-length": max_length,
+        "--form-must-not-predict": form_must_not_predict or None,
     }
-    config = options.configured_data(name, given, assignments, data_root)
+    config = options.configured_data(name, given, assignments, data_root, models=[])
     title, audits = task_of_data(config).audit_data(config, data_root)
     present_audits(title, audits, as_json=as_json)
 
@@ -85,9 +91,15 @@ def audit_study(
     as_json: options.Json = False,
 ) -> None:
     """Collect the audits of all records of a study. Example: recurra audit study runs/reviews."""
+    from recurra.core.record import RECORD_NAME
+    from recurra.report.summary import summarise_folders
     from recurra.study.auditing import audit_study as collect
+    from recurra.study.auditing import with_verdicts
 
     audits, missing = collect(folder)
+    if any(audit.status == "note" for audit in audits):
+        runs = [folder] if (folder / RECORD_NAME).exists() else sorted((folder / "runs").glob("*"))
+        audits = with_verdicts(audits, summarise_folders(runs))
     if as_json:
         print_json({"study": str(folder), "audits": [audit.plain() for audit in audits], "without_record": missing})
     else:
@@ -108,11 +120,17 @@ def present_audits(title: str, audits: Sequence[AuditResult], *, as_json: bool) 
     Raises:
         typer.Exit: If one failed.
     """
+    from recurra.evaluation.audits.registry import meaning
+
     if as_json:
         print_json({"subject": title, "audits": [audit.model_dump(mode="json") for audit in audits]})
     else:
         rows = [[audit.name, _shown(audit.status), audit.summary] for audit in audits]
         print_table(title, ["Audit", "State", "Finding"], rows, left=("State", "Finding"))
+        meant: dict[str, list[str]] = {}
+        for audit in audits:
+            meant.setdefault(meaning(audit.name, audit.status), []).append(audit.name)
+        print_lines([f"{', '.join(names)}: {said}" for said, names in meant.items() if said])
     present_failed([audit.name for audit in audits if audit.status == "failed"])
 
 

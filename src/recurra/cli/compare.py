@@ -51,6 +51,8 @@ def compare(
     group_column: options.GroupColumn = None,
     validation: options.ValidationFile = None,
     test: options.TestFile = None,
+    max_length: options.MaxLength = None,
+    form_must_not_predict: options.FormMustNotPredict = False,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     workers: options.Workers = 0,
@@ -71,6 +73,7 @@ def compare(
     from recurra.tasks.base import task
     from recurra.tasks.machine import Machine
     from recurra.tasks.profile import profile_of_values
+    from recurra.tasks.runs import resolve_model
 
     reporter = Reporter(quiet=quiet)
     chosen = task(profile_of_values(named_data(data, assignments or [])).name)
@@ -83,10 +86,13 @@ def compare(
         "--group-column": group_column,
         "--validation": validation,
         "--test": test,
+        "--max-length": max_length,
+        "--form-must-not-predict": form_must_not_predict or None,
     }
-    config, _ = chosen.configure_data(data, given, assigned.data, data_root)
     named = None if models is None else [name.strip() for name in models.split(",") if name.strip()]
     chosen_models, chosen_protocol = compared(named, protocol, encoder, plan)
+    readers = [resolve_model(each) for each in chosen_models]
+    config, note = chosen.configure_data(data, given, assigned.data, data_root, models=readers)
     spec = comparison(
         config,
         models=chosen_models,
@@ -97,5 +103,5 @@ def compare(
     )
     machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)
     command = shlex.join(["recurra", *sys.argv[1:]])
-    result = carry_out(spec, output, machine, workers=workers, reporter=reporter, command=command)
+    result = carry_out(spec, output, machine, workers=workers, reporter=reporter, command=command, note=note)
     present_study(result, as_json=as_json)

@@ -120,6 +120,7 @@ def prepare(
         str | None,
         typer.Option("--model", "-m", help="Model to be trained: running text is read for it."),
     ] = None,
+    max_length: options.MaxLength = None,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     as_json: options.Json = False,
@@ -138,6 +139,7 @@ def prepare(
         "--text-column": text_column,
         "--label-column": label_column,
         "--group-column": group_column,
+        "--max-length": max_length,
     }
-    config = options.configured_data(name, given, assignments, data_root, model=model)
+    config = options.configured_data(name, given, assignments, data_root, models=[model] if model else [])
     present(task_of_data(config).prepare_data(config, data_root, cache_dir), as_json=as_json)

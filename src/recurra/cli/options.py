@@ -77,6 +77,22 @@ TestFile = Annotated[str | None, typer.Option("--test", help="File with test row
 ValidationFile = Annotated[
     str | None, typer.Option("--validation", help="File with validation rows; else we split them off.")
 ]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        "--max-length",
+        help="Tokens after which a text is cut, at most 512. Default: 128; for a file of yours the smallest of 64, "
+        "128, 256, 512 that holds 95 % of the training rows.",
+        show_default=False,
+    ),
+]
+FormMustNotPredict = Annotated[
+    bool,
+    typer.Option(
+        "--form-must-not-predict",
+        help="The form of a text (length, punctuation, case) must not tell its label: where it does, the audit fails.",
+    ),
+]
 DataProtocol = Annotated[
     str | None, typer.Option("--data-protocol", help="How rows become splits, e.g. official or pooled for sst2.")
 ]
@@ -108,9 +124,9 @@ def configured_data(
     assignments: Sequence[str] | None,
     data_root: Path | None,
     *,
-    model: str | None = None,
+    models: Sequence[str] | None = None,
 ) -> RunData:
-    """Builds the configuration of data from options and ``key=value``.
+    """Builds the configuration of data from options and ``key=value``; for models, see `Task.configure_data`.
 
     Raises:
         ConfigurationError: For an option without meaning, an unknown key or an impossible value.
@@ -120,8 +136,8 @@ def configured_data(
     from recurra.tasks.profile import profile_of_values
     from recurra.tasks.runs import resolve_model
 
-    named = None if model is None else resolve_model(model)
+    named = None if models is None else [resolve_model(model) for model in models]
     keys = [f"data.{pair.removeprefix('data.')}" for pair in assignments or []]
     chosen = task(profile_of_values(named_data(name, keys)).name)
     assigned = sort_assignments(keys, task=chosen)
-    return chosen.configure_data(name, given, assigned.data, data_root, model=named)[0]
+    return chosen.configure_data(name, given, assigned.data, data_root, models=named)[0]

@@ -25,6 +25,8 @@ def train(
     group_column: options.GroupColumn = None,
     validation: options.ValidationFile = None,
     test: options.TestFile = None,
+    max_length: options.MaxLength = None,
+    form_must_not_predict: options.FormMustNotPredict = False,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     threads: options.Threads = 0,
@@ -60,22 +62,23 @@ def train(
         "--group-column": group_column,
         "--validation": validation,
         "--test": test,
+        "--max-length": max_length,
+        "--form-must-not-predict": form_must_not_predict or None,
         "--latency": latency,
     }
     name, keys = resolve_model(model)
     data_config, note = chosen.configure_data(
-        data, given, assigned.data, data_root, model=(name, {**keys, **assigned.model})
+        data, given, assigned.data, data_root, models=[(name, {**keys, **assigned.model})]
     )
     config = configure_run(model, data_config, protocol, assigned, seed=seed, precision=precision)
     machine = Machine(data_root, cache_dir, threads, latency is not False, keep_checkpoints)
+    said: list[str] = []
     if not is_finished(config, output):
-        preflight([config], machine)
-        if note:
-            reporter.say(note)
+        said = [*filter(None, [note]), *preflight([config], machine)]
 
     from recurra.study.run import execute_run
 
-    record = execute_run(config, output, machine, reporter)
+    record = execute_run(config, output, machine, reporter, said)
     # The other processes of a distributed training have nothing to say.
     if record is not None:
         present(chosen.engine.present(record, str(output)), as_json=as_json)

@@ -141,7 +141,7 @@ class LabelRunRecord(RunRecordBase[DataRecord, TrainingRecord, Metrics], Generic
 class RunRecord(LabelRunRecord[MetricsRecord]):
     """Everything about one run of a classifier. See the parts."""
 
-    schema_version: Literal[1, 2, 3] = 3
+    schema_version: Literal[1, 2, 3, 4] = 4
     task: Literal["classification"] = "classification"
 
     @classmethod

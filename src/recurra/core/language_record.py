@@ -120,7 +120,7 @@ class LanguageMetricsRecord(Part):
 class LanguageRunRecord(RunRecordBase[LanguageDataRecord, LanguageTrainingRecord, LanguageMetricsRecord]):
     """Everything about one run of a language model. See the parts; it came with schema 3."""
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[3, 4] = 4
     task: Literal["language modelling"] = "language modelling"
 
     @property

@@ -70,6 +70,6 @@ class MultiLabelRunRecord(LabelRunRecord[MultiLabelMetricsRecord]):
         "the figures.\nMicro F1 counts pairs of a text and a label; macro F1 is the mean over labels."
     )
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[3, 4] = 4
     task: Literal["multi-label classification"] = "multi-label classification"
     decision: DecisionRecord

@@ -4,9 +4,10 @@ A run without a record did not happen. Everything that the report, the README ta
 records; nothing is computed twice.
 
 Schema 2 added ``content_hash`` and ``wall_s``, schema 3 ``task`` and with it the records of language models
-(`recurra.core.language_record`). Older records are read as they are. A change that an older version would read wrongly
-raises the number; so does a new field of a part, because unknown keys are refused. A new field of the record itself
-needs a default only, at which it is left out (`recurra.core.configuration.HashedSettings`).
+(`recurra.core.language_record`), schema 4 the status ``note`` of audits. Older records are read as they are. A change
+that an older version would read wrongly raises the number; so does a new field of a part, because unknown keys are
+refused. A new field of the record itself needs a default only, at which it is left out
+(`recurra.core.configuration.HashedSettings`).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ __all__ = [
     "write_record",
 ]
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 RECORD_NAME = "record.json"
 # How a record begins as it is written; before schema 3 without a task.
 _HEAD = re.compile(
@@ -82,7 +83,7 @@ _HEAD = re.compile(
 AnyLabelRecord = LabelRunRecord[Any]
 AnyRecord = AnyLabelRecord | LanguageRunRecord
 # Schema and task of what can be known by its hash alone.
-_HASHED = {(b"2", None), *((str(SCHEMA_VERSION).encode(), task.encode()) for task in TASKS)}
+_HASHED = {(b"2", None), *((schema, task.encode()) for schema in (b"3", b"4") for task in TASKS)}
 
 
 def write_record(folder: Path | str, record: AnyRecord) -> Path:

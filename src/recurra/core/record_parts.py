@@ -21,8 +21,9 @@ class AuditResult(Part):
 
     Attributes:
         name: For example ``leakage.normalised``.
-        status: ``passed``, ``failed``, ``measured`` (a figure to know, with no pass or fail), or ``skipped`` (then the
-            summary says why).
+        status: The grade: ``passed``, ``note`` (something to know that does not spoil the figures) or ``failed`` (they
+            are not to be relied on). Else ``measured`` (a figure without a grade) or ``skipped`` (the summary says
+            why).
         summary: One sentence for a reader, with the figure.
         value: The figure that was judged, if there is one.
         threshold: What it was judged against.
@@ -30,7 +31,7 @@ class AuditResult(Part):
     """
 
     name: str
-    status: Literal["passed", "failed", "measured", "skipped"]
+    status: Literal["passed", "note", "failed", "measured", "skipped"]
     summary: str
     value: float | None = None
     threshold: float | None = None
@@ -182,3 +183,7 @@ class RunRecordBase(SealedByText, Generic[Data, Training, Metrics]):
     def failed_audits(self) -> list[AuditResult]:
         """The audits that failed."""
         return [audit for audit in self.audits if audit.status == "failed"]
+
+    def noted_audits(self) -> list[AuditResult]:
+        """The audits that found something to know."""
+        return [audit for audit in self.audits if audit.status == "note"]

@@ -64,6 +64,8 @@ class DataConfig(RunData):
             them.
         join_labels: Write labels of a user's file that are the same in several spellings in one way, the most frequent;
             see `recurra.data.spellings`.
+        form_must_not_predict: Whether the form of a text (length, punctuation, case, spacing) must not tell its label:
+            the audit that finds it does then fails, and is a note otherwise.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
@@ -100,6 +102,7 @@ class DataConfig(RunData):
     trained_vocab_size: int = Field(default=4000, ge=64, le=100_000)
     auxiliary: Literal["treebank"] | None = None
     join_labels: bool = False
+    form_must_not_predict: bool = False
 
     # What transformers calls it, where that is not one label a text.
     problem_type: ClassVar[str | None] = None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer
 
 from recurra.core.errors import ConfigurationError, UnavailableError, did_you_mean
 from recurra.core.hub import hub_file
@@ -30,6 +34,8 @@ __all__ = [
 BERT_UNCASED = "bert-base-uncased"
 TRAINED = "trained"
 _HUB_REPOSITORY = "google-bert/bert-base-uncased"
+# Of a text, to train a tokenizer to count by.
+_SAMPLED_CHARACTERS = 2_000
 _LOCAL_PATH = Path("tokenizers") / BERT_UNCASED / "vocab.txt"
 # Corpora of real text: their published figures belong to the public vocabulary.
 _PUBLIC_CORPORA = frozenset(
@@ -55,6 +61,30 @@ def load_tokenizer(config: DataConfig, dataset: TextDataset, data_root: Path | N
     if config.tokenizer in (BERT_UNCASED, _HUB_REPOSITORY):
         return as_transformers(wordpiece(read_vocabulary(_public_vocabulary(data_root))))
     return read_tokenizer(config.tokenizer)
+
+
+def counting_tokenizer(name: str, texts: Sequence[str], vocab_size: int, data_root: Path | None) -> Tokenizer:
+    """A tokenizer that counts as the one that a configuration names, without loading transformers.
+
+    Args:
+        name: ``bert-base-uncased``, ``trained``, or the path of a folder or of a ``vocab.txt``.
+        texts: A trained one is trained on them: a sample is enough to count by.
+        vocab_size: Vocabulary size that a trained one aims at.
+        data_root: Folder with local copies of public data, or None.
+
+    Raises:
+        ConfigurationError: If the name is unknown or the path holds no tokenizer.
+        UnavailableError: If the public vocabulary is neither in the data root nor to be had.
+    """
+    if name == TRAINED:
+        return wordpiece(train_wordpiece([text[:_SAMPLED_CHARACTERS] for text in texts], vocab_size))
+    if name in (BERT_UNCASED, _HUB_REPOSITORY):
+        return wordpiece(read_vocabulary(_public_vocabulary(data_root)))
+    place = _find_tokenizer(name)
+    if place.is_file():
+        return wordpiece(read_vocabulary(place))
+    with _readable(place):
+        return Tokenizer.from_str((place / "tokenizer.json").read_bytes().decode("utf-8"))
 
 
 def default_tokenizer(name: str, data_root: Path | None) -> str:
@@ -137,10 +167,17 @@ def tokenizer_from_folder(folder: Path) -> PreTrainedTokenizerFast:
     """
     from transformers import AutoTokenizer
 
-    # The tokenizers library raises a bare Exception for a broken file, so its own parser looks at it first.
-    try:
+    with _readable(folder):
         (folder / "tokenizer.json").read_bytes().decode("utf-8")
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+
+
+@contextlib.contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Says in one line that a tokenizer cannot be read."""
+    # The tokenizers library raises a bare Exception for a broken file.
+    try:
+        yield
     except Exception as error:
         # The library's parser in Rust raises the bare class; what is derived from it and not named here is a defect.
         known = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)

@@ -45,6 +45,11 @@ class Correctness:
     truth: NDArray[np.int64] | None = None
     predicted: NDArray[np.int64] | None = None
 
+    def only(self, rows: NDArray[np.bool_]) -> Correctness:
+        """The same of some of the rows."""
+        parts = (None if part is None else part[rows] for part in (self.truth, self.predicted))
+        return Correctness(self.rows_key, self.correct[rows], *parts)
+
     def same_rows(self, other: Correctness) -> bool:
         """Whether both judge the same rows in the same order."""
         return self.rows_key == other.rows_key

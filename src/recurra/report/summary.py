@@ -14,6 +14,7 @@ from recurra.deployment.export_record import ExportRecord
 from recurra.report.compare import KnownRows, compare_models, scored_model
 from recurra.report.contrasts import ScoredTables, answer_contrasts
 from recurra.report.grouping import group_tables
+from recurra.report.leaks import judge_leaks, mark_failed
 from recurra.report.load import FailedRun, load_runs, read_latency, read_measured_exports, uncollected
 from recurra.report.models import Latencies, latency_warnings, summarise_model
 from recurra.report.pareto import mark_fronts
@@ -149,6 +150,9 @@ def _table(
     batches = sorted({timing.batch_size for model in unmarked for timing in model.latency.values()})
     models = mark_fronts(unmarked, headline, batches, measure)
     tests = compare_models(scored[key], measure)
+    lines = reporting.audit_lines(table.groups)
+    audits = judge_leaks(lines, kept, scored[key], tests, measure)
+    models = mark_failed(models, lines, audits)
     tokenizer = next((run.record.data.tokenizer for run in kept if run.record.data.tokenizer), {})
     common = TableSummary(
         key=reporting.key_text(key),
@@ -167,7 +171,7 @@ def _table(
         batch_sizes=batches,
         models=models,
         tests=tests,
-        audits=reporting.audit_lines(table.groups),
+        audits=audits,
         contrasts=answer_contrasts(questions.contrasts, key, scored, measure, tests),
         published=reporting.published(table, models, questions),
         warnings=[*table.warnings, *latency_warnings(models, kept)],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import CheckpointError, RecurraError
 from recurra.core.record import RECORD_NAME, AnyRecord, AuditResult, read_any_record
+from recurra.tasks.summary import Summary
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,11 @@ class StudyAudit:
     Attributes:
         data: Name, protocol and fingerprint of the data.
         name: Name of the audit.
-        status: ``failed`` if it failed for any run, ``skipped`` if it was skipped for all, ``measured`` for a figure
-            without pass or fail.
+        status: ``failed`` if it failed for any run, else ``note`` if it was one for any, ``skipped`` if it was skipped
+            for all, ``measured`` for a figure without pass or fail.
         runs: Runs that have this audit.
         failed_runs: Identifiers of those that failed.
-        summary: What the first failed run says of it, or else the first run.
+        summary: What the first run of that status says of it.
         value: The figure that was judged there.
         threshold: What it was judged against.
     """
@@ -57,10 +58,30 @@ def audit_study(folder: Path) -> tuple[list[StudyAudit], dict[str, str]]:
     records, missing = _records(folder)
     found: dict[tuple[str, str], list[tuple[str, AuditResult]]] = defaultdict(list)
     for record in records:
-        data = f"{record.data.name} ({record.data.protocol}, {record.data.fingerprint[:8]})"
+        data = _data(record.data.name, record.data.protocol, record.data.fingerprint)
         for audit in record.audits:
             found[data, audit.name].append((record.run_id, audit))
     return [_over_runs(data, name, entries) for (data, name), entries in found.items()], missing
+
+
+def with_verdicts(audits: Sequence[StudyAudit], summary: Summary) -> list[StudyAudit]:
+    """The same with what fails only when the models of a study are held against each other; see `recurra.report`."""
+    failed = {
+        (_data(table.data, table.protocol, table.fingerprint), line.name): line.summary
+        for table in summary.tables
+        for line in table.audits
+        if line.status == "failed"
+    }
+    return [
+        replace(audit, status="failed", summary=failed[audit.data, audit.name])
+        if audit.status == "note" and (audit.data, audit.name) in failed
+        else audit
+        for audit in audits
+    ]
+
+
+def _data(name: str, protocol: str, fingerprint: str) -> str:
+    return f"{name} ({protocol}, {fingerprint[:8]})"
 
 
 def _records(folder: Path) -> tuple[list[AnyRecord], dict[str, str]]:
@@ -82,17 +103,16 @@ def _records(folder: Path) -> tuple[list[AnyRecord], dict[str, str]]:
 
 
 def _over_runs(data: str, name: str, entries: Sequence[tuple[str, AuditResult]]) -> StudyAudit:
-    failed = [run_id for run_id, audit in entries if audit.status == "failed"]
-    shown = next((audit for _, audit in entries if audit.status == "failed"), entries[0][1])
     # Of a figure without pass or fail, and of audits that some runs could not make, the strongest statement stands.
     found = {audit.status for _, audit in entries}
-    status = next((status for status in ("passed", "measured") if status in found), "skipped")
+    status = next((status for status in ("failed", "note", "passed", "measured") if status in found), "skipped")
+    shown = next(audit for _, audit in entries if audit.status == status)
     return StudyAudit(
         data=data,
         name=name,
-        status="failed" if failed else status,
+        status=status,
         runs=len(entries),
-        failed_runs=failed,
+        failed_runs=[run_id for run_id, audit in entries if audit.status == "failed"],
         summary=shown.summary,
         value=shown.value,
         threshold=shown.threshold,

@@ -13,22 +13,27 @@ from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 
 
-def preflight(configs: Iterable[RunConfig], machine: Machine) -> None:
+def preflight(configs: Iterable[RunConfig], machine: Machine) -> list[str]:
     """Checks data, tokenizer, protocol and model configuration of runs, each different one once.
 
     Args:
         configs: Runs that are about to start.
         machine: Where local copies of public data lie.
 
+    Returns:
+        Lines that a person should read before they start, each once.
+
     Raises:
         RecurraError: What the first run that cannot start would have raised.
     """
     seen: set[str] = set()
+    said: list[str] = []
     for config in configs:
         key = content_hash([{**config.plain(), "seed": 0, "teachers": [teacher.name for teacher in config.teachers]}])
         if key not in seen:
-            task_of_data(config.data).preflight(config, machine)
+            said += task_of_data(config.data).preflight(config, machine)
         seen.add(key)
+    return list(dict.fromkeys(said))
 
 
 def is_finished(config: RunConfig, folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from recurra.core.environment import code_record
@@ -18,7 +19,9 @@ from recurra.tasks.runs import RunConfig
 from recurra.training.fit import remove_checkpoints
 
 
-def execute_run(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> AnyRecord | None:
+def execute_run(
+    config: RunConfig, folder: Path, machine: Machine, reporter: Reporter, said: Sequence[str] = ()
+) -> AnyRecord | None:
     """Executes a run, or takes it up where it was interrupted, or returns its record if it is done.
 
     Args:
@@ -26,6 +29,7 @@ def execute_run(config: RunConfig, folder: Path, machine: Machine, reporter: Rep
         folder: The run folder; held by this process meanwhile.
         machine: Where and how.
         reporter: For progress.
+        said: Lines for a person, once it is clear that the run starts.
 
     Returns:
         The record; none on the other processes of a distributed run.
@@ -48,6 +52,8 @@ def execute_run(config: RunConfig, folder: Path, machine: Machine, reporter: Rep
             if done is not None:
                 reporter.say(f"{config.run_id}: already done")
                 return done
+            for line in said:
+                reporter.say(line)
             record = engine.execute(config, folder, machine, reporter)
             write_record(folder, record)
             if not machine.keep_checkpoints:

@@ -52,6 +52,7 @@ def run_study(
     workers: int = 0,
     reporter: Reporter,
     cluster: Cluster | None = None,
+    note: str = "",
 ) -> StudyOutcome:
     """Runs what a study lacks.
 
@@ -62,6 +63,7 @@ def run_study(
         workers: Runs at once; 0 chooses.
         reporter: For progress.
         cluster: Where to run; none is this machine.
+        note: What was chosen for the study, said before the first run starts.
 
     Raises:
         CheckpointError: If a record cannot be trusted.
@@ -76,7 +78,7 @@ def run_study(
     for request in {item.request.format: item.request for item in asked if item.state != "done"}.values():
         find_format(request.format).check_packages()
     pending = [run.config for run in planned if run.state != "done"]
-    preflight(pending, machine)
+    said = preflight(pending, machine)
     if cluster is not None and pending:
         cluster.check()
     with FolderLock(output):
@@ -86,6 +88,8 @@ def run_study(
             f"{spec.name}: {len(planned)} runs, {len(planned) - len(pending)} done, {len(pending)} to do; "
             f"tokenizer: {tokenizers}"
         )
+        for line in filter(None, [note, *said]):
+            reporter.say(line)
         executor = _executor(output, replace(machine, latency=False), cluster, workers, reporter)
         # Who teaches is trained before who learns.
         taught_by = {teacher.run_id for run in pending for teacher in run.teachers}

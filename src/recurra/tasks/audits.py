@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from recurra.core import formatting as form
 from recurra.core.record import AuditResult
+from recurra.evaluation.audits.grading import effect_of
 from recurra.evaluation.audits.registry import Subject, looks_at, meaning
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import AuditLine
@@ -13,7 +15,13 @@ from recurra.tasks.summary import AuditLine
 
 def of_data(name: str) -> bool:
     """Whether an audit looks at the data alone, and so says the same of every model."""
-    return looks_at(name, Subject.LABELLED_DATA)
+    return looks_at(name, Subject.LABELLED_DATA, Subject.TOKENS)
+
+
+def noted(lines: Sequence[AuditLine], split: str) -> list[str]:
+    """A sentence on the notes about a split and about the whole, if there are any."""
+    groups = list(dict.fromkeys(line.group for line in lines if line.status == "note" and line.split in ("", split)))
+    return [f"Noted by the audits, and no failure: {form.words(groups)}."] if groups else []
 
 
 def group_of(name: str, splits: Iterable[str]) -> tuple[str, str]:
@@ -39,11 +47,12 @@ def _example(audit: AuditResult) -> str:
 
 
 def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
-    """Collects the audits of all runs of a table: failed first, then measured, skipped, passed.
+    """Collects the audits of all runs of a table: failed first, then notes, measured, skipped, passed.
 
     The same finding of several runs is one line that says whom it concerns. Passed audits of a trained model differ in
-    their figures from run to run: they are one line with the run that came closest to the threshold. What is only
-    measured is one line a model.
+    their figures from run to run: they are one line with the run that came closest to the threshold. What was graded by
+    a run's own figures is one line a grade, with the run on which it does most. What is only measured is one line a
+    model.
 
     Args:
         groups: The runs of each model, by label.
@@ -53,11 +62,12 @@ def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
     for label, runs in groups.items():
         for run in runs:
             for audit in run.record.audits:
-                same = "" if audit.status == "passed" and not of_data(audit.name) else audit.summary
+                own = effect_of(audit) or (audit.status == "passed" and not of_data(audit.name))
+                same = "" if own else audit.summary
                 if audit.status == "measured":
                     same = label
                 found[(audit.name, audit.status, same)].append((label, run.record.seed, audit))
-    order = {"failed": 0, "measured": 1, "skipped": 2, "passed": 3}
+    order = {"failed": 0, "note": 1, "measured": 2, "skipped": 3, "passed": 4}
     splits = [split for runs in groups.values() for run in runs for split in run.record.data.splits]
     lines = [_line(name, status, members, runs_of, splits) for (name, status, _), members in found.items()]
     return sorted(lines, key=lambda line: (order[line.status], line.scope, line.name))
@@ -71,20 +81,25 @@ def _line(
     splits: Iterable[str],
 ) -> AuditLine:
     group, split = group_of(name, splits)
-    worst = max((audit for _, _, audit in members), key=lambda audit: audit.value if audit.value is not None else -1.0)
+    worst = max((audit for _, _, audit in members), key=_badness)
     return AuditLine(
         name=name,
         group=group,
         status=status,
         summary=_over_seeds([audit for _, _, audit in members]) if status == "measured" else worst.summary,
-        meaning=meaning(name) if status == "failed" else "",
-        example=_example(worst) if status == "failed" else "",
+        meaning=meaning(name, status),
+        example=_example(worst) if status in ("failed", "note") else "",
         value=_mean([audit.value for _, _, audit in members]) if status == "measured" else worst.value,
         threshold=worst.threshold,
         concerns=_concerns(members, runs_of),
         scope="data" if of_data(name) else "model",
         split=split,
     )
+
+
+def _badness(audit: AuditResult) -> tuple[float, float]:
+    difference = abs(float(effect_of(audit).get("difference", 0.0)))
+    return -1.0 if audit.value is None else audit.value, difference
 
 
 def _over_seeds(audits: Sequence[AuditResult]) -> str:

@@ -72,7 +72,7 @@ class Task(TaskProfile):
         assigned: Mapping[str, Any],
         data_root: Path | None,
         *,
-        model: tuple[str, Mapping[str, Any]] | None = None,
+        models: Sequence[tuple[str, Mapping[str, Any]]] | None = None,
     ) -> tuple[RunData, str]:
         """Builds the configuration of data from what a person wrote; what is not named is chosen.
 
@@ -81,7 +81,8 @@ class Task(TaskProfile):
             options: Options of the command line; those that mean nothing here are refused.
             assigned: Values of ``data.KEY=VALUE``; they win over the options.
             data_root: Local copies of public data.
-            model: Name and changed keys of the model that is to be trained, if there is one.
+            models: Name and changed keys of each model that is to read them; empty if it may be any, none if they are
+                only looked at.
 
         Returns:
             The configuration, and a sentence on what was chosen, empty if nothing was.
@@ -107,8 +108,11 @@ class Task(TaskProfile):
         """
 
     @abstractmethod
-    def preflight(self, config: RunConfig, machine: Machine) -> None:
+    def preflight(self, config: RunConfig, machine: Machine) -> list[str]:
         """Looks at what a run will need: data, tokenizer, protocol, model configuration.
+
+        Returns:
+            Lines that a person should read before it starts.
 
         Raises:
             RecurraError: If it could not start.

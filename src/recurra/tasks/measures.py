@@ -26,7 +26,8 @@ class Measure:
         over_rows: 95 % interval of one run over the rows of a split, from the metrics; absent where rows are not drawn.
         paired_by_rows: Whether predictions lie on disk row by row, so that two models are held against each other on
             the same rows; otherwise runs of equal seeds are held against each other.
-        by_class: Whether it is a mean over classes rather than over rows, so that rows are resampled with their labels.
+        of_labels: Value from true and predicted labels, ``(rows,)`` each, where it is a mean over classes and not over
+            rows: rows are then resampled with their labels.
         limits: Between which all values lie; an open end is none.
         scale: What a difference is multiplied by to be in ``unit``.
         digits: Decimals of a value.
@@ -44,7 +45,7 @@ class Measure:
     of: Callable[[Any, str], Estimate | None]
     over_rows: Callable[[Any], Interval | None] | None = None
     paired_by_rows: bool = False
-    by_class: bool = False
+    of_labels: Callable[[Any, Any], float] | None = None
     limits: tuple[float | None, float | None] = (None, None)
     scale: float = 1.0
     digits: int = 4
@@ -59,6 +60,11 @@ class Measure:
         if found is None:
             raise KeyError(f"{model.label} was not evaluated on {split}")
         return found.mean
+
+    @property
+    def by_class(self) -> bool:
+        """Whether it is a mean over classes."""
+        return self.of_labels is not None
 
     def merit(self, value: float) -> float:
         """A number that is higher for what is better."""

@@ -136,12 +136,14 @@ def _is_encoder(name: str) -> bool:
     return (Path(name) / CONFIG_NAME).is_file()
 
 
-def resolve_model(name: str | ModelVariant) -> tuple[str, dict[str, Any]]:
+def resolve_model(name: str | ModelVariant | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Returns the name and the overrides of a model given as preset, control, encoder, YAML file or variant.
 
     Raises:
         ConfigurationError: If there is no such model.
     """
+    if isinstance(name, Mapping):
+        name = ModelVariant.parse(name, source="model")
     if isinstance(name, ModelVariant):
         return name.name, name.overrides
     known = {**controls(), **{key: {} for key in presets()}}

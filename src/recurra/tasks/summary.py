@@ -193,10 +193,10 @@ class AuditLine:
     Attributes:
         name: For example ``leakage.contained.test``.
         group: What it belongs to, for a reader: ``leakage on test``.
-        status: ``passed``, ``failed`` or ``skipped``.
+        status: ``passed``, ``note``, ``failed``, ``measured`` or ``skipped``.
         summary: The finding, with the figure.
-        meaning: What it means that it failed; empty otherwise.
-        example: A row that shows the failure, or an empty text.
+        meaning: What it means that it failed, or is a note, and what to do; empty otherwise.
+        example: A row that shows it, or an empty text.
         value: The figure that was judged.
         threshold: What it was judged against.
         concerns: Which runs: ``every run``, or models and seeds.

@@ -24,8 +24,6 @@ from recurra.tasks.columns import (
 from recurra.tasks.measures import Measure
 from recurra.tasks.summary import AuditLine, ContrastLine, PairTest, TableSummary
 
-_STATES = {"failed": "FAILED", "passed": "passed", "skipped": "skipped", "measured": "measured"}
-
 
 def of_split(text: str) -> Callable[[TableSummary], str]:
     """A text that begins with the split that is judged."""
@@ -194,7 +192,9 @@ def _state(line: AuditLine) -> Cell:
 
 
 def _finding(line: AuditLine) -> Cell:
-    return Cell(line.summary, below=(f"For example, {line.example}.",) if line.example else ())
+    # What a failure means stands above the table.
+    below = (f"For example, {line.example}." if line.example else "", line.meaning if line.status == "note" else "")
+    return Cell(line.summary, below=tuple(filter(None, below)))
 
 
 AUDITS = Table(

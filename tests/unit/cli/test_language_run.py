@@ -32,7 +32,7 @@ def text(tmp_path: Path) -> str:
 MISTAKES = [
     ("crt-tiny", "reviews.csv", [], r"'crt-tiny' is a language model, and .* is not running text; .*a \.txt file"),
     ("recurrent", "river.txt", [], r"'recurrent' classifies texts, and .* is running text .*a language model: crt-"),
-    ("linear", "river.txt", [], r"'linear' is the linear classifier, and .* is running text"),
+    ("linear", "river.txt", [], r"'linear' is a linear classifier, and .* is running text"),
     ("crt-tiny", "river.txt", ["data.context=512"], r"context is 512, and 'crt-tiny' reads at most 256 .*context=256"),
     ("crt-tiny", "river.txt", ["data.context=0"], r"'context' is 0: allowed: 2 to"),
     ("crt-tiny", "river.txt", ["data.contxt=64"], r"unknown key 'data.contxt' \(did you mean 'data.context'\?\)"),
@@ -80,7 +80,7 @@ def test_a_text_that_is_no_text_is_one_line(tmp_path: Path, capsys: pytest.Captu
 def test_what_is_not_named_follows_from_the_model(text: str) -> None:
     def chosen(model: str, *keys: str) -> tuple[str, int, int]:
         assigned = sort_assignments(keys, task=TASK)
-        config, _ = TASK.configure_data(text, {}, assigned.data, None, model=(model, assigned.model))
+        config, _ = TASK.configure_data(text, {}, assigned.data, None, models=[(model, assigned.model)])
         return config.tokenizer, config.trained_vocab_size, config.context
 
     assert chosen("crt-tiny") == ("trained", 8192, 256)

@@ -118,6 +118,27 @@ def test_audit_data_is_loud_about_a_leak(tmp_path: Path, capsys: pytest.CaptureF
         assert err.startswith("AUDIT FAILED: ") and "leakage.exact.test" in err
 
 
+def test_a_form_that_tells_the_label_is_a_note_unless_it_must_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(f"{text}{'!!!' if label == 'positive' else '.'}", label) for text, label in review_rows(600)]
+    path = write_csv(tmp_path / "spam.csv", rows)
+    assert main(["audit", "data", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert "note" in out and "--form-must-not-predict" in out and "the linear control is right on" in out and not err
+    assert main(["audit", "data", str(path), "--form-must-not-predict"]) == 3
+    assert "AUDIT FAILED: shortcuts.format" in capsys.readouterr().err
+
+
+def test_a_few_rows_that_stand_in_train_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_reviews(tmp_path / "r.csv")
+    test = write_csv(tmp_path / "t.csv", [*review_rows(200, seed=1), *review_rows()[:4]])
+    found = {each["name"]: each for each in answer(capsys, "audit", "data", str(path), "--test", str(test))["audits"]}
+    audit = found["leakage.exact.test"]
+    assert audit["status"] == "note" and audit["details"]["effect"]["rows_without"] == 200
+    assert "without them the linear control is right on" in audit["summary"]
+
+
 def test_study_plan_says_what_is_failed_interrupted_and_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

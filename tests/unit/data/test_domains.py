@@ -187,7 +187,7 @@ def test_the_real_shortcut_and_what_removes_it(data_root: Path) -> None:
     }
     normalised = replace(natural, splits=written, selection_split="test", reported_splits=["test"])
     found = [format_alone(dataset) for dataset in (natural, normalised, bare)]
-    assert [audit.status for audit in found] == ["failed", "failed", "passed"]
+    assert [audit.status for audit in found] == ["note", "note", "passed"]
     values = [audit.value or 0.0 for audit in found]
     assert values[0] > 0.88 and 0.68 < values[1] < 0.82 and 0.38 < values[2] < 0.49
     assert all(audit.details["length_alone"] <= value + 0.02 for audit, value in zip(found, values, strict=True))

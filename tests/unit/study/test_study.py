@@ -67,7 +67,7 @@ class MadeUp:
 def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     MadeUp.started, MadeUp.failing = [], set()
     monkeypatch.setattr(study_module, "LocalExecutor", MadeUp)
-    monkeypatch.setattr(study_module, "preflight", lambda pending, machine: None)
+    monkeypatch.setattr(study_module, "preflight", lambda pending, machine: [])
 
 
 def run(study: StudySpec, output: Path) -> StudyResult:
@@ -158,11 +158,11 @@ def test_a_record_that_cannot_be_trusted_stops_the_study_before_it_starts(
     text = path.read_text(encoding="utf-8")
     old, new = {
         "edited": ('"created": "2026', '"created": "2025'),
-        "newer": ('"schema_version": 3', '"schema_version": 4'),
+        "newer": ('"schema_version": 4', '"schema_version": 5'),
     }[change]
     assert text.count(old) == 1
     path.write_text(text.replace(old, new), encoding="utf-8")
-    said = {"edited": "was changed after it was written", "newer": "has schema 4"}[change]
+    said = {"edited": "was changed after it was written", "newer": "has schema 5"}[change]
     before = snapshot(tmp_path)
     with pytest.raises(CheckpointError, match=said):
         run(spec(seeds=[0, 1, 2]), tmp_path)

@@ -79,6 +79,7 @@ def limits(record: AnyLabelRecord, manifest: ExportManifest) -> list[str]:
         f"The audit {audit.name} failed: {audit.summary}. Do not trust the figures above as they stand."
         for audit in record.failed_audits()
     ]
+    found += [f"The audit {audit.name} noted: {audit.summary}." for audit in record.noted_audits()]
     found += [f"Not audited: {audit.name} ({audit.summary})." for audit in record.audits if audit.status == "skipped"]
     found += _seen(record)
     train = record.data.splits["train"]

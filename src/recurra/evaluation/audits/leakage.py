@@ -14,6 +14,9 @@ Shares of all rows of the split are judged, for ``ngram`` those of at least 8 wo
 natural ("no . ."), so the thresholds are 1 % for ``exact`` and ``normalised`` and 5 % for ``contained`` and ``ngram``;
 a shared source is never natural where sources are known, so there the threshold is 0. Rows with labels of another task
 that are trained on first are searched in the same way, but for the source.
+
+Above a threshold the finding is ``failed`` and keeps which rows it is about; `recurra.evaluation.audits.grading` makes
+it a note where a model's figures are much the same without them.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import numpy.typing as npt
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.pools import text_identity
+from recurra.evaluation.audits.grading import keep_rows
 from recurra.evaluation.audits.overlap import Overlap, find_overlap
 
 EXACT_THRESHOLD = 0.01
@@ -58,8 +62,8 @@ def audit_leakage(dataset: TextDataset) -> list[AuditResult]:
     Returns:
         ``leakage.exact.<split>``, ``.normalised.``, ``.contained.``, ``.ngram.`` and ``.source.`` for each reported
         split, and ``leakage.auxiliary-exact.<split>`` and so on where there are auxiliary rows. ``value`` is the share
-        of rows, ``details`` the number of rows, the rows judged, the criterion and up to
-        five examples with the training text where that is known. ``skipped`` where there is nothing to judge.
+        of rows, ``details`` the number of rows, the rows judged, the criterion, up to five examples with the training
+        text where that is known, and of a failure which rows. ``skipped`` where there is nothing to judge.
     """
     train = dataset.splits["train"]
     reported = {name: dataset.splits[name] for name in dataset.reported_splits}
@@ -169,7 +173,8 @@ def _result(
         {"id": split.ids[row], "text": _cut(split.texts[row]), "train_text": _cut(train.texts[train_rows[row]])}
         for row in hits[:_EXAMPLES].tolist()
     ]
-    return _judge(name.audit(kind), examples, hits=len(hits), rows=len(split), threshold=threshold, criterion=criterion)
+    found = train_rows >= 0
+    return _judge(name.audit(kind), examples, found, rows=len(split), threshold=threshold, criterion=criterion)
 
 
 def _ngram_result(
@@ -183,7 +188,8 @@ def _ngram_result(
             summary=f"skipped: {long_enough} rows of {NGRAM_WORDS} words or more; {MIN_NGRAM_ROWS} are needed",
         )
     share = found / np.maximum(total, 1)
-    hits = np.flatnonzero((total > 0) & (share >= NGRAM_SHARE))
+    found_rows = (total > 0) & (share >= NGRAM_SHARE)
+    hits = np.flatnonzero(found_rows)
     examples = [
         {"id": split.ids[row], "text": _cut(split.texts[row]), "share_found": round(float(share[row]), 3)}
         for row in hits[:_EXAMPLES].tolist()
@@ -192,7 +198,7 @@ def _ngram_result(
     return _judge(
         name.audit("ngram"),
         examples,
-        hits=len(hits),
+        found_rows,
         rows=long_enough,
         threshold=NGRAM_THRESHOLD,
         criterion=criterion,
@@ -216,7 +222,7 @@ def _source_result(name: _Seen, split: TextSplit, train: TextSplit) -> AuditResu
     return _judge(
         name.audit("source"),
         examples,
-        hits=len(hits),
+        np.asarray([bool(sources) for sources in shared]),
         rows=len(split),
         threshold=SOURCE_THRESHOLD,
         criterion=criterion,
@@ -224,16 +230,19 @@ def _source_result(name: _Seen, split: TextSplit, train: TextSplit) -> AuditResu
 
 
 def _judge(
-    audit: str, examples: list[dict[str, Any]], *, hits: int, rows: int, threshold: float, criterion: str
+    audit: str, examples: list[dict[str, Any]], found: Mask, *, rows: int, threshold: float, criterion: str
 ) -> AuditResult:
+    hits = int(found.sum())
     value = hits / rows
+    failed = value > threshold
+    kept = keep_rows(found) if failed else {}
     return AuditResult(
         name=audit,
-        status="failed" if value > threshold else "passed",
+        status="failed" if failed else "passed",
         summary=f"{value:.2%} of rows ({hits:,} of {rows:,}): {criterion}; allowed: {threshold:.0%}",
         value=value,
         threshold=threshold,
-        details={"rows": hits, "rows_judged": rows, "criterion": criterion, "examples": examples},
+        details={"rows": hits, "rows_judged": rows, "criterion": criterion, "examples": examples, **kept},
     )
 
 

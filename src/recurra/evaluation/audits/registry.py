@@ -1,4 +1,4 @@
-"""Every audit, registered once: when it runs, on what, what a failure means for a reader, and where it is.
+"""Every audit, registered once: when it runs, on what, what its findings mean for a reader, and where it is.
 
 A new audit is a module beside this one and an entry here; tasks run all audits of a subject, and reports take their
 meanings from here. Reading the registry loads neither torch nor scikit-learn: an audit's module is imported when it
@@ -24,6 +24,8 @@ class Subject(StrEnum):
 
     LABELLED_DATA = "labelled data"
     """Before any training: ``(dataset)``."""
+    TOKENS = "tokens of labelled data"
+    """``(dataset, tokenizer, max_length, longest input of the model)``."""
     PREDICTIONS = "predictions"
     """After a split was predicted: ``(train, split, correct)``."""
     TEACHER = "teacher"
@@ -48,12 +50,14 @@ class Audit:
         home: Module of this package and function that makes it: ``leakage:audit_leakage``; the function gives one
             result or a list.
         meanings: What a failure means for a reader, by the first part of a result's name; the longest that fits counts.
+        notes: What a note means, and what to do, likewise.
     """
 
     name: str
     subject: Subject
     home: str
     meanings: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def make(self, *arguments: Any, **keywords: Any) -> list[AuditResult]:
         """Makes it, with the arguments of its subject."""
@@ -72,6 +76,11 @@ AUDITS: list[Audit] = [
             "leakage": "Rows of this split also stand in the training rows, so a model can score by remembering: every "
             "accuracy on the split is too high, for every model. Compare on a split without the overlap."
         },
+        {
+            "leakage": "Rows of this split also stand in the training rows, and the figures are much the same without "
+            "them. For a split without them take them out of one side; --group-column keeps rows that belong together "
+            "on one side."
+        },
     ),
     Audit(
         "shortcuts",
@@ -80,6 +89,21 @@ AUDITS: list[Audit] = [
         {
             "shortcut": "Labels can be guessed from the form of the text (length, punctuation, spacing) without "
             "reading it: part of every accuracy here says nothing about language."
+        },
+        {
+            "shortcuts.format": "The form of a text (length, punctuation, case, spacing) tells much of its label. "
+            "Where the form is part of the signal, as exclamation marks are in spam, nothing is wrong. Where the label "
+            "must not depend on it, say so with --form-must-not-predict (form_must_not_predict: true in a study "
+            "file's data): then this fails."
+        },
+    ),
+    Audit(
+        "long-texts",
+        Subject.TOKENS,
+        "long_texts:audit_long_texts",
+        notes={
+            "long-texts": "Models read the first max_length tokens of a text alone; what stands behind them changes "
+            "nothing. Read more with --max-length N (max_length: N in a study file's data), at the price of time."
         },
     ),
     Audit("seen", Subject.PREDICTIONS, "seen:audit_seen"),
@@ -90,6 +114,10 @@ AUDITS: list[Audit] = [
         {
             "teacher": "The teacher was trained on rows of this split, and the student learned its answers: every "
             "figure of the student on the split is too high. Take a teacher that never saw them."
+        },
+        {
+            "teacher": "The teacher was trained on rows of this split, and the student's figures are much the same "
+            "without them. A teacher that never saw them leaves no question."
         },
     ),
     Audit(
@@ -144,7 +172,10 @@ def looks_at(name: str, *subjects: Subject) -> bool:
     return any(audit.name == name.partition(".")[0] and audit.subject in subjects for audit in AUDITS)
 
 
-def meaning(name: str) -> str:
-    """What it means for a reader if the audit of this name fails."""
-    known = {prefix: text for audit in AUDITS for prefix, text in audit.meanings.items() if name.startswith(prefix)}
-    return known[max(known, key=len)] if known else UNKNOWN_MEANING
+def meaning(name: str, status: str = "failed") -> str:
+    """What it means for a reader if the audit of this name fails, or gives a note; empty for what needs no words."""
+    if status not in ("failed", "note"):
+        return ""
+    texts = [audit.meanings if status == "failed" else audit.notes for audit in AUDITS]
+    known = {prefix: text for each in texts for prefix, text in each.items() if name.startswith(prefix)}
+    return known[max(known, key=len)] if known else UNKNOWN_MEANING if status == "failed" else ""

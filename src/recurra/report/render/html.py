@@ -22,7 +22,13 @@ from recurra.tasks.summary import Summary, TableSummary
 from recurra.tasks.tables import RUNS_BEHIND
 
 TEMPLATES = Path(__file__).parent / "templates"
-STATES = {"failed": "⚠ FAILED", "passed": "✓ passed", "skipped": "○ skipped", "measured": "· measured"}
+STATES = {
+    "failed": "⚠ FAILED",
+    "note": "▹ note",
+    "passed": "✓ passed",
+    "skipped": "○ skipped",
+    "measured": "· measured",
+}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from recurra.core.formatting import point_range, seeds, words
+from recurra.tasks.audits import noted
 from recurra.tasks.classification.measures import ACCURACY
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
 from recurra.tasks.measures import Measure
@@ -122,7 +123,7 @@ def _audit_sentences(audits: Sequence[AuditLine], split: str) -> list[str]:
         sentences.append("The shortcut audit failed: part of the labels can be guessed without reading.")
     if any(line.scope == "model" for line in failed):
         sentences.append("A model audit failed: do not use its figures before the cause is known.")
-    return sentences
+    return [*sentences, *noted(audits, split)]
 
 
 def _percent(share: float) -> str:

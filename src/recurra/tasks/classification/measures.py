@@ -72,6 +72,12 @@ def _macro_f1(metrics: MetricsRecord) -> float:
     return float(f1_of(np.asarray(metrics.confusion_matrix, dtype=np.float64), macro=True))
 
 
+def _macro_f1_of_labels(truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
+    labels = int(max(truth.max(), predicted.max())) + 1
+    counts = np.bincount(truth * labels + predicted, minlength=labels**2).reshape(labels, labels)
+    return float(f1_of(counts.astype(np.float64), macro=True))
+
+
 def _macro_f1_of(model: ClassifierSummary, split: str) -> Estimate | None:
     return model.scores[split].macro_f1 if split in model.scores else None
 
@@ -90,7 +96,7 @@ MACRO_F1 = Measure(
     of=_macro_f1_of,
     over_rows=_macro_f1_over_rows,
     paired_by_rows=True,
-    by_class=True,
+    of_labels=_macro_f1_of_labels,
     better="better by macro F1",
     limits=(0.0, 1.0),
     scale=100.0,

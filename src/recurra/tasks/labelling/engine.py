@@ -22,11 +22,13 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import encode_split
+from recurra.data.vocabulary import MODEL_MAX_LENGTH
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import Decision, OneLabel
 from recurra.deployment.engines.interface import LoadedEngine, load_engine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export_record import WITH_EXITS
+from recurra.evaluation.audits.grading import grade
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.models.accounting import HeadKind, count_parameters, forward_flops
 from recurra.models.loading import load_classifier_model
@@ -108,18 +110,22 @@ class LabellingEngine(TaskEngine):
         batch_size = max(config.protocol.evaluation_batch_size, 64)
         decision = self.decide(labelled(config.data), dataset, engine, batch_size)
         classifier = Classifier(engine, dataset.label_names, batch_size=batch_size, decision=decision)
-        metrics, seen = {}, []
+        metrics, seen, right = {}, [], {}
         for name in dataset.reported_splits:
             split = dataset.splits[name]
             logits = classifier.logits(split.texts, clean=False)
             self.keep_predictions(folder, split, logits)
             metrics[name] = self.measure(logits, split.labels, decision)
-            same = decision.same(logits, split.labels)
-            seen += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, same)
+            right[name] = decision.same(logits, split.labels)
+            seen += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, right[name])
         audits = self.task.data_audits(dataset) + seen
         if trained.lesson is not None:
             audits += trained.lesson.audits(dataset, machine.data_root)
+        must_not = labelled(config.data).form_must_not_predict
+        audits = grade(audits, right, config.label, form_must_not_predict=must_not)
         if isinstance(engine, TransformerEngine):
+            most = min(int(engine.model.config.max_position_embeddings), MODEL_MAX_LENGTH)
+            audits += run_audits(Subject.TOKENS, dataset, engine.tokenizer, longest, most)
             last = dataset.splits[dataset.reported_splits[-1]]
             encoded = encode_split(last, engine.tokenizer, longest)
             pad_token_id = engine.model.config.pad_token_id or 0
@@ -151,6 +157,7 @@ class LabellingEngine(TaskEngine):
             {"output": output, **record.model_dump(mode="json")},
             [
                 ShownTable(record.run_id, headings, rows),
+                [f"note: {audit.name}: {audit.summary}" for audit in record.noted_audits()],
                 [f"run: {output}", f"use it: recurra predict {output} 'a text'"],
             ],
             [audit.name for audit in record.failed_audits()],

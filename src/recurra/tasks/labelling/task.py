@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from recurra.core.configuration import content_hash
+from recurra.core.errors import UnavailableError
 from recurra.core.record import AuditResult
 from recurra.data.configuration import DataConfig, RunData
-from recurra.data.corpora import load_dataset
+from recurra.data.corpora import CORPORA, load_dataset
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import EncodedSplit, encode_split
-from recurra.data.tokenization import check_tokenizer, default_tokenizer, load_tokenizer
-from recurra.data.vocabulary import describe_tokenizer
+from recurra.data.lengths import HELD_SHARE, LIMITS, Lengths, choose_max_length, samples_of, say_cut, token_lengths
+from recurra.data.tokenization import check_tokenizer, counting_tokenizer, default_tokenizer, load_tokenizer
+from recurra.data.vocabulary import MODEL_MAX_LENGTH, describe_tokenizer
+from recurra.evaluation.audits.grading import control_right, grade, needs_predictions
+from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.models.names import PRESET_NAMES, PRESETS
 from recurra.tasks.base import DataCost, Given, Task, named_options, refuse_options
 from recurra.tasks.labelling.data import count_lengths, labelled
 from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown, ShownTable
-from recurra.tasks.profile import ENCODER
+from recurra.tasks.profile import ENCODER, encoder_of
 from recurra.tasks.runs import RunConfig
 from recurra.training.protocols import PROTOCOLS
 
@@ -33,7 +40,19 @@ _KEYS = {
     "--group-column": "group_column",
     "--validation": "validation",
     "--test": "test",
+    "--max-length": "max_length",
+    "--form-must-not-predict": "form_must_not_predict",
 }
+Model = tuple[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What was looked at of some data: labels, some texts of each split, and their tokens by tokenizer."""
+
+    label_names: list[str]
+    texts: Mapping[str, Sequence[str]]
+    lengths: dict[str, Mapping[str, Lengths]] = field(default_factory=dict)
 
 
 class LabellingTask(Task):
@@ -50,7 +69,7 @@ class LabellingTask(Task):
 
     def __init__(self) -> None:
         # Planning looks at many runs of the same data.
-        self._label_names: dict[str, list[str]] = {}
+        self._looked: dict[str, _Looked] = {}
 
     def misfit(self, model: str, data_name: str) -> str:
         """Says that data have no labels."""
@@ -68,18 +87,41 @@ class LabellingTask(Task):
         assigned: Mapping[str, Any],
         data_root: Path | None,
         *,
-        model: tuple[str, Mapping[str, Any]] | None = None,
+        models: Sequence[Model] | None = None,
     ) -> tuple[DataConfig, str]:
-        """Builds the configuration of the data and chooses the tokenizer if none is named."""
+        """Builds the configuration; chooses the tokenizer and, for a file that models are to read, the length."""
         refuse_options(options, self.data_options, f"'{name}' is labelled data")
         values = {**named_options(options, _KEYS), "name": name, **assigned}
-        note = ""
+        readers = [each for each in models or () if each[0] not in self.controls]
+        notes = []
         if "tokenizer" not in values:
             values["tokenizer"] = default_tokenizer(str(values["name"]), data_root)
-            note = f"tokenizer: {values['tokenizer']} (choose with --tokenizer)"
-        if model is not None and model[0] in self.controls:
-            note = ""
-        return self.data_config.parse(values, source="data"), note
+            notes.append(f"tokenizer: {values['tokenizer']} (choose with --tokenizer)")
+        if models and not readers:
+            notes = []
+        elif models is not None and "max_length" not in values and _is_file(str(values["name"])):
+            values["max_length"], why = self._choose_length(self.data_config.parse(values), data_root, readers)
+            notes.append(f"max_length: {values['max_length']}, {why} (choose with --max-length)")
+        return self.data_config.parse(values, source="data"), "; ".join(notes)
+
+    def _choose_length(self, config: DataConfig, data_root: Path | None, readers: Sequence[Model]) -> tuple[int, str]:
+        """The limit of tokens for a user's file, and why."""
+        texts = {"train": samples_of(load_dataset(config, data_root))["train"]}
+        longest = min((self._longest_input(*each) for each in readers), default=MODEL_MAX_LENGTH)
+        counted = [
+            _count(config, texts, each, data_root)["train"] for each in {_reads_by(config, r) for _, r in readers}
+        ]
+        lengths: Lengths = np.max(counted or [_count(config, texts, config.tokenizer, data_root)["train"]], axis=0)
+        chosen = choose_max_length(lengths, longest)
+        held = f"holds {(lengths <= chosen).mean():.1%} of {len(lengths):,} training rows whole"
+        if chosen == longest:
+            return chosen, f"all that the model reads; it {held}"
+        return chosen, f"the smallest of {', '.join(map(str, LIMITS))} that holds {HELD_SHARE:.0%}: it {held}"
+
+    def _longest_input(self, model: str, overrides: Mapping[str, Any]) -> int:
+        """Tokens that a model reads, at most."""
+        longest = self.shape(model, overrides).get("max_position_embeddings", MODEL_MAX_LENGTH)
+        return min(longest, MODEL_MAX_LENGTH) if isinstance(longest, int) else MODEL_MAX_LENGTH
 
     def describe_data(self, data: RunData, data_root: Path | None) -> Shown:
         """Splits, labels, lengths, fingerprints and left-out rows."""
@@ -137,25 +179,37 @@ class LabellingTask(Task):
         return Shown(plain, [ShownTable(title, headings, rows)])
 
     def audit_data(self, data: RunData, data_root: Path | None) -> tuple[str, list[AuditResult]]:
-        """Leakage between splits, and shortcuts to the label."""
-        dataset = load_dataset(labelled(data), data_root)
+        """Leakage between splits and shortcuts to the label, graded by the linear control; and what is cut."""
+        config = labelled(data)
+        dataset = load_dataset(config, data_root)
         title = f"{dataset.name}, protocol {dataset.protocol}, fingerprint {dataset.fingerprint}"
-        return title, self.data_audits(dataset)
+        found = self.data_audits(dataset)
+        right = control_right(dataset) if needs_predictions(found) else {}
+        graded = grade(found, right, "the linear control", form_must_not_predict=config.form_must_not_predict)
+        return title, [*graded, *_audit_length(config, dataset, data_root)]
 
-    def preflight(self, config: RunConfig, machine: Machine) -> None:
-        """Looks at data, tokenizer and model configuration."""
+    def preflight(self, config: RunConfig, machine: Machine) -> list[str]:
+        """Looks at data, tokenizer and model configuration; says what is cut of long texts."""
         key = content_hash([config.data.plain(), config.data_hash, str(machine.data_root)])
-        if key not in self._label_names:
-            self._label_names[key] = load_dataset(labelled(config.data), machine.data_root).label_names
+        if key not in self._looked:
+            dataset = load_dataset(labelled(config.data), machine.data_root)
+            self._looked[key] = _Looked(list(dataset.label_names), samples_of(dataset))
+        looked = self._looked[key]
         if config.is_control:
-            return
+            return []
         if ENCODER not in config.model_overrides:
             check_tokenizer(labelled(config.data), machine.data_root)
         # A preset as it stands is known to be good; looking at it would load transformers.
         if config.model_overrides:
             from recurra.tasks.labelling.configuration import model_configuration
 
-            model_configuration(config, self._label_names[key], None)
+            model_configuration(config, looked.label_names, None)
+        data = labelled(config.data)
+        reads_by = _reads_by(data, config.model_overrides)
+        if reads_by not in looked.lengths:
+            looked.lengths[reads_by] = _count(data, looked.texts, reads_by, machine.data_root)
+        longest = self._longest_input(config.model, config.model_overrides)
+        return [f"{Path(data.name).name}: {say_cut(looked.lengths[reads_by], data.max_length, longest)}"]
 
     def data_cost(self, data: RunData, machine: Machine) -> DataCost:
         """Counts training rows, and auxiliary ones, by their length."""
@@ -175,6 +229,35 @@ class LabellingTask(Task):
         """The fraction, of a length tail that of its tail."""
         config = labelled(data)
         return config.fraction * (config.tail_fraction if config.length_tail else 1.0)
+
+
+def _is_file(name: str) -> bool:
+    return name not in CORPORA and Path(name).is_file()
+
+
+def _reads_by(data: DataConfig, overrides: Mapping[str, Any]) -> str:
+    """The tokenizer that a model reads by: its encoder's, or that of the data."""
+    source = encoder_of(overrides)
+    return data.tokenizer if source is None else str(source.folder.absolute())
+
+
+def _count(
+    data: DataConfig, texts: Mapping[str, Sequence[str]], tokenizer: str, data_root: Path | None
+) -> dict[str, Lengths]:
+    """Tokens of some texts of each split."""
+    counting = counting_tokenizer(tokenizer, texts["train"], data.trained_vocab_size, data_root)
+    return {name: token_lengths(each, counting) for name, each in texts.items()}
+
+
+def _audit_length(data: DataConfig, dataset: TextDataset, data_root: Path | None) -> list[AuditResult]:
+    """What `DataConfig.max_length` cuts, for a model that reads by the data's tokenizer."""
+    texts = samples_of(dataset)["train"]
+    try:
+        counting = counting_tokenizer(data.tokenizer, texts, data.trained_vocab_size, data_root)
+    except UnavailableError as error:
+        summary = f"skipped: {error}"
+        return [AuditResult(name=f"long-texts.{name}", status="skipped", summary=summary) for name in dataset.splits]
+    return run_audits(Subject.TOKENS, dataset, counting, data.max_length, MODEL_MAX_LENGTH)
 
 
 def _describe_encoded(name: str, encoded: EncodedSplit, limit: int) -> dict[str, Any]:

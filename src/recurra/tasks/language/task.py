@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -68,13 +68,13 @@ class LanguageTask(Task):
         assigned: Mapping[str, Any],
         data_root: Path | None,
         *,
-        model: tuple[str, Mapping[str, Any]] | None = None,
+        models: Sequence[tuple[str, Mapping[str, Any]]] | None = None,
     ) -> tuple[LanguageDataConfig, str]:
         """Builds the configuration of running text; context and tokenizer follow from the model if there is one."""
         reason = f"'{name}' is running text (mode=lines or mode=packed says how samples are made)"
         refuse_options(options, self.data_options, reason)
         values = {**named_options(options, _KEYS), "name": name, **assigned}
-        shape = {} if model is None else self.shape(*model)
+        shape = self.shape(*models[0]) if models and len(models) == 1 else {}
         chosen: dict[str, Any] = {}
         if "tokenizer" not in values:
             if shape.get("vocab_size", _GPT2_VOCABULARY) == _GPT2_VOCABULARY:
@@ -150,7 +150,7 @@ class LanguageTask(Task):
             "its lines that stand in train as well, 'recurra audit model' looks at a trained model"
         )
 
-    def preflight(self, config: RunConfig, machine: Machine) -> None:
+    def preflight(self, config: RunConfig, machine: Machine) -> list[str]:
         """Looks at text, tokenizer, protocol and model configuration."""
         check_language_protocol(config.protocol)
         data = running(config.data)
@@ -163,6 +163,7 @@ class LanguageTask(Task):
 
             language_configuration(config, None, None)
         check_context(config, self.shape(config.model, config.model_overrides)["max_position_embeddings"])
+        return []
 
     def data_cost(self, data: RunData, machine: Machine) -> DataCost:
         """Counts training samples by their length."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from recurra.core import formatting as form
 from recurra.core.multilabel_record import MultiLabelMetricsRecord
+from recurra.tasks.audits import noted
 from recurra.tasks.columns import EVERYWHERE, Cell, Column, Format, Table, estimates, interval, numbers
 from recurra.tasks.estimates import Estimate
 from recurra.tasks.labelling.columns import ENDS, NAMES, NOT_IN_PAPERS, SIZES, TEXTUAL, latency
@@ -189,6 +190,7 @@ class MultiLabelReporting(LabellingReporting):
             sentences += supported or ["No difference between the models is supported by their seeds."]
         if table.failed_groups:
             sentences.append(f"Failed audits: {form.words([group.name for group in table.failed_groups])}.")
+        sentences += noted(table.audits, table.headline_split)
         return " ".join(sentences)
 
 

@@ -61,7 +61,9 @@ def _of_label(dataset: TextDataset, label: int) -> TextDataset:
 def _worst(results: Sequence[tuple[str, AuditResult]]) -> AuditResult:
     def badness(item: tuple[str, AuditResult]) -> tuple[bool, float]:
         audit = item[1]
-        return audit.status == "failed", -1.0 if audit.value is None else audit.value - (audit.threshold or 0.0)
+        return audit.status in ("failed", "note"), -1.0 if audit.value is None else audit.value - (
+            audit.threshold or 0.0
+        )
 
     label, worst = max(results, key=badness)
     values = {name: audit.value for name, audit in results}

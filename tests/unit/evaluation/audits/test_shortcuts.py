@@ -42,9 +42,9 @@ def _audit(train: TextSplit, test: TextSplit) -> dict[str, AuditResult]:
 
 @pytest.mark.parametrize(
     ("trick", "status"),
-    [("none", "passed"), ("words", "passed"), ("few", "passed"), ("length", "failed"), ("punctuation", "failed")],
+    [("none", "passed"), ("words", "passed"), ("few", "passed"), ("length", "note"), ("punctuation", "note")],
 )
-def test_format_that_gives_the_label_away_fails_and_words_do_not(trick: str, status: str) -> None:
+def test_form_that_tells_the_label_is_a_note_and_words_are_not(trick: str, status: str) -> None:
     got = _audit(_split("train", 1500, trick, 0), _split("test", 500, trick, 1))["shortcuts.format.test"]
     assert got.status == status
     assert got.threshold == pytest.approx(0.65)

@@ -1,0 +1,161 @@
+"""Grades of what the data audits found, by what it does to the figures: ``passed``, ``note`` or ``failed``.
+
+**Leakage**, and rows that only a teacher learned: the audits keep which rows of a split they found. Here the share of
+the split that a model gets right stands beside its share without those rows. The finding fails if the share without
+them lies outside the 95 % interval (Wilson) of the share on all rows, and is a note otherwise. If fewer than 20 rows,
+or less than a tenth of the split, are without such a copy, nothing can be said without them: then it fails above a
+tenth of the split. A finding whose effect nobody measured stays failed. Whether a comparison's verdict changes without
+the rows, `recurra.report.leaks` says.
+
+**Form**: what a classifier that sees the form alone gets right stands beside what a model does. It is a note unless the
+label must not depend on the form (``form_must_not_predict``); then it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.core.record import AuditResult
+from recurra.data.dataset import TextDataset
+from recurra.evaluation.significance import wilson_interval
+
+LEAST_ROWS = 20
+LEAST_SHARE = 0.1
+# Above this share of the split, rows without which nothing can be computed fail the audit.
+HARD_SHARE = 0.1
+# Rows on which the linear control is fitted in seconds.
+MOST_CONTROL_ROWS = 50_000
+
+_FORM = "shortcuts.format."
+_ROWS, _EFFECT = "row_bits", "effect"
+
+Mask = npt.NDArray[np.bool_]
+
+
+def keep_rows(rows: Mask) -> dict[str, str]:
+    """What `AuditResult.details` hold of the rows that were found: a bit a row of the split, eight a byte, in hex."""
+    return {_ROWS: np.packbits(rows).tobytes().hex()}
+
+
+def kept_rows(audit: AuditResult, count: int) -> Mask | None:
+    """The rows that an audit found among ``count`` of its split; none if it keeps none, or not of so many."""
+    bits = audit.details.get(_ROWS)
+    try:
+        packed = bytes.fromhex(bits) if isinstance(bits, str) else b""
+    except ValueError:
+        return None
+    if not packed or len(packed) != (count + 7) // 8:
+        return None
+    return np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=count).astype(bool)
+
+
+def effect_of(audit: AuditResult) -> dict[str, Any]:
+    """What a model's figures say of a finding; empty if they were not asked, and of findings of the data alone."""
+    found = audit.details.get(_EFFECT)
+    return found if isinstance(found, dict) else {}
+
+
+def grade(
+    audits: Sequence[AuditResult], right: Mapping[str, Mask], who: str, *, form_must_not_predict: bool = False
+) -> list[AuditResult]:
+    """Grades findings by a model's predictions.
+
+    Args:
+        audits: As the audits made them.
+        right: By split, whether the model is right on each row, ``(rows,)``; empty if no predictions are at hand.
+        who: Name of the model.
+        form_must_not_predict: Whether a label that the form of a text tells is a failure.
+
+    Returns:
+        The same findings with their grades; what a model's figures say stands in the summary and, under ``effect``, in
+        the details.
+    """
+    graded = []
+    for audit in audits:
+        split = next((name for name in right if audit.name.endswith(f".{name}")), None)
+        found = audit
+        if split is not None and audit.status == "failed" and (rows := kept_rows(audit, len(right[split]))) is not None:
+            found = _leak(audit, right[split], rows, who)
+        elif audit.name.startswith(_FORM) and audit.status == "note":
+            found = audit if split is None else _form(audit, float(right[split].mean()), who)
+            found = found.model_copy(update={"status": "failed"}) if form_must_not_predict else found
+        graded.append(found)
+    return graded
+
+
+def needs_predictions(audits: Sequence[AuditResult]) -> bool:
+    """Whether a model's predictions would say more of any of these findings."""
+    return any(
+        (audit.status == "failed" and _ROWS in audit.details)
+        or (audit.status == "note" and audit.name.startswith(_FORM))
+        for audit in audits
+    )
+
+
+def control_right(dataset: TextDataset) -> dict[str, Mask]:
+    """Whether the linear control, fitted on the training rows, is right on each row of the reported splits.
+
+    Returns:
+        By split; empty for more than 50,000 training rows, which would take minutes.
+
+    Raises:
+        DataError: If no training text has a word, or all have one label.
+    """
+    from recurra.models.controls.ngrams import LinearClassifier
+
+    train = dataset.splits["train"]
+    if len(train) > MOST_CONTROL_ROWS:
+        return {}
+    control = LinearClassifier.fit(train.texts, train.labels, num_labels=len(dataset.label_names))
+    found = {}
+    for name in dataset.reported_splits:
+        split = dataset.splits[name]
+        logits = control.logits(split.texts)
+        several = split.labels.ndim == 2
+        same = (logits > 0) == split.labels if several else logits.argmax(axis=1) == split.labels
+        found[name] = np.asarray(same.all(axis=1) if several else same, dtype=bool)
+    return found
+
+
+def _leak(audit: AuditResult, right: Mask, rows: Mask, who: str) -> AuditResult:
+    total, without = len(rows), int((~rows).sum())
+    share = float(right.mean())
+    low, high = wilson_interval(int(right.sum()), total)
+    effect: dict[str, Any] = {"who": who, "share_right": share, "interval": [low, high], "rows_without": without}
+    if without < max(LEAST_ROWS, LEAST_SHARE * total):
+        failed = rows.mean() > HARD_SHARE
+        said = f"only {without:,} of {total:,} rows are without such a copy, too few to say what the others do"
+    else:
+        rest = float(right[~rows].mean())
+        failed = not low <= rest <= high
+        effect |= {"share_right_without": rest, "difference": rest - share}
+        said = (
+            f"without them {who} is right on {rest:.3f} of {without:,} rows, with them on {share:.3f} of {total:,} "
+            f"(95 % interval {low:.3f} to {high:.3f}): {'outside' if failed else 'inside'} the interval"
+        )
+    return audit.model_copy(
+        update={
+            "status": "failed" if failed else "note",
+            "summary": f"{audit.summary}; {said}",
+            "details": {**audit.details, _EFFECT: effect},
+        }
+    )
+
+
+def _form(audit: AuditResult, share: float, who: str) -> AuditResult:
+    if "label" in audit.details:
+        # Of one label of several: the model's figure is of all of them together.
+        return audit
+    form, majority = float(audit.details["accuracy"]), float(audit.details["majority_accuracy"])
+    effect: dict[str, Any] = {"who": who, "share_right": share}
+    said = f"{who} is right on {share:.3f}"
+    if share > majority:
+        effect["share_of_gain"] = (form - majority) / (share - majority)
+        said += f", so the form alone gives {max(0.0, effect['share_of_gain']):.0%} of what it gains over that label"
+    return audit.model_copy(
+        update={"summary": f"{audit.summary}; {said}", "details": {**audit.details, _EFFECT: effect}}
+    )

@@ -1,0 +1,169 @@
+"""What a limit of tokens cuts, and which limit is chosen for a file of the user."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recurra.cli.main import main
+from recurra.core.errors import ConfigurationError
+from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.encoding import encode_texts
+from recurra.data.lengths import (
+    LIMITS,
+    SAMPLE_ROWS,
+    choose_max_length,
+    cut_texts,
+    read_more,
+    sample_of,
+    say_cut,
+    token_lengths,
+)
+from recurra.data.tokenization import counting_tokenizer
+from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
+from recurra.evaluation.audits.registry import Subject, run_audits
+from recurra.tasks.classification.task import TASK
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import make_run
+from recurra.training.protocols import PROTOCOLS
+from reviews import review_rows, write_csv
+
+WORDS = ("the", "plot", "of", "this", "film", "was", "fine")
+
+
+def texts_of(lengths: list[int], seed: int = 0) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, length)) for length in lengths]
+
+
+def write_long(path: Path, words: int, rows: int = 200) -> Path:
+    """Labelled rows of which each has so many words, and a few more."""
+    dice = np.random.default_rng(0)
+    found = []
+    for text, label in review_rows(rows):
+        more = " ".join(f"w{word}" for word in dice.integers(0, 50, words))
+        found.append((f"{text} {more}", label))
+    return write_csv(path, found)
+
+
+def test_lengths_are_those_of_the_rows_that_a_model_reads() -> None:
+    texts = texts_of([3, 10, 60, 200])
+    tokenizer = as_transformers(wordpiece(train_wordpiece(texts, 100)))
+    _, offsets = encode_texts(texts, tokenizer, 512)
+    assert token_lengths(texts, tokenizer).tolist() == np.diff(offsets).tolist()
+    # Of very long texts the beginning is counted.
+    long = " ".join(texts_of([30_000]))
+    counted = int(token_lengths([long], tokenizer)[0])
+    _, offsets = encode_texts([long], tokenizer, None)
+    assert counted == pytest.approx(int(offsets[-1]), rel=0.02)
+
+
+def test_cut_rows_and_tokens_are_counted() -> None:
+    cut = cut_texts(np.array([10, 20, 64, 65, 164]), 64)
+    assert (cut.counted, cut.rows, cut.tokens) == (5, 2 / 5, pytest.approx(101 / 323))
+    assert cut_texts(np.array([64]), 64).rows == 0 == cut_texts(np.zeros(0, dtype=np.int64), 64).tokens
+
+
+@pytest.mark.parametrize(
+    ("lengths", "longest", "chosen"),
+    [
+        ([10] * 100, 512, 64),
+        ([10] * 95 + [400] * 5, 512, 64),
+        ([10] * 94 + [400] * 6, 512, 512),
+        ([100] * 100, 512, 128),
+        ([200] * 100, 512, 256),
+        ([200] * 100, 96, 96),
+        ([900] * 100, 512, 512),
+        ([], 512, 512),
+    ],
+)
+def test_the_smallest_limit_that_holds_95_percent_is_chosen(lengths: list[int], longest: int, chosen: int) -> None:
+    assert choose_max_length(np.array(lengths, dtype=np.int64), longest) == chosen
+    held = [limit for limit in LIMITS if np.mean(np.array(lengths) <= limit) >= 0.95] if lengths else []
+    assert chosen == min([*held, longest] if longest < 512 else [*held, 512])
+
+
+def test_at_most_2000_rows_are_counted_evenly() -> None:
+    count = 3 * SAMPLE_ROWS
+    split = TextSplit("train", [str(row) for row in range(count)], np.zeros(count), [str(row) for row in range(count)])
+    rows = list(map(int, sample_of(split)))
+    assert len(rows) == SAMPLE_ROWS and rows[0] == 0 and rows[-1] == count - 1
+    assert max(np.diff(rows)) <= 4
+
+
+def test_the_statement_says_the_cure_that_there_is() -> None:
+    long, short = np.array([300] * 10), np.array([10] * 10)
+    assert say_cut({"train": short}, 64, 512) == "max_length 64: no text is cut"
+    said = say_cut({"train": long, "test": short}, 128, 512)
+    assert "train: 100.0% of the rows and 57.3% of the tokens; test: 0.0%" in said and "--max-length 512" in said
+    assert "reads no more than 128 tokens" in read_more(long, 128, 128)
+    assert "--max-length 256" in read_more(np.array([10] * 97 + [200] * 3), 64, 256)
+    # Below 1 % of the rows it is said, and no advice is given.
+    assert "--max-length" not in say_cut({"train": np.array([10] * 199 + [100])}, 64, 512)
+
+
+def test_what_is_cut_is_a_note_and_never_a_failure() -> None:
+    texts = texts_of([100] * 3 + [10] * 97)
+    splits = {
+        name: TextSplit(name, each, np.arange(len(each)) % 2, [str(row) for row in range(len(each))])
+        for name, each in {"train": texts, "test": texts[3:], "empty": []}.items()
+    }
+    dataset = TextDataset("toy", "split", ["no", "yes"], splits, "test", ["test"])
+    tokenizer = counting_tokenizer("trained", texts, 100, None)
+    found = {each.name: each for each in run_audits(Subject.TOKENS, dataset, tokenizer, 64, 512)}
+    assert {name: each.status for name, each in found.items()} == {
+        "long-texts.train": "note",
+        "long-texts.test": "passed",
+    }
+    train = found["long-texts.train"]
+    assert train.value == 0.03 and train.details["tokens_cut"] == pytest.approx(3 * 38 / (3 * 102 + 97 * 12))
+    assert "--max-length 128" in train.summary
+    everything = run_audits(Subject.TOKENS, dataset, tokenizer, 4, 512)
+    assert {each.status for each in everything} == {"note"}
+
+
+@pytest.mark.parametrize(("words", "chosen"), [(0, 64), (150, 256), (600, 512)])
+def test_a_file_has_the_length_that_its_rows_need(words: int, chosen: int, tmp_path: Path) -> None:
+    name = str(write_long(tmp_path / "r.csv", words))
+    for models in ([("linear", {}), ("recurrent", {})], []):
+        config, note = TASK.configure_data(name, {}, {}, None, models=models)
+        assert config.max_length == chosen and f"max_length: {chosen}," in note and "--max-length" in note
+    capped, note = TASK.configure_data(name, {}, {}, None, models=[("tiny", {"max_position_embeddings": 40})])
+    assert capped.max_length == 40 and "all that the model reads" in note
+
+
+def test_nothing_is_chosen_that_was_given_or_that_nobody_reads(tmp_path: Path) -> None:
+    name = str(write_long(tmp_path / "r.csv", 150))
+    some: list[Any] = [("recurrent", {})]
+    for options, assigned in (({"--max-length": 32}, {}), ({}, {"max_length": 32})):
+        config, note = TASK.configure_data(name, options, assigned, None, models=some)
+        assert config.max_length == 32 and "max_length" not in note
+    assert TASK.configure_data(name, {}, {}, None)[0].max_length == 128
+    assert TASK.configure_data(name, {}, {}, None, models=[("linear", {})]) == (
+        TASK.configure_data(name, {}, {}, None)[0],
+        "",
+    )
+    assert TASK.configure_data("demo", {}, {}, None, models=some)[0].max_length == 128
+    with pytest.raises(ConfigurationError, match="max_length"):
+        TASK.configure_data(name, {"--max-length": 1000}, {}, None, models=some)
+
+
+def test_a_run_is_told_what_is_cut_before_it_starts(tmp_path: Path) -> None:
+    name = str(write_long(tmp_path / "r.csv", 150))
+    data = TASK.configure_data(name, {}, {"max_length": 64}, None, models=[])[0]
+    runs = [make_run(model, data, PROTOCOLS["tuned"], seed=0, precision="fp32") for model in ("linear", "recurrent")]
+    assert TASK.preflight(runs[0], Machine()) == []
+    (said,) = TASK.preflight(runs[1], Machine())
+    assert said.startswith("r.csv: max_length 64 cuts train: 100.0% of the rows") and "--max-length 256" in said
+
+
+def test_the_command_line_audits_what_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = str(write_long(tmp_path / "r.csv", 150))
+    for given, states in (([], {"passed"}), (["--max-length", "64"], {"note"})):
+        assert main(["audit", "data", name, "--json", *given]) == 0
+        audits = json.loads(capsys.readouterr().out)["audits"]
+        assert {each["status"] for each in audits if each["name"].startswith("long-texts")} == states

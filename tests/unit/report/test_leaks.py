@@ -1,0 +1,115 @@
+"""Whether rows that also stand in the training rows decide a comparison."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from factories import RunFactory
+from recurra.cli.main import main
+from recurra.core.record import AuditResult, read_record, write_record
+from recurra.evaluation.audits.grading import grade, keep_rows
+from recurra.evaluation.metrics import evaluate_logits
+from recurra.evaluation.predictions import read_predictions, write_predictions
+from recurra.report import summarise_runs
+from recurra.report.load import load_runs
+from recurra.report.render.html import render_report
+from recurra.report.render.terminal import terminal_blocks
+from recurra.report.summary import summarise, summarise_folders
+
+ROWS = {"train": 900, "validation": 300, "test": 600}
+COPIES = np.arange(600) < 40
+
+
+def finding() -> AuditResult:
+    """What the leakage audit says before it is graded."""
+    return AuditResult(
+        name="leakage.exact.test",
+        status="failed",
+        summary="6.67% of rows (40 of 600): the text is a training text; allowed: 1%",
+        value=40 / 600,
+        threshold=0.01,
+        details={"examples": [{"id": "0", "text": "a film", "train_text": "a film"}], **keep_rows(COPIES)},
+    )
+
+
+def run(factory: RunFactory, model: str, rest: float, on_copies: float, seed: int = 0) -> Path:
+    """A run that is right on a share of the fresh rows and on a share of the copies, graded by that."""
+    folder = factory.run(model, seed=seed)
+    kept = read_predictions(folder, "test")
+    # The easiest rows of all models are the same.
+    right = np.concatenate([np.arange(40) < 40 * on_copies, np.arange(560) < 560 * rest])
+    said = np.where(right, kept.labels, 1 - kept.labels)
+    logits = np.eye(2, dtype=np.float32)[said] * 3
+    write_predictions(folder, "test", kept.ids, kept.labels, logits)
+    record = read_record(folder)
+    metrics = {**record.metrics, "test": evaluate_logits(logits, kept.labels)}
+    audits = grade([finding()], {"test": right}, model)
+    write_record(folder, record.model_copy(update={"metrics": metrics, "audits": audits}))
+    return folder
+
+
+def line(folders: list[Path]) -> dict:
+    (table,) = summarise_runs(folders)["tables"]
+    (found,) = [each for each in table["audits"] if each["status"] in ("note", "failed")]
+    return found
+
+
+def test_copies_that_change_no_verdict_are_a_note(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path / "runs", rows=ROWS)
+    folders = [run(factory, "linear", 0.7, 0.8), run(factory, "recurrent", 0.8, 0.9)]
+    found = line(folders)
+    assert found["status"] == "note" and found["concerns"] == "every run"
+    assert (
+        "without these rows the verdict is the same" in found["summary"] and "inside the interval" in found["summary"]
+    )
+    (table,) = summarise_folders(folders).tables
+    assert not table.failed_groups and all(not model.failed_audits for model in table.models)
+    assert "Noted by the audits, and no failure: leakage on test." in table.conclusion
+    assert main(["audit", "study", str(tmp_path)]) == 0
+
+
+def test_copies_that_make_the_difference_fail_for_every_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    factory = RunFactory(tmp_path / "runs", rows=ROWS)
+    # Ahead on the copies alone; neither figure leaves its own interval without them.
+    folders = [run(factory, "linear", 0.8, 0.55), run(factory, "recurrent", 0.8, 1.0)]
+    assert {audit.status for folder in folders for audit in read_record(folder).audits} == {"note"}
+    found = line(folders)
+    assert found["status"] == "failed" and "recurrent is no longer supported to be better" in found["summary"]
+    assert found["meaning"].startswith("Rows of this split also stand")
+    (table,) = summarise_folders(folders).tables
+    assert all(model.failed_groups == ["leakage on test"] for model in table.models)
+    assert main(["audit", "study", str(tmp_path), "--json"]) == 3
+    audits = json.loads(capsys.readouterr().out)["audits"]
+    assert [(each["status"], each["failed_runs"]) for each in audits] == [("failed", [])]
+
+
+def test_the_first_place_among_equals_is_told_and_no_verdict(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=ROWS)
+    found = line([run(factory, "linear", 0.8, 0.9), run(factory, "recurrent", 0.802, 0.85)])
+    assert found["status"] == "note" and "recurrent instead of linear scores highest" in found["summary"]
+
+
+def test_one_model_has_no_verdict_and_lost_predictions_no_say(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=ROWS)
+    folders = [run(factory, "linear", 0.8, 0.55)]
+    assert "verdict" not in line(folders)["summary"]
+    folders.append(run(factory, "recurrent", 0.8, 1.0))
+    (folders[0] / "predictions" / "test.parquet").unlink()
+    assert line(folders)["status"] == "note" and "verdict" not in line(folders)["summary"]
+
+
+def test_every_renderer_shows_the_grade(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=ROWS)
+    folders = [run(factory, "linear", 0.7, 0.8), run(factory, "recurrent", 0.8, 0.9)]
+    runs, _ = load_runs(folders)
+    page = render_report(summarise(runs), runs, title="t")
+    assert "▹ note" in page and "the figures are much the same without them" in page
+    assert "Audits failed" not in page
+    said = [text for block in terminal_blocks(summarise(runs)) for text in block.lines]
+    assert any("Noted by the audits" in text for text in said)
