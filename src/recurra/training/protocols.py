@@ -175,6 +175,9 @@ PROTOCOLS: dict[str, ProtocolConfig] = {
     ),
 }
 
+# For models from scratch, and for those that start from a pretrained encoder.
+DEFAULT_PROTOCOL, PRETRAINED_PROTOCOL = "tuned", "finetune"
+
 LANGUAGE_PROTOCOLS: dict[str, ProtocolConfig] = {
     # CRT-Deep, section 4: micro-batches of 2, 8 of them a step. Its 50,000 lines are a matter of the data.
     "paper": ProtocolConfig(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from recurra.core.formatting import points, significant, times, words
 from recurra.tasks.classification.conclusions import best_model, find_test
 from recurra.tasks.classification.summary import ClassifierSummary
-from recurra.tasks.summary import Advice, AuditLine, PairTest
+from recurra.tasks.summary import BALANCE, Advice, AuditLine, PairTest, unspoiled
 
 NEEDED = "Is a Transformer needed?"
 
@@ -33,8 +33,7 @@ def advise(
         audits: What the audits found; models that failed one of their own are not recommended.
         split: The split that is judged.
     """
-    spoiled = {line.name for line in audits if line.status == "failed" and line.scope == "model"}
-    scored = [model for model in models if split in model.scores and not spoiled.intersection(model.failed_audits)]
+    scored = [model for model in unspoiled(models, audits) if split in model.scores]
     if len(scored) < 2:
         return []
     choice = _Choice(scored, tests, split)
@@ -83,7 +82,7 @@ class _Choice:
             timed = f", {significant(small.latency[batch].median_ms)} ms a text at batch {batch}"
         else:
             timed = ""
-        return Advice("Balance", small.label, f"{reason}: {_size(small)}{timed}.")
+        return Advice(BALANCE, small.label, f"{reason}: {_size(small)}{timed}.")
 
     def memory(self) -> Advice:
         ranked = sorted(self.models, key=lambda model: (model.file_size_mib, model.parameters))
