@@ -108,7 +108,9 @@ def sort_keywords(
         if key not in known:
             raise ConfigurationError(unknown("key of a protocol", key, ["base", *known]))
     # The data have a protocol too: that of their splits.
-    fields = {f"data_{key}" if key == "protocol" else key: key for key in task.data_config.model_fields if key != "name"}
+    fields = {
+        f"data_{key}" if key == "protocol" else key: key for key in task.data_config.model_fields if key != "name"
+    }
     data: dict[str, Any] = {}
     for key, value in keywords.items():
         if key in training:
