@@ -470,7 +470,7 @@ def _rows(texts: Any, labels: Any, what: str, of_labels: str) -> tuple[list[str]
     """Texts, and labels of one type as an array ``(texts,)``."""
     listed = _texts(texts, what)
     if labels is None:
-        raise InputError(f"{of_labels} is None, and a classifier requires y to be passed; give a label for each text")
+        raise InputError("RecurraClassifier requires y to be passed, but the target y is None; give a label a text")
     if getattr(labels, "ndim", 1) == 2:
         labels = column_or_1d(np.asarray(labels), warn=True)
     values = one_dimension(labels, of_labels)
@@ -484,6 +484,8 @@ def _rows(texts: Any, labels: Any, what: str, of_labels: str) -> tuple[list[str]
     own = labels if isinstance(labels, np.ndarray) and labels.dtype != object else None
     column = own if own is not None else _array(values)
     if column.dtype.kind == "f":
+        if not np.isfinite(column).all():
+            raise InputError(f"{of_labels} has the label inf (Input contains infinity); give finite numbers, or words")
         check_classification_targets(column)
     return listed, column
 

@@ -6,6 +6,7 @@ datasets is imported: what is one of theirs comes with its library.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ class RowsInMemory:
     """Rows in memory as files of a user would have them.
 
     Attributes:
-        parts: Columns by split: texts, labels as words (lists of words where rows have any number of labels), and
+        parts: Columns by split: texts, labels as words (JSON lists of them where rows have any number of labels), and
             groups and ids where there are some. Missing cells are none.
         several: Whether rows have any number of labels.
         described: What they came in, for the heading of a report.
@@ -57,11 +58,8 @@ class RowsInMemory:
         Raises:
             StorageError: If a file cannot be written.
         """
-        labels = pa.list_(pa.string()) if self.several else pa.string()
         for split, path in self.files(folder).items():
-            columns = self.parts[split].items()
-            kinds = [labels if position == 1 else pa.string() for position in range(len(columns))]
-            table = pa.table({name: pa.array(cells, kind) for (name, cells), kind in zip(columns, kinds, strict=True)})
+            table = pa.table({name: pa.array(cells, pa.string()) for name, cells in self.parts[split].items()})
             if not _holds(path, table):
                 with atomic_path(path) as temporary:
                     pq.write_table(table, temporary, compression="zstd")
@@ -118,6 +116,8 @@ def one_dimension(values: Any, what: str) -> list[Any]:
     listed = isinstance(values, list | tuple) or hasattr(values, "__array__") or _is_of(values, "datasets", "Column")
     if not listed:
         raise DataError(f"{what} is {_a(_kind(values))}; give a list, an array or a Series")
+    if not hasattr(values, "__iter__"):
+        values = np.asarray(values)
     if getattr(values, "ndim", 1) != 1:
         raise DataError(f"{what} has the shape {tuple(values.shape)}; give one column of values")
     return [*map(_plain, values)]
@@ -241,7 +241,7 @@ def _as_lists(cells: list[Any], split: str) -> list[Any]:
             raise DataError(
                 f"row {place} of {split} has the one label '{cell[:60]}' where others have lists; give each row a list"
             )
-    return [cell or [] for cell in cells]
+    return [json.dumps(cell or [], ensure_ascii=False) for cell in cells]
 
 
 def _holds(path: Path, table: Any) -> bool:
