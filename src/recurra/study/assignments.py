@@ -98,7 +98,7 @@ def sort_keywords(
     """
     if protocol is not None and not isinstance(protocol, str | Mapping):
         raise ConfigurationError(
-            f"protocol is a {type(protocol).__name__}; give a name, a file, or keys, as "
+            f"protocol is of type {type(protocol).__name__}; give a name, a file, or keys, as "
             "{'base': 'tuned', 'max_epochs': 5}"
         )
     base, training = (protocol, {}) if not isinstance(protocol, Mapping) else (protocol.get("base"), dict(protocol))
@@ -129,7 +129,7 @@ def _as_yaml(key: str, value: Any) -> str:
         # Numbers of NumPy say what they are in Python.
         return json.dumps(value, default=lambda number: number.item())
     except (TypeError, ValueError, AttributeError) as error:
-        raise ConfigurationError(f"'{key}' is a {type(value).__name__}; give a plain value") from error
+        raise ConfigurationError(f"'{key}' is of type {type(value).__name__}; give a plain value") from error
 
 
 def configure_run(

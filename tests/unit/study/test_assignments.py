@@ -110,8 +110,8 @@ def test_keywords_are_what_the_same_pairs_are_on_a_command_line(given: dict[str,
         ({"name": "x"}, None, "unknown key 'name'"),
         ({}, {"bas": "tuned"}, "unknown key of a protocol 'bas' (did you mean 'base'?)"),
         ({"max_epochs": 3}, {"max_epochs": 4}, "'max_epochs' is 3, and 4 in protocol; give it once"),
-        ({}, 3, "protocol is a int; give a name, a file, or keys"),
-        ({"max_epochs": {1}}, None, "'max_epochs' is a set; give a plain value"),
+        ({}, 3, "protocol is of type int; give a name, a file, or keys"),
+        ({"max_epochs": {1}}, None, "'max_epochs' is of type set; give a plain value"),
     ],
 )
 def test_keywords_that_mean_nothing_are_refused(keywords: dict[str, Any], protocol: Any, said: str) -> None:
