@@ -21,8 +21,7 @@ import torch
 from pydantic import StrictBool, StrictFloat, StrictInt, StrictStr
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state, compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from recurra.core.configuration import content_hash
 from recurra.core.environment import available_cores
@@ -37,8 +36,8 @@ from recurra.data.cleaning import clean_texts
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import IN_MEMORY
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.files import as_word
 from recurra.data.in_memory import is_missing, one_dimension
+from recurra.data.label_arrays import InputError, label_array, label_words, number_labels
 from recurra.data.splits import split_rows
 from recurra.data.tokenization import TRAINED
 from recurra.deployment.classifier import Classifier, check_texts
@@ -66,10 +65,6 @@ _KEPT = (CONFIG_NAME, RECORD_NAME, SEAL_NAME, HISTORY_NAME, TRAINING_NAME)
 
 Texts = Sequence[str] | npt.NDArray[Any]
 Label = StrictBool | StrictInt | StrictFloat | StrictStr
-
-
-class InputError(DataError, ValueError):
-    """What an estimator cannot be fitted on; a ``ValueError`` as well, as scikit-learn has it."""
 
 
 class EstimatorFile(SealedByValues):
@@ -214,7 +209,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
     ) -> tuple[TextDataset, npt.NDArray[np.float32] | None, npt.NDArray[Any]]:
         """The splits, weights of the training rows, and the labels in their order."""
         listed, column = _rows(texts, labels, "X", "y")
-        classes, numbers = _numbered(column)
+        classes, numbers = number_labels(column)
         weights = self._weights(column, sample_weight)
         whole = _split(TRAIN, listed, numbers)
         if eval_set is None:
@@ -239,7 +234,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
                 f"{len(whole)} texts leave {len(train)} to train on and {len(selection)} to choose the epoch by; "
                 "give more, at least three different ones of one class, or an eval_set"
             )
-        names = _words(classes)
+        names = label_words(classes)
         dataset = TextDataset(
             IN_MEMORY, "split", names, {TRAIN: train, VALIDATION: selection}, VALIDATION, [VALIDATION]
         )
@@ -469,66 +464,10 @@ def _texts(texts: Any, what: str) -> list[str]:
 def _rows(texts: Any, labels: Any, what: str, of_labels: str) -> tuple[list[str], npt.NDArray[Any]]:
     """Texts, and labels of one type as an array ``(texts,)``."""
     listed = _texts(texts, what)
-    if labels is None:
-        raise InputError("RecurraClassifier requires y to be passed, but the target y is None; give a label a text")
-    if getattr(labels, "ndim", 1) == 2:
-        labels = column_or_1d(np.asarray(labels), warn=True)
-    values = one_dimension(labels, of_labels)
-    if len(values) != len(listed):
-        raise InputError(f"{what} has {len(listed):,} texts and {of_labels} {len(values):,} labels; give one each")
-    for row, label in enumerate(values, start=1):
-        if is_missing(label):
-            raise InputError(
-                f"{of_labels}: the label of row {row:,} is missing (Input contains NaN or None); fill it in"
-            )
-    own = labels if isinstance(labels, np.ndarray) and labels.dtype != object else None
-    column = own if own is not None else _array(values)
-    if column.dtype.kind == "f":
-        if not np.isfinite(column).all():
-            raise InputError(f"{of_labels} has the label inf (Input contains infinity); give finite numbers, or words")
-        check_classification_targets(column)
+    column = label_array(labels, of_labels)
+    if len(column) != len(listed):
+        raise InputError(f"{what} has {len(listed):,} texts and {of_labels} {len(column):,} labels; give one each")
     return listed, column
-
-
-def _array(values: Sequence[Any]) -> npt.NDArray[Any]:
-    """Values as an array that keeps what they are: NumPy writes 1 and "a" as words, and tuples as a table."""
-    kinds = {type(value) for value in values}
-    if kinds in ({str}, {bool}, {int}, {float}, {int, float}):
-        return np.asarray(values)
-    column = np.empty(len(values), dtype=object)
-    for row, value in enumerate(values):
-        column[row] = value
-    return column
-
-
-def _numbered(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """The labels in sorted order, and the number of each row's."""
-    values = labels.tolist()
-    try:
-        found = sorted(set(values))
-    except TypeError as error:
-        kinds = " and ".join(sorted({type(value).__name__ for value in values}))
-        raise InputError(f"y has labels ({kinds}) that cannot be hashed and sorted; give labels of one type") from error
-    if len(found) < 2:
-        only = f"one class only: {found[0]!r}" if found else "no labels"
-        raise InputError(f"y has {only}; a classifier needs texts of at least two")
-    classes = np.empty(len(found), dtype=object)
-    for number, label in enumerate(found):
-        classes[number] = label
-    index = {label: number for number, label in enumerate(found)}
-    return classes.astype(labels.dtype), np.array([index[label] for label in values], dtype=np.int64)
-
-
-def _words(classes: npt.NDArray[Any]) -> list[str]:
-    """Names of the labels where a file or a page has words."""
-    words = [
-        as_word(label, "y", "label", number, "y") if isinstance(label, str | int | float) else str(label)
-        for number, label in enumerate(classes.tolist(), start=1)
-    ]
-    twice = sorted({word for word in words if words.count(word) > 1})
-    if twice:
-        raise InputError(f"y has several labels that read '{twice[0]}' when they are written; name them apart")
-    return words
 
 
 def _split(name: str, texts: Sequence[str], labels: npt.NDArray[np.int64]) -> TextSplit:
