@@ -16,6 +16,7 @@ from recurra.core.version import __version__ as __version__
 if TYPE_CHECKING:
     from recurra.comparison import compare
     from recurra.deployment.classifier import Classifier
+    from recurra.estimator import RecurraClassifier
     from recurra.models.configuration import RecurraConfig
     from recurra.models.language_modeling import RecurraForCausalLM
     from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Classifier",
+    "RecurraClassifier",
     "RecurraConfig",
     "RecurraForCausalLM",
     "RecurraForSequenceClassification",
@@ -33,6 +35,7 @@ __all__ = [
 
 _HOMES = {
     "Classifier": "recurra.deployment.classifier",
+    "RecurraClassifier": "recurra.estimator",
     "RecurraConfig": "recurra.models.configuration",
     "RecurraForCausalLM": "recurra.models.language_modeling",
     "RecurraForSequenceClassification": "recurra.models.modeling",

@@ -2,45 +2,70 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import RunError
 from recurra.core.progress import Reporter
+from recurra.core.record import AnyRecord, EpochRecord
 from recurra.data.configuration import DataConfig, RunData
+from recurra.data.in_memory import rows_in_memory
 from recurra.data.tokenization import TRAINED
+from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import load_export_records
-from recurra.models.adaptation.source import find_encoder
+from recurra.ladder import Entry, choose_models
 from recurra.report.files import write_study_report
 from recurra.report.load import load_runs, uncollected
-from recurra.report.summary import plain_summary, summarise
+from recurra.report.render.notebook import results_frame, results_html, results_text
+from recurra.report.summary import plain_summary, reporting_of, summarise
+from recurra.study.assignments import sort_keywords
 from recurra.study.cluster import Cluster
 from recurra.study.export_plan import PlannedExport
+from recurra.study.plan import ROWS_NAME
 from recurra.study.process import Outcome
 from recurra.study.spec import StudySpec
-from recurra.study.study import StudyOutcome, look_at_outcome, read_latency_file, run_study
+from recurra.study.study import StudyOutcome, look_at_outcome, read_latency_file, refuse_folder_of_another, run_study
 from recurra.tasks.base import task
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import profile_of_values
 from recurra.tasks.questions import Questions
-from recurra.tasks.runs import model_name, resolve_model
+from recurra.tasks.runs import resolve_model
 from recurra.tasks.summary import Summary
 
-DEFAULT_MODELS = ("linear", "baseline", "recurrent")
-# First and last layer apart, two in the middle twice: what that is worth stands in docs/results/adapt.md.
-SMALL_PLANS = {6: "0 (3 4)x2 5"}
-DEFAULT_PROTOCOL, PRETRAINED_PROTOCOL = "tuned", "finetune"
 # The longest review of the demo corpus has fewer tokens.
 DEMO_MAX_LENGTH = 64
 DEMO_VOCAB_SIZE = 2000
+# Of `compare`, beside the keys of protocol and data.
+_KEYWORDS = ("models", "seeds", "output", "protocol", "precision", "encoder", "plan", "data_root", "quiet")
 DEMO_MODELS = ("linear", "baseline-tiny", "recurrent-tiny")
 
 
 @dataclass(frozen=True)
+class BestRun:
+    """The run to take if nothing else is asked.
+
+    Attributes:
+        model: Its model, as tables name it.
+        folder: Where it lies.
+        seed: Of the seeds of its model the one that did best on the rows that choose the epoch, never on test rows.
+        why: Why this model.
+    """
+
+    model: str
+    folder: Path
+    seed: int
+    why: str
+
+    def classifier(self, **options: Any) -> Classifier:
+        """Loads it; ``options`` are those of `recurra.deployment.classifier.Classifier.from_run`."""
+        return Classifier.from_run(self.folder, **options)
+
+
+@dataclass(frozen=True, repr=False)
 class StudyResult:
     """What a study gave.
 
@@ -70,6 +95,42 @@ class StudyResult:
                     run["folder"] = (self.output / run["folder"]).as_posix()
         return values
 
+    @cached_property
+    def best(self) -> BestRun:
+        """The recommended run of the first table: of the smallest model that is not shown to be less accurate.
+
+        Raises:
+            RunError: If no run is finished, or every model failed an audit of its own.
+        """
+        table = next(iter(self.shown.tables), None)
+        advice = None if table is None else reporting_of(self.shown.task).recommend(table)
+        if table is None or advice is None:
+            raise RunError(f"no run of '{self.output}' can be recommended: none is finished and passed its own audits")
+        (model,) = (model for model in table.models if model.label == advice.choice)
+        of_model = {run.run_id for run in model.runs}
+        done = [(each.record, each) for each in self.outcomes if each.record is not None]
+        record, outcome = max((pair for pair in done if pair[0].run_id in of_model), key=lambda pair: _merit(pair[0]))
+        return BestRun(model.label, outcome.folder, record.seed, advice.why)
+
+    @property
+    def table(self) -> Any:
+        """The results as a pandas ``DataFrame``, a row a model; see `recurra.report.render.notebook.results_frame`."""
+        return results_frame(self.shown)
+
+    def __repr__(self) -> str:
+        return results_text(self.shown, self._lines())
+
+    def _repr_html_(self) -> str:
+        return results_html(self.shown, self._lines())
+
+    def _lines(self) -> list[str]:
+        """What is said under the results."""
+        lines = [f"failed: {outcome.config.run_id}: {outcome.error}" for outcome in self.failed_runs]
+        lines += [f"audit failed: {name}" for name in self.failed_audits]
+        with contextlib.suppress(RunError):
+            lines.append(f"best: {self.best.model} ({self.best.why.rstrip('.')}), in {self.best.folder}")
+        return [*lines, f"report: {self.report}" if self.report else "no report: no run is finished"]
+
     @property
     def failed_exports(self) -> list[PlannedExport]:
         """Exports of finished runs that could not be made."""
@@ -94,6 +155,16 @@ class StudyResult:
                 if line.status == "failed":
                     names[f"{table.data} ({table.protocol}): {line.name}"] = None
         return list(names)
+
+
+def _merit(record: AnyRecord) -> tuple[float, float]:
+    """How well a run did on the rows that chose its epoch, by what chose it; of equals the lowest seed is first."""
+    kept = next((epoch for epoch in record.training.history if epoch.epoch == record.training.best_epoch), None)
+    if kept is None:
+        return 0.0, -record.seed
+    if isinstance(kept, EpochRecord) and record.config["protocol"].get("selection") == "accuracy":
+        return kept.validation_accuracy, -record.seed
+    return -kept.validation_loss, -record.seed
 
 
 def carry_out(
@@ -155,56 +226,20 @@ def study_report(
     return write_study_report(output, summary, runs, title=spec.title or spec.name, command=command), summary
 
 
-@dataclass(frozen=True)
-class Pretrained:
-    """Where the models of a comparison start, if not from scratch.
-
-    Attributes:
-        encoder: As `recurra.models.adaptation.source.find_encoder` takes it.
-        plan: Layers of the student, as `recurra.models.adaptation.plan.SharingPlan` reads it; none takes that of
-            `SMALL_PLANS`.
-    """
-
-    encoder: str
-    plan: str | None = None
-
-    def models(self) -> list[str | dict[str, Any]]:
-        """The linear control, the encoder as it is, and a student of it with fewer stored layers.
-
-        Raises:
-            ConfigurationError: If there is no plan for an encoder of this depth, or it is wrong.
-            RecurraError: If the encoder cannot be used.
-        """
-        source = find_encoder(self.encoder)
-        plan = self.plan or SMALL_PLANS.get(source.num_layers)
-        if plan is None:
-            known = ", ".join(map(str, SMALL_PLANS))
-            raise ConfigurationError(
-                f"encoder '{self.encoder}' has {source.num_layers} layers, and there are plans for {known}; "
-                f"give --plan, for example one that recurra adapt {self.encoder} --texts FILE finds"
-            )
-        name = model_name(self.encoder)
-        stack: str | dict[str, Any] = self.encoder
-        student = {"name": f"{name}-small", "encoder": self.encoder, "plan": str(source.plan(plan)), "teacher": name}
-        return ["linear", stack, student]
-
-
 def comparison(
     data: RunData,
     *,
-    models: Sequence[str | dict[str, Any]] = DEFAULT_MODELS,
-    protocol: str = "tuned",
+    models: Sequence[Entry],
+    protocol: str,
     protocol_overrides: Sequence[str] = (),
     seeds: Sequence[int] = (0, 1, 2),
     precision: str = "fp32",
     title: str = "",
 ) -> StudySpec:
     """Returns the study that compares models on one data set."""
-    stem = Path(data.name).stem
-    name = "".join(character if character.isalnum() or character in "._-" else "-" for character in stem)
     return StudySpec.parse(
         {
-            "name": (name.lstrip("._-") or "data")[:80],
+            "name": study_name(data.name),
             "title": title,
             "data": [data.plain()],
             "models": list(models),
@@ -217,21 +252,10 @@ def comparison(
     )
 
 
-def compared(
-    models: Sequence[str] | None, protocol: str | None, encoder: str | None, plan: str | None
-) -> tuple[Sequence[str | dict[str, Any]], str]:
-    """The models and the protocol of a comparison, from what was named and what was not.
-
-    Raises:
-        ConfigurationError: For a plan without an encoder.
-    """
-    if encoder is None:
-        if plan is not None:
-            raise ConfigurationError(f"plan '{plan}' came without an encoder whose layers it chooses; add --from")
-        return models or DEFAULT_MODELS, protocol or DEFAULT_PROTOCOL
-    ladder = Pretrained(encoder, plan).models()
-    others = [name for name in models or () if name not in ladder]
-    return [*ladder, *others], protocol or PRETRAINED_PROTOCOL
+def study_name(data: str) -> str:
+    """What the comparison on a file or corpus is called."""
+    name = "".join(character if character.isalnum() or character in "._-" else "-" for character in Path(data).stem)
+    return (name.lstrip("._-") or "data")[:80]
 
 
 def demonstration(*, seeds: int = 3) -> StudySpec:
@@ -242,46 +266,75 @@ def demonstration(*, seeds: int = 3) -> StudySpec:
 
 
 def compare(
-    data: str | Path,
+    data: Any,
     *,
-    models: Sequence[str] | None = None,
-    seeds: int = 3,
+    models: str | Sequence[str | dict[str, Any]] | None = None,
+    seeds: int | Sequence[int] | None = None,
     output: str | Path = "runs/compare",
-    protocol: str | None = None,
+    protocol: str | Mapping[str, Any] | None = None,
     precision: str = "fp32",
     data_root: str | Path | None = None,
     quiet: bool = False,
     encoder: str | None = None,
     plan: str | None = None,
-    **data_options: Any,
+    from_scratch: bool = False,
+    **keys: Any,
 ) -> StudyResult:
-    """Trains and compares models on a labelled file or a corpus, and writes the report.
+    """Trains and compares models on labelled rows, and writes the report.
+
+    Rows in memory are written once, to ``output``, as Parquet under a name with their hash: the same call on the same
+    rows takes up what is done, and on other rows it needs another ``output``.
 
     Args:
-        data: A file (CSV, TSV, JSONL, Parquet) or a corpus by name.
-        models: Presets, ``linear``, encoders, or model files; none takes `DEFAULT_MODELS`, or with an encoder those of
-            `Pretrained`.
-        seeds: Number of seeds.
+        data: A file (CSV, TSV, JSONL, Parquet), a corpus by name, a pandas ``DataFrame``, ``(texts, labels)``, or a
+            ``Dataset`` or ``DatasetDict`` of the library datasets, whose splits are used as they are. Labels are words
+            or numbers, or lists of them for any number of labels a text.
+        models: Presets, controls, encoders, or model files, one or several; none takes those of
+            `recurra.ladder.choose_models`: a tuned linear model, static vectors, MiniLM and a smaller student of it.
+        seeds: Number of seeds, or the seeds; none takes one, or three for models from scratch.
         output: Folder of the study; what is done there is not done again.
-        protocol: Training protocol; none takes ``tuned``, or with an encoder ``finetune``.
+        protocol: Training protocol by name or file, or keys of one (``{"base": "tuned", "max_epochs": 5}``); none takes
+            ``tuned``, or with an encoder the one for the number of training rows.
         precision: ``fp32`` or ``bf16``.
         encoder: A pretrained encoder to start from, e.g. ``minilm``: it is fine-tuned and teaches a smaller student.
         plan: Layers of the student.
+        from_scratch: Whether no pretrained weights are used.
         data_root: Local copies of public corpora.
         quiet: Whether to say nothing.
-        data_options: Fields of `recurra.data.configuration.DataConfig`; without ``tokenizer`` the one of
-            `recurra.data.tokenization.default_tokenizer`, and without ``max_length`` for a file the smallest of 64,
-            128, 256 and 512 tokens that holds 95 % of its training rows.
+        keys: Keys of the protocol (`recurra.training.protocols.ProtocolConfig`) and of the data
+            (`recurra.data.configuration.DataConfig`); ``validation`` and ``test`` take what ``data`` takes. Without
+            ``tokenizer`` the one of `recurra.data.tokenization.default_tokenizer`, and without
+            ``max_length`` for a file the smallest of 64, 128, 256 and 512 tokens that holds 95 % of its training rows.
 
     Raises:
         RecurraError: If the data or the configuration cannot be used.
     """
-    root = Path(data_root) if data_root else None
-    chosen = task(profile_of_values({"name": str(data), **data_options}).name)
-    chosen_models, chosen_protocol = compared(models, protocol, encoder, plan)
-    readers = [resolve_model(each) for each in chosen_models]
-    config, note = chosen.configure_data(str(data), {}, data_options, root, models=readers)
-    spec = comparison(config, models=chosen_models, protocol=chosen_protocol, seeds=range(seeds), precision=precision)
-    command = f"recurra compare {shlex.quote(str(data))} --seeds {seeds} --output {shlex.quote(str(output))}"
-    machine, reporter = Machine(data_root=root), Reporter(quiet=quiet)
-    return carry_out(spec, Path(output), machine, reporter=reporter, command=command, note=note)
+    output, root = Path(output), Path(data_root) if data_root else None
+    rows = rows_in_memory(data, keys)
+    placed = {"name": str(data), **keys, **(rows.options(output / ROWS_NAME) if rows else {})}
+    chosen = task(profile_of_values(placed).name)
+    name = str(placed.pop("name"))
+    asked, assigned = sort_keywords(placed, protocol, task=chosen, others=_KEYWORDS)
+    named = [part.strip() for part in models.split(",")] if isinstance(models, str) else models
+    ladder = choose_models(chosen, named, protocol=asked, encoder=encoder, plan=plan, from_scratch=from_scratch)
+    if rows:
+        refuse_folder_of_another(study_name(name), output)
+        rows.write(output / ROWS_NAME)
+    readers = [resolve_model(each) for each in ladder.models]
+    config, note = chosen.configure_data(name, {}, assigned.data, root, models=readers)
+    training, why = ladder.protocol_for(config, root)
+    spec = comparison(
+        config,
+        models=ladder.models,
+        protocol=training,
+        protocol_overrides=assigned.protocol,
+        seeds=list(seeds) if isinstance(seeds, Iterable) else range(seeds or ladder.seeds),
+        precision=precision,
+        title=rows.described if rows else "",
+    )
+    shown = {"models": named, "encoder": encoder, "plan": plan, "protocol": protocol, "seeds": seeds, **placed}
+    shown |= {"from_scratch": from_scratch or None}
+    options = [f"{key}={value!r}" for key, value in shown.items() if value is not None]
+    command = f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
+    said = "; ".join(filter(None, (ladder.note, note, why)))
+    return carry_out(spec, output, Machine(data_root=root), reporter=Reporter(quiet=quiet), command=command, note=said)

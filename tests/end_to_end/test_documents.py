@@ -25,6 +25,7 @@ from recurra.models.configuration import RecurraConfig
 from recurra.study.spec import StudySpec, expand, load_study
 from recurra.tasks.runs import resolve_model
 from recurra.training.protocols import ProtocolConfig
+from reviews import write_reviews
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -124,6 +125,40 @@ def test_python_blocks_use_names_that_exist(path: Path, text: str) -> None:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "recurra":
             assert node.attr in recurra.__all__, f"{path.name}: recurra.{node.attr}"
+
+
+@pytest.mark.slow
+def test_the_blocks_of_the_page_on_python_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_reviews(tmp_path / "reviews.csv", rows=120)
+    monkeypatch.chdir(tmp_path)
+    known: dict[str, Any] = {}
+    for path, text in blocks("python"):
+        if path.name == "python.md":
+            exec(compile(text, path.name, "exec"), known)
+    assert known["result"].best.model == "linear" and (tmp_path / "runs" / "chosen" / "record.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["compare", "RecurraClassifier"])
+def test_the_reference_names_every_argument_with_its_default(name: str) -> None:
+    text = (
+        (ROOT / "docs/reference/python.md")
+        .read_text(encoding="utf-8")
+        .partition(f"## {name}\n")[2]
+        .partition("\n## ")[0]
+    )
+    told = dict(re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? ?\|", text, re.MULTILINE))
+    parameters = inspect.signature(getattr(recurra, name)).parameters.values()
+    empty = inspect.Parameter.empty
+    assert told == {
+        each.name: "" if each.default is empty else repr(each.default).replace("'", '"') for each in parameters
+    }
+
+
+def test_the_reference_names_every_public_name() -> None:
+    text = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    assert set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)))) == set(
+        recurra.__all__
+    )
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

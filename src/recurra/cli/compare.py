@@ -21,25 +21,35 @@ def compare(
         typer.Option(
             "--models",
             "-m",
-            help="Presets, 'linear', encoders or model files, separated by commas. Default: linear,baseline,recurrent.",
+            help="Presets, controls, encoders or model files, separated by commas. Default: linear-tuned, static, "
+            "minilm, and a smaller student of it.",
             show_default=False,
         ),
     ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option("--from", help="Start from a pretrained encoder, e.g. minilm: it, and a student that it teaches."),
+        typer.Option("--from", help="The pretrained encoder: minilm, or a folder; it is tuned and teaches a student."),
     ] = None,
-    plan: Annotated[
-        str | None, typer.Option("--plan", help="With --from: layers of the student, e.g. '0 (3 4)x2 5'.")
+    plan: Annotated[str | None, typer.Option("--plan", help="Layers of the student, e.g. '0 (3 4)x2 5'.")] = None,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Use no pretrained weights: linear models, baseline and recurrent.")
+    ] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            "--seeds",
+            min=1,
+            help="Trainings of each model, with the seeds 0, 1, ... Default: 1; 3 for models from scratch.",
+            show_default=False,
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each model, with the seeds 0, 1, ...")] = 3,
     output: options.Output = Path("runs/compare"),
     protocol: Annotated[
         str | None,
         typer.Option(
             "--protocol",
             "-p",
-            help="Training protocol by name or file. Default: tuned; with --from: finetune.",
+            help="Training protocol by name or file. Default: by the number of rows; from scratch: tuned.",
             show_default=False,
         ),
     ] = None,
@@ -63,12 +73,14 @@ def compare(
 ) -> None:
     """Train and compare models on a corpus or a file, and write the report.
 
-    The same command again does only what is missing. With --from minilm models start from pretrained weights.
+    The same command again does only what is missing. The report recommends the smallest model within a point of the
+    best one.
 
-    Example: recurra compare reviews.csv --from minilm --output runs/reviews
+    Example: recurra compare reviews.csv --output runs/reviews
     """
-    from recurra.comparison import carry_out, compared, comparison
+    from recurra.comparison import carry_out, comparison
     from recurra.core.progress import Reporter
+    from recurra.ladder import choose_models
     from recurra.study.assignments import named_data, sort_assignments
     from recurra.tasks.base import task
     from recurra.tasks.machine import Machine
@@ -90,18 +102,20 @@ def compare(
         "--form-must-not-predict": form_must_not_predict or None,
     }
     named = None if models is None else [name.strip() for name in models.split(",") if name.strip()]
-    chosen_models, chosen_protocol = compared(named, protocol, encoder, plan)
-    readers = [resolve_model(each) for each in chosen_models]
+    ladder = choose_models(chosen, named, protocol=protocol, encoder=encoder, plan=plan, from_scratch=from_scratch)
+    readers = [resolve_model(each) for each in ladder.models]
     config, note = chosen.configure_data(data, given, assigned.data, data_root, models=readers)
+    training, why = ladder.protocol_for(config, data_root)
     spec = comparison(
         config,
-        models=chosen_models,
-        protocol=chosen_protocol,
+        models=ladder.models,
+        protocol=training,
         protocol_overrides=assigned.protocol,
-        seeds=range(seeds),
+        seeds=range(seeds or ladder.seeds),
         precision=precision,
     )
     machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)
     command = shlex.join(["recurra", *sys.argv[1:]])
+    note = "; ".join(filter(None, (ladder.note, note, why)))
     result = carry_out(spec, output, machine, workers=workers, reporter=reporter, command=command, note=note)
     present_study(result, as_json=as_json)

@@ -28,6 +28,8 @@ from recurra.data.sst2_source import LAYOUT, PUBLIC_NAME
 from recurra.data.subsets import length_tail, stratified_fraction
 
 FILE_PROTOCOL = "split"
+# The name of data that lie in no file, in the record of a model that a program trained on its own rows.
+IN_MEMORY = "in-memory"
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,10 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
     if data_root is not None and not data_root.is_dir():
         raise DataError(f"the data root '{data_root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
     corpus = CORPORA.get(config.name)
+    if config.name == IN_MEMORY:
+        raise DataError(
+            "the run was trained on texts in memory, which were not kept; evaluate it on a labelled file (--data FILE)"
+        )
     if corpus is None:
         _check_looks_like_file(config.name)
         _check_protocol(config, [FILE_PROTOCOL])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
     from transformers import PreTrainedTokenizerFast
 
+# The key of a row's weight in a batch.
+WEIGHTS = "row_weights"
 # Rows handed to the tokenizer at a time: bounds the memory that its intermediate objects take.
 _CHUNK_ROWS = 8192
 
@@ -32,11 +34,13 @@ class EncodedSplit:
         input_ids: Token ids of all rows, int32, shape ``(tokens,)``; each row is ``[CLS] text [SEP]``.
         offsets: Row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``; int64, shape ``(rows + 1,)``.
         labels: Label of each row, int64, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
+        weights: What the loss of each row counts in training, float32, shape ``(rows,)``; none counts all alike.
     """
 
     input_ids: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float32] | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -48,10 +52,11 @@ class EncodedSplit:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         index = range(len(self))[index]
-        return {
+        row: dict[str, Any] = {
             "input_ids": self.input_ids[self.offsets[index] : self.offsets[index + 1]],
             "labels": self.labels[index] if self.labels.ndim == 2 else int(self.labels[index]),
         }
+        return row if self.weights is None else {**row, WEIGHTS: self.weights[index]}
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Rows of a whole batch at once; the ``DataLoader`` calls it if it is there."""

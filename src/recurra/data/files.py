@@ -113,7 +113,7 @@ def read_table(
         if not text:
             empty += 1
             continue
-        word = partial(_word, path=path, unit=unit, place=place, column=label_column)
+        word = partial(as_word, path=path, unit=unit, place=place, column=label_column)
         try:
             label = word(values[1]) if labels is None else labels.read(values[1], word)
         except ValueError as error:
@@ -130,8 +130,8 @@ def read_table(
             inner[place] = _ends_of_lines(str(values[0]), delimiter)
         texts.append(text)
         found.append(label)
-        groups.append(_word(values[2], path, unit, place, group_column) if group_column else "")
-        ids.append(_word(values[-1], path, unit, place, id_column or DEFAULT_ID_COLUMN) or f"{unit}-{place}")
+        groups.append(as_word(values[2], path, unit, place, group_column) if group_column else "")
+        ids.append(as_word(values[-1], path, unit, place, id_column or DEFAULT_ID_COLUMN) or f"{unit}-{place}")
         places.append(place)
         if label == label_column and str(values[0]).strip() == text_column:
             headers.append(place)
@@ -194,8 +194,12 @@ def check_text(value: Any, source: str, unit: str, place: int, *, longest: int |
     return value
 
 
-def _word(value: Any, path: Path, unit: str, place: int, column: str | None) -> str:
-    """A label, group or identity as a word; empty if it is missing."""
+def as_word(value: Any, path: Path | str, unit: str, place: int, column: str | None) -> str:
+    """A label, group or identity as a word; empty if it is missing.
+
+    Raises:
+        DataError: If it is neither a word nor a number, with the place.
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):

@@ -24,7 +24,7 @@ class SeveralLabels(LabelColumn):
     """Reads cells with any number of labels; an empty cell or list is a text without any.
 
     Args:
-        separator: What stands between two labels, or ``json``: a cell is a JSON list, or in JSONL and Parquet a list.
+        separator: What stands between two labels, or ``json``: a cell is a JSON list, or in JSONL a list.
     """
 
     def __init__(self, separator: str) -> None:

@@ -294,7 +294,7 @@ class Classifier:
     def _checked(texts: Sequence[str]) -> Sequence[str]:
         if isinstance(texts, str):
             raise TypeError("texts is one string; give a list of texts")
-        _check_texts(texts)
+        check_texts(texts)
         return texts
 
     def stream(self, chunks: Iterable[Sequence[str]]) -> Iterator[npt.NDArray[np.float64]]:
@@ -303,7 +303,7 @@ class Classifier:
             yield self.predict_proba(chunk)
 
 
-def _check_texts(texts: Sequence[str]) -> None:
+def check_texts(texts: Sequence[str]) -> None:
     """Refuses what no tokenizer takes, without showing it: it may be private."""
     for number, text in enumerate(texts, start=1):
         if not isinstance(text, str):

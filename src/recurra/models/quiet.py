@@ -20,11 +20,17 @@ def quieten_libraries() -> None:
 
 @contextlib.contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Keeps transformers from reporting on a checkpoint as it is read: what is wrong with it is ours to say."""
+    """Keeps transformers from reporting on a checkpoint as it is read or written, and from drawing bars meanwhile.
+
+    What is wrong with it is ours to say, and the settings of a program that imports us are as before afterwards.
+    """
     logger = logging.getLogger("transformers")
-    level = logger.level
+    level, bars = logger.level, transformers.utils.logging.is_progress_bar_enabled()
     logger.setLevel(logging.ERROR)
+    transformers.utils.logging.disable_progress_bar()
     try:
         yield
     finally:
         logger.setLevel(level)
+        if bars:
+            transformers.utils.logging.enable_progress_bar()

@@ -1,8 +1,9 @@
-"""From what a person writes on a command line to configurations: options, and ``key=value`` with sections."""
+"""From what a person writes to configurations: options and ``key=value`` on a command line, keywords in Python."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +73,63 @@ def sort_assignments(assignments: Iterable[str], *, model_keys: bool = True, tas
         else:
             protocol.append(assignment)
     return Assignments(protocol, override({}, sections["data"]), override({}, sections["model"]))
+
+
+def sort_keywords(
+    keywords: Mapping[str, Any],
+    protocol: str | Mapping[str, Any] | None,
+    *,
+    task: TaskProfile,
+    others: Sequence[str] = (),
+) -> tuple[str | None, Assignments]:
+    """Sorts the keywords of a call in Python into protocol and data, as `sort_assignments` does for a command line.
+
+    Args:
+        keywords: Keys of the training protocol and of the data.
+        protocol: A protocol by name or file, or keys of one with ``base``, the name or file that they change.
+        task: What the data are for.
+        others: What else the call takes, for suggestions.
+
+    Returns:
+        The protocol by name or file, none if none was named; and the sorted keys.
+
+    Raises:
+        ConfigurationError: For an unknown key, one that is given twice, or a protocol of another kind.
+    """
+    if protocol is not None and not isinstance(protocol, str | Mapping):
+        raise ConfigurationError(
+            f"protocol is of type {type(protocol).__name__}; give a name, a file, or keys, as "
+            "{'base': 'tuned', 'max_epochs': 5}"
+        )
+    base, training = (protocol, {}) if not isinstance(protocol, Mapping) else (protocol.get("base"), dict(protocol))
+    training.pop("base", None)
+    known = [key for key in ProtocolConfig.model_fields if key != "name"]
+    for key in training:
+        if key not in known:
+            raise ConfigurationError(unknown("key of a protocol", key, ["base", *known]))
+    # The data have a protocol too: that of their splits.
+    fields = {
+        f"data_{key}" if key == "protocol" else key: key for key in task.data_config.model_fields if key != "name"
+    }
+    data: dict[str, Any] = {}
+    for key, value in keywords.items():
+        if key in training:
+            raise ConfigurationError(f"'{key}' is {value!r}, and {training[key]!r} in protocol; give it once")
+        if key not in (*known, *fields):
+            raise ConfigurationError(unknown("key", key, [*others, *known, *fields]))
+        if key in known:
+            training[key] = value
+        else:
+            data[fields[key]] = value
+    return base, Assignments([f"{key}={_as_yaml(key, value)}" for key, value in training.items()], data)
+
+
+def _as_yaml(key: str, value: Any) -> str:
+    try:
+        # Numbers of NumPy say what they are in Python.
+        return json.dumps(value, default=lambda number: number.item())
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigurationError(f"'{key}' is of type {type(value).__name__}; give a plain value") from error
 
 
 def configure_run(

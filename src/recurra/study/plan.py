@@ -17,6 +17,8 @@ from recurra.tasks.runs import RunConfig
 
 ERROR_NAME = "error.json"
 RUNS_NAME = "runs"
+# Rows that a program had in memory when it asked for the study.
+ROWS_NAME = "rows"
 SPEC_NAME = "study.yaml"
 
 State = Literal["done", "refused", "running", "failed", "interrupted", "to do"]

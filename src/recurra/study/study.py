@@ -19,7 +19,7 @@ from recurra.deployment.export_record import WITH_EXITS
 from recurra.study.cluster import Cluster
 from recurra.study.executor import Executor, LocalExecutor
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
-from recurra.study.plan import RUNS_NAME, SPEC_NAME, plan_study, refuse_untrusted
+from recurra.study.plan import ROWS_NAME, RUNS_NAME, SPEC_NAME, plan_study, refuse_untrusted
 from recurra.study.preflight import preflight
 from recurra.study.process import Outcome
 from recurra.study.ray_executor import RayExecutor
@@ -27,6 +27,7 @@ from recurra.study.spec import StudySpec
 from recurra.tasks.machine import Machine
 
 LATENCY_NAME = "latency.json"
+_OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME}
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def run_study(
     if cluster is not None and pending:
         cluster.check()
     with FolderLock(output):
-        _claim(spec, output)
+        refuse_folder_of_another(spec.name, output)
+        write_text(output / SPEC_NAME, write_yaml(spec.plain()))
         tokenizers = ", ".join(dict.fromkeys(data.tokenizer for data in spec.data))
         reporter.say(
             f"{spec.name}: {len(planned)} runs, {len(planned) - len(pending)} done, {len(pending)} to do; "
@@ -178,13 +180,16 @@ def time_side_by_side(
     return reason
 
 
-def _claim(spec: StudySpec, output: Path) -> None:
-    """Refuses a folder of another study; a study may grow (more seeds or models) in its own folder."""
+def refuse_folder_of_another(name: str, output: Path) -> None:
+    """Refuses a folder of another study, or with something else; a study may grow in its own (more seeds or models).
+
+    Raises:
+        StorageError: If it is one; nothing is touched then.
+    """
     path = output / SPEC_NAME
     if path.exists():
         present = read_yaml(path).get("name")
-        if present != spec.name:
-            raise StorageError(f"'{output}' holds the study '{present}', not '{spec.name}'; choose another --output")
-    elif any(item.name not in {".lock", RUNS_NAME, LATENCY_NAME} for item in output.iterdir()):
+        if present != name:
+            raise StorageError(f"'{output}' holds the study '{present}', not '{name}'; choose another --output")
+    elif output.is_dir() and any(item.name not in _OURS for item in output.iterdir()):
         raise StorageError(f"'{output}' is not empty and not a study of ours; choose another --output")
-    write_text(path, write_yaml(spec.plain()))

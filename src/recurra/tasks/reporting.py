@@ -15,7 +15,7 @@ from recurra.tasks.estimates import ExportLine, MeasuredExports
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Questions
-from recurra.tasks.summary import Advice, AuditLine, ModelSummary, Summary, TableSummary
+from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ModelSummary, Summary, TableSummary, unspoiled
 
 Records = Mapping[str, LoadedRun]
 
@@ -139,6 +139,22 @@ class Reporting(ABC):
     def advise(self, table: TableSummary) -> list[Advice]:
         """What to choose when something matters."""
         return []
+
+    def recommend(self, table: TableSummary) -> Advice | None:
+        """The model to take if nothing else is asked; none if there is none to trust.
+
+        It is that of the task's own advice. Where nothing was advised, it is the best of those that failed no audit of
+        their own.
+        """
+        found = next((advice for advice in table.advice if advice.priority == RECOMMENDED), None)
+        split, measure = table.headline_split, self.measure
+        models = [model for model in unspoiled(table.models, table.audits) if measure.of(model, split) is not None]
+        if found is not None or not models:
+            return found
+        best = max(models, key=lambda model: measure.merit(measure.mean(model, split)))
+        others = "the best of several, whose sizes were not weighed" if len(models) > 1 else "no other is to be had"
+        value = f"{measure.heading} {measure.value(measure.mean(best, split))} on {split}"
+        return Advice(RECOMMENDED, best.label, f"{value}; {others}.")
 
     def table(self, common: TableSummary, table: TableRuns) -> TableSummary:
         """Adds to a table's summary what only this task has."""

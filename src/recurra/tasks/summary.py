@@ -12,6 +12,8 @@ from typing import Any, Literal
 from recurra.tasks.estimates import ExportLine
 
 SUMMARY_VERSION = 3
+# The priority under which the model stands that is taken if nothing else is asked.
+RECOMMENDED = "Recommended"
 
 Verdict = Literal["distinguishable", "by rows only", "not distinguishable", "untested"]
 
@@ -233,6 +235,12 @@ class Advice:
     priority: str
     choice: str
     why: str
+
+
+def unspoiled(models: Sequence[Any], audits: Sequence[AuditLine]) -> list[Any]:
+    """The models that failed no audit of their own; one of the data concerns all of them alike."""
+    spoiled = {line.name for line in audits if line.status == "failed" and line.scope == "model"}
+    return [model for model in models if not spoiled.intersection(model.failed_audits)]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from recurra.data.batching import Collator
-from recurra.data.encoding import EncodedSplit
+from recurra.data.encoding import WEIGHTS, EncodedSplit
 from recurra.models.heads import mean
 
 LOGITS, STATES = "teacher_logits", "teacher_states"
@@ -48,12 +48,12 @@ class TaughtSplit(EncodedSplit):
 
 
 class TaughtCollator(Collator):
-    """Pads rows, and stacks what the teacher says of them if it said something."""
+    """Pads rows, and stacks their weights if they have some, and what the teacher says of them if it said something."""
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Returns the batch; with ``teacher_logits`` and perhaps ``teacher_states`` in FP32."""
+        """Returns the batch; perhaps with ``row_weights``, ``teacher_logits`` and ``teacher_states`` in FP32."""
         batch = super().__call__(rows)
-        for name in (LOGITS, STATES):
+        for name in (WEIGHTS, LOGITS, STATES):
             if name in rows[0]:
                 batch[name] = torch.from_numpy(np.stack([row[name] for row in rows]).astype(np.float32))
         return batch

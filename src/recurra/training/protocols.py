@@ -202,6 +202,9 @@ def finetuning_for(rows: int) -> tuple[str, str]:
     return "finetune-large", f"{rows:,} training rows, more than {_RECIPES[-1][0]:,}"
 
 
+# For models from scratch; for those that start from a pretrained encoder see `finetuning_for`.
+DEFAULT_PROTOCOL = "tuned"
+
 LANGUAGE_PROTOCOLS: dict[str, ProtocolConfig] = {
     # CRT-Deep, section 4: micro-batches of 2, 8 of them a step. Its 50,000 lines are a matter of the data.
     "paper": ProtocolConfig(

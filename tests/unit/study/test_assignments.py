@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
-from recurra.study.assignments import Assignments, configure_run, sort_assignments
+from recurra.study.assignments import Assignments, configure_run, sort_assignments, sort_keywords
 from recurra.tasks.classification.task import TASK
 from recurra.training.protocols import ProtocolConfig
 
@@ -86,3 +88,33 @@ def test_a_run_has_protocol_model_and_data_as_assigned() -> None:
         3,
         "bf16",
     )
+
+
+@pytest.mark.parametrize("given", [{"adam_betas": (0.9, 0.95)}, {"teacher": "runs/a=b"}, {"learning_rate": 3e-5}])
+def test_keywords_are_what_the_same_pairs_are_on_a_command_line(given: dict[str, Any]) -> None:
+    base, found = sort_keywords(
+        {"max_length": 64, "data_protocol": "pooled", **given}, {"base": "paper", "max_epochs": np.int64(5)}, task=TASK
+    )
+    values = "\n".join(f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in given.items())
+    pairs = ["max_epochs=5", *values.splitlines(), "data.max_length=64", "data.protocol=pooled"]
+    wanted = sort_assignments(pairs, task=TASK)
+    assert base == "paper" and found.data == wanted.data
+    assert TASK.load_protocol("tuned", found.protocol) == TASK.load_protocol("tuned", wanted.protocol)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "protocol", "said"),
+    [
+        ({"max_epoch": 3}, None, "unknown key 'max_epoch' (did you mean 'max_epochs'?)"),
+        ({"seed": 3}, None, "unknown key 'seed' (did you mean 'seeds'?)"),
+        ({"name": "x"}, None, "unknown key 'name'"),
+        ({}, {"bas": "tuned"}, "unknown key of a protocol 'bas' (did you mean 'base'?)"),
+        ({"max_epochs": 3}, {"max_epochs": 4}, "'max_epochs' is 3, and 4 in protocol; give it once"),
+        ({}, 3, "protocol is of type int; give a name, a file, or keys"),
+        ({"max_epochs": {1}}, None, "'max_epochs' is of type set; give a plain value"),
+    ],
+)
+def test_keywords_that_mean_nothing_are_refused(keywords: dict[str, Any], protocol: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        sort_keywords(keywords, protocol, task=TASK, others=["seeds"])
+    assert said in str(caught.value)

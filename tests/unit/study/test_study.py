@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import csv
+import html
+import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
+import recurra
 from factories import RunFactory, leakage
 from recurra import comparison
 from recurra.cli.main import main
 from recurra.comparison import StudyResult, carry_out, report_study
-from recurra.core.errors import CheckpointError, StorageError, UnavailableError
+from recurra.core.errors import CheckpointError, RunError, StorageError, UnavailableError
 from recurra.core.files import FolderLock, read_json, write_json
 from recurra.core.progress import Reporter
-from recurra.core.record import read_record, write_record
+from recurra.core.record import AuditResult, read_record, write_record
 from recurra.report import files, summary
 from recurra.study import study as study_module
 from recurra.study.plan import plan_study, run_folder
@@ -24,7 +30,7 @@ from recurra.study.spec import StudySpec
 from recurra.study.study import read_latency_file
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
-from reviews import snapshot
+from reviews import review_rows, snapshot
 
 
 def spec(**values: Any) -> StudySpec:
@@ -41,6 +47,9 @@ class MadeUp:
 
     started: list[str]
     failing: set[int]
+    accuracies: dict[str, float]
+    spoiled: set[str]
+    rows: dict[str, int]
 
     def __init__(self, output: Path, machine: Machine, *, workers: int, reporter: Reporter) -> None:
         self.output = output
@@ -53,9 +62,12 @@ class MadeUp:
             if config.seed in MadeUp.failing:
                 outcomes.append(Outcome(config, folder, None, "went wrong", 1))
                 continue
-            factory = RunFactory(self.output / "runs", data="demo", rows={"train": 30, "validation": 20, "test": 20})
+            factory = RunFactory(self.output / "runs", data="demo", rows=MadeUp.rows)
             audits = [leakage()] if config.seed == 1 else []
-            factory.run(config.model, seed=config.seed, run_id=config.run_id, audits=audits)
+            if config.model in MadeUp.spoiled:
+                audits.append(AuditResult(name="invariance.padding", status="failed", summary="it changes"))
+            accuracy = MadeUp.accuracies.get(config.model, 0.8)
+            factory.run(config.model, accuracy, seed=config.seed, run_id=config.run_id, audits=audits)
             values = {"config_hash": config.config_hash, "config": config.plain()}
             record = read_record(folder).model_copy(update=values)
             write_record(folder, record)
@@ -65,7 +77,8 @@ class MadeUp:
 
 @pytest.fixture(autouse=True)
 def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    MadeUp.started, MadeUp.failing = [], set()
+    MadeUp.started, MadeUp.failing, MadeUp.accuracies, MadeUp.spoiled = [], set(), {}, set()
+    MadeUp.rows = {"train": 30, "validation": 20, "test": 20}
     monkeypatch.setattr(study_module, "LocalExecutor", MadeUp)
     monkeypatch.setattr(study_module, "preflight", lambda pending, machine: [])
 
@@ -222,3 +235,118 @@ def test_a_study_that_asks_for_onnx_without_the_package_starts_nothing(
     with pytest.raises(UnavailableError, match=r"needs the package onnx; pip install 'recurra\[onnx\]'"):
         run(study, tmp_path / "out")
     assert MadeUp.started == [] and not (tmp_path / "out").exists()
+
+
+# What a program asks for: `recurra.compare`, and what it gives back.
+
+FRAME = pd.DataFrame(review_rows(40), columns=["text", "label"])
+KEYS: dict[str, Any] = {"models": ["linear", "baseline", "recurrent"], "seeds": 2, "quiet": True, "max_epochs": 1}
+
+
+def compare(output: Path, data: Any = FRAME, **keys: Any) -> StudyResult:
+    return comparison.compare(data, output=output, **{**KEYS, **keys})
+
+
+@pytest.fixture
+def _untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made-up runs have no models to time."""
+    monkeypatch.setattr(study_module, "time_side_by_side", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_rows_in_memory_resume_and_are_the_runs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = compare(Path("a"))
+    (rows,) = (tmp_path / "a" / "rows").iterdir()
+    assert len(MadeUp.started) == 5
+    before = snapshot(tmp_path / "a" / "runs")
+    MadeUp.started.clear()
+    compare(Path("a"), (list(FRAME["text"]), FRAME["label"].to_numpy()))
+    assert MadeUp.started == [] and snapshot(tmp_path / "a" / "runs") == before
+    # The command on the page does it again, from the file that was kept.
+    assert result.report is not None
+    (line,) = re.findall(r"recurra\.compare\(.*\)", html.unescape(result.report.read_text(encoding="utf-8")))
+    eval(line, {"recurra": recurra})
+    assert MadeUp.started == [] and f"a/rows/{rows.name}" in line
+    # And the command line makes the same runs of it.
+    arguments = ["compare", f"a/rows/{rows.name}", "--models", "linear,baseline,recurrent", "--seeds", "2", "--quiet"]
+    assert main([*arguments, "--output", "b", "--no-latency", "max_epochs=1"]) in (0, 3)
+    assert {run.name for run in Path("b/runs").iterdir()} == {run.name for run in Path("a/runs").iterdir()}
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_other_rows_are_another_study_and_touch_nothing(tmp_path: Path) -> None:
+    compare(tmp_path)
+    before = snapshot(tmp_path)
+    with pytest.raises(StorageError, match=r"holds the study 'rows-\w+', not 'rows-\w+'; choose another --output"):
+        compare(tmp_path, FRAME[:-1])
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_the_best_run_is_that_of_the_advice_and_its_seed_was_chosen_without_test_rows(tmp_path: Path) -> None:
+    MadeUp.rows = {"train": 30, "validation": 400, "test": 400}
+    MadeUp.accuracies = {"linear": 0.6, "baseline": 0.9, "recurrent": 0.9}
+    result = compare(tmp_path, seeds=[4, 2, 7])
+    (table,) = result.shown.tables
+    (balance,) = [advice for advice in table.advice if advice.priority == "Recommended"]
+    assert result.best.model == balance.choice == "recurrent" and result.best.why == balance.why
+    runs = {outcome.folder: outcome.record for outcome in result.outcomes if outcome.config.model == "recurrent"}
+    losses = {
+        folder: record.training.history[record.training.best_epoch - 1].validation_loss
+        for folder, record in runs.items()
+        if record is not None
+    }
+    assert set(losses) == set(runs) and len(set(losses.values())) == 3
+    assert result.best.folder == min(losses, key=lambda folder: losses[folder])
+    assert result.best.seed == read_record(result.best.folder).seed
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_a_model_that_failed_an_audit_is_not_the_best(tmp_path: Path) -> None:
+    MadeUp.accuracies, MadeUp.spoiled = {"linear": 0.3, "baseline": 0.95, "recurrent": 0.6}, {"baseline"}
+    assert compare(tmp_path / "one").best.model == "recurrent"
+    MadeUp.spoiled = {"baseline", "recurrent"}
+    assert compare(tmp_path / "two").best.model == "linear"
+    MadeUp.spoiled = {"baseline", "recurrent", "linear"}
+    result = compare(tmp_path / "three")
+    with pytest.raises(RunError, match="can be recommended: none is finished and passed its own audits"):
+        result.best
+    assert "best:" not in repr(result) and "audit failed: demo (official): invariance.padding" in repr(result)
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_one_model_alone_is_the_best(tmp_path: Path) -> None:
+    found = compare(tmp_path, models="linear").best
+    assert (found.model, found.seed) == ("linear", 0) and "no other is to be had" in found.why
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_results_are_a_table_of_numbers_and_read_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = compare(tmp_path, FRAME.rename(columns={"label": "<b>"}), label_column="<b>")
+    table = result.table
+    assert set(table.index) == {"linear", "baseline", "recurrent"} and len(table) == 3
+    with (tmp_path / "tables" / "results.csv").open(encoding="utf-8") as stream:
+        rows = {row["model"]: row for row in csv.DictReader(stream) if row["split"] == "test"}
+    for model in table.index:
+        assert float(rows[model]["accuracy"]) == table.loc[model, "accuracy"]
+        assert int(rows[model]["parameters"]) == table.loc[model, "parameters"]
+    lines = repr(result).splitlines()
+    assert lines[0].startswith("demo") and lines[1].split()[:3] == ["Model", "Seeds", "Accuracy"]
+    assert len({len(line) for line in lines[2:5]} | {len(lines[1])}) <= 2 and max(map(len, lines[:5])) <= 120
+    assert any(line.startswith(f"best: {result.best.model} (") for line in lines)
+    assert lines[-1] == f"report: {tmp_path / 'report.html'}"
+    shown = result._repr_html_()
+    assert shown.count("<tr>") == 4 and f'<td style="text-align: left">{result.best.model}</td>' in shown
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UnavailableError, match="pandas is not installed; pip install pandas"):
+        result.table
+
+
+def test_without_a_finished_run_a_result_still_says_what_it_is(tmp_path: Path) -> None:
+    MadeUp.failing = {0, 1}
+    result = compare(tmp_path)
+    assert repr(result).splitlines()[-1] == "no report: no run is finished" and "went wrong" in repr(result)
+    assert result.table.empty
+    with pytest.raises(RunError, match="can be recommended"):
+        result.best

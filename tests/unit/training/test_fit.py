@@ -6,6 +6,7 @@ import gc
 import json
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ from recurra.core.errors import RunError
 from recurra.core.files import read_json
 from recurra.core.progress import Reporter
 from recurra.core.record import TrainingRecord
+from recurra.data.batching import Collator
 from recurra.training.checkpoint import latest_checkpoint
+from recurra.training.distillation import TaughtCollator
 from recurra.training.fit import remove_checkpoints, train_transformer
 from recurra.training.protocols import ProtocolConfig
+from recurra.training.trainer import weighted_loss
 from tiny import tiny_model, tiny_split
 
 
@@ -302,3 +306,42 @@ def test_checkpoints_are_removed_on_demand(tmp_path: Path) -> None:
     remove_checkpoints(tmp_path)
     remove_checkpoints(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("exits", "smoothing"), [([], 0.0), ([], 0.1), ([1], 0.0)])
+def test_the_loss_of_weighed_rows_and_its_gradient_are_those_of_rows_that_stand_there_as_often(
+    exits: list[int], smoothing: float
+) -> None:
+    shape = {"hidden_dropout": 0.0, "exits": exits, "exit_loss_weight": 0.3 if exits else 0.0}
+    found, wanted = tiny_model(**shape), tiny_model(**shape)
+    times = np.array([2, 0, 1, 1], dtype=np.float32)
+    rows = replace(tiny_split(4), weights=times)
+    batch = TaughtCollator(0)(rows.__getitems__(range(4)))
+    loss = weighted_loss(found, batch, label_smoothing=smoothing, exit_loss_weight=shape["exit_loss_weight"])
+    loss.backward()
+    repeated = Collator(0)(tiny_split(4).__getitems__([0, 0, 2, 3]))
+    if smoothing:
+        # As torch defines it, from the logits alone.
+        logits = wanted(**{key: values for key, values in repeated.items() if key != "labels"}).logits
+        log_shares = logits.log_softmax(-1)
+        right = log_shares.gather(1, repeated["labels"][:, None])[:, 0]
+        other = -((1 - smoothing) * right + smoothing * log_shares.mean(-1)).mean()
+    else:
+        other = wanted(**repeated).loss
+    other.backward()
+    torch.testing.assert_close(loss, other)
+    for mine, theirs in zip(found.parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_weights_of_one_train_as_none_do(tmp_path: Path) -> None:
+    trained = []
+    for number, weights in enumerate((None, np.ones(48, dtype=np.float32))):
+        network = tiny_model(seed=0)
+        train_transformer(
+            network, replace(tiny_split(rows=48, seed=1), weights=weights), tiny_split(rows=32, seed=2), protocol(),
+            folder=tmp_path / str(number), seed=0, precision="fp32", reporter=Reporter(quiet=True),
+        )  # fmt: skip
+        trained.append(network.state_dict())
+    for name, values in trained[0].items():
+        torch.testing.assert_close(values, trained[1][name], rtol=1e-4, atol=1e-5)

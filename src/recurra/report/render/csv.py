@@ -21,7 +21,6 @@ def csv_tables(summaries: Sequence[TableSummary], tables: Sequence[Table]) -> di
 
 def _rows(table: TableSummary, part: Table) -> list[Row]:
     """The rows of one table, each with what identifies the table first."""
-    columns, rows = part.shown(table, "csv")
     own = {
         "table": table.title,
         "data": table.data,
@@ -30,10 +29,13 @@ def _rows(table: TableSummary, part: Table) -> list[Row]:
         "training": table.training,
         "precision": table.precision,
     }
-    found = []
-    for row in rows:
-        found.append(own | {name: value for column in columns for name, value in column.fields(row).items()})
-    return found
+    return [own | row for row in numbers_of(table, part)]
+
+
+def numbers_of(table: TableSummary, part: Table) -> list[Row]:
+    """The rows of a part as plain values by field."""
+    columns, rows = part.shown(table, "csv")
+    return [{name: value for column in columns for name, value in column.fields(row).items()} for row in rows]
 
 
 def csv_text(rows: Sequence[Row]) -> str:

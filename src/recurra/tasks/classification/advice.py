@@ -10,9 +10,9 @@ from recurra.tasks.classification.conclusions import best_model, fault_of, find_
 from recurra.tasks.classification.measures import ACCURACY
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
 from recurra.tasks.measures import Measure
-from recurra.tasks.summary import Advice, PairTest
+from recurra.tasks.summary import RECOMMENDED, Advice, PairTest, unspoiled
 
-RECOMMENDED, NEEDED = "Recommended", "Is a Transformer needed?"
+NEEDED = "Is a Transformer needed?"
 # What a smaller model may give up.
 A_POINT = 0.01
 
@@ -29,20 +29,15 @@ def advise(table: ClassificationTable, measure: Measure) -> list[Advice]:
     """Advice by priority; none if there are not two models to choose between.
 
     ``Recommended`` is the smallest model that is not worse than the best one by more than `A_POINT`. Models that failed
-    an audit of their own, and models that are no
-    classifiers, are not recommended.
+    an audit of their own, and models that are no classifiers, are not recommended.
 
     Args:
         table: What is known of it.
         measure: What it is judged by.
     """
     split = table.headline_split
-    spoiled = {line.name for line in table.audits if line.status == "failed" and line.scope == "model"}
-    scored = [
-        model
-        for model in table.models
-        if split in model.scores and not spoiled.intersection(model.failed_audits) and not fault_of(table, model)
-    ]
+    able = unspoiled(table.models, table.audits)
+    scored = [model for model in able if split in model.scores and not fault_of(table, model)]
     if len(scored) < 2:
         return []
     choice = _Choice(scored, table.tests, split, measure)
@@ -100,9 +95,7 @@ class _Choice:
             return Advice(RECOMMENDED, best.label, f"{why}.")
         saved = f"{times(best.file_size_mib / small.file_size_mib)} smaller than {best.label}"
         found = self.interval(small)
-        sure = (
-            "" if found is None else ", within a point beyond doubt" if found[0] >= -A_POINT else ", not beyond doubt"
-        )
+        sure = "" if found is None else ", beyond doubt" if found[0] >= -A_POINT else ", though not beyond doubt"
         why = f"within a point of the best{sure}: {score}; {self._far(small)}; {saved}{_faster(small, best)}"
         return Advice(RECOMMENDED, small.label, f"{why}.")
 
@@ -110,7 +103,8 @@ class _Choice:
         """How far a model is from the best one, with its interval."""
         found = self.interval(model)
         within = f" (95 % {self.measure.range(*found)})" if found else ""
-        return f"{self.measure.gap(self.gap(model, self.best))}{within} against {self.best.label}"
+        gap = self.measure.signed(self.gap(model, self.best))
+        return f"{gap} {self.measure.unit}{within} against {self.best.label}"
 
     def accuracy(self) -> Advice:
         equals = [model.label for model in self.models if model is not self.best and self.level(model)]

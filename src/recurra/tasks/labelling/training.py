@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import transformers
 
+from recurra.core.errors import ConfigurationError
 from recurra.core.files import read_json
 from recurra.core.memory import peak_memory_mib
 from recurra.core.model_files import MODEL_NAME
@@ -70,10 +73,33 @@ class Trained:
     lesson: Lesson | None = None
 
 
-def train_classifier(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> Trained:
-    """Trains a classifier and saves it with its tokenizer, or takes up what an interrupted run left."""
-    reporter.stage(config.run_id, "loading data")
-    dataset = load_dataset(labelled(config.data), machine.data_root)
+def train_classifier(
+    config: RunConfig,
+    folder: Path,
+    machine: Machine,
+    reporter: Reporter,
+    *,
+    dataset: TextDataset | None = None,
+    weights: npt.NDArray[np.float32] | None = None,
+) -> Trained:
+    """Trains a classifier and saves it with its tokenizer, or takes up what an interrupted run left.
+
+    Args:
+        config: The run.
+        folder: Its folder.
+        machine: Where and how.
+        reporter: For progress.
+        dataset: Its data, where they lie in memory; none loads those that the configuration names.
+        weights: What the loss of each training row counts, ``(rows,)``, with a mean of 1; none counts all alike.
+
+    Raises:
+        ConfigurationError: For weights beside a linear model, a teacher, or several labels a row.
+    """
+    if dataset is None:
+        reporter.stage(config.run_id, "loading data")
+        dataset = load_dataset(labelled(config.data), machine.data_root)
+    if weights is not None:
+        _check_weights(config, dataset)
     if config.is_control:
         return _train_control(config, dataset, folder, machine)
     source, plan = encoder_of(config.model_overrides), str(config.model_overrides.get(PLAN, ""))
@@ -85,7 +111,7 @@ def train_classifier(config: RunConfig, folder: Path, machine: Machine, reporter
     model = RecurraForSequenceClassification(model_configuration(config, dataset.label_names, len(tokenizer)))
     if source is not None:
         load_encoder_weights(model.model, source, plan)
-    train = _encode(dataset, "train", tokenizer, config, machine)
+    train = replace(_encode(dataset, "train", tokenizer, config, machine), weights=weights)
     lesson = None
     if config.teachers:
         layers = None if source is None or source.is_adapted else source.plan(plan)
@@ -119,6 +145,14 @@ def train_classifier(config: RunConfig, folder: Path, machine: Machine, reporter
         encoder=None if source is None else _encoder_record(source, plan),
     )
     return Trained(dataset, training, described, describe_tokenizer(tokenizer), lesson)
+
+
+def _check_weights(config: RunConfig, dataset: TextDataset) -> None:
+    where = "a linear model" if config.is_control else "a teacher" if config.teachers else ""
+    if dataset.splits["train"].labels.ndim == 2:
+        where = "several labels a text"
+    if where:
+        raise ConfigurationError(f"weights of rows came with {where}, where they mean nothing; leave one of them out")
 
 
 def _describe(config: RunConfig, source: EncoderSource | None, plan: str) -> str:

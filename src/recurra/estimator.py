@@ -1,0 +1,477 @@
+"""A classifier of texts as scikit-learn has estimators: fitted in memory, by the code that ``recurra train`` runs.
+
+A fitted one holds the files of a run folder, as bytes, beside the model that was read from them. So `save` writes what
+``recurra predict`` reads, and what joblib sends to another process is bytes of safetensors and JSON, not a model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import StrictBool, StrictFloat, StrictInt, StrictStr
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, compute_sample_weight
+from sklearn.utils.validation import check_is_fitted
+
+from recurra.core.configuration import content_hash
+from recurra.core.environment import available_cores
+from recurra.core.errors import CheckpointError, ConfigurationError, DataError
+from recurra.core.files import FolderLock
+from recurra.core.folders import atomic_folder
+from recurra.core.model_files import MODEL_NAME, SEAL_NAME
+from recurra.core.progress import Reporter
+from recurra.core.record import RECORD_NAME, RunRecord, read_record, write_record
+from recurra.core.sealed import SealedByValues
+from recurra.data.cleaning import clean_texts
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import IN_MEMORY
+from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.in_memory import is_missing, one_dimension
+from recurra.data.label_arrays import InputError, label_array, label_words, number_labels
+from recurra.data.splits import split_rows
+from recurra.data.tokenization import TRAINED
+from recurra.deployment.classifier import Classifier, check_texts
+from recurra.deployment.engines.interface import load_engine
+from recurra.deployment.engines.trained import TransformerEngine
+from recurra.evaluation.metrics import evaluate_logits
+from recurra.models.inference import check_precision, torch_threads
+from recurra.models.quiet import quiet_loading
+from recurra.study.assignments import sort_keywords
+from recurra.study.claim import CONFIG_NAME, claim_folder
+from recurra.tasks.classification.task import TASK
+from recurra.tasks.labelling.training import train_classifier
+from recurra.tasks.machine import Machine
+from recurra.tasks.profile import PLAN
+from recurra.tasks.run_folder import TRAINING_NAME, run_facts, shape_of
+from recurra.tasks.runs import RunConfig, make_run
+from recurra.training.fit import HISTORY_NAME, remove_checkpoints
+from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
+
+ESTIMATOR_NAME = "estimator.json"
+TRAIN, VALIDATION = "train", "validation"
+# What `early_stopping=True` waits for, in epochs.
+_PATIENCE = 3
+_KEPT = (CONFIG_NAME, RECORD_NAME, SEAL_NAME, HISTORY_NAME, TRAINING_NAME)
+
+Texts = Sequence[str] | npt.NDArray[Any]
+Label = StrictBool | StrictInt | StrictFloat | StrictStr
+
+
+class EstimatorFile(SealedByValues):
+    """What a run folder does not say of an estimator: its labels as they came, and how it was made."""
+
+    schema_version: Literal[1] = 1
+    classes: list[Label]
+    dtype: str
+    parameters: dict[str, Any]
+
+
+class RecurraClassifier(ClassifierMixin, BaseEstimator):
+    """Classifies texts with a Transformer, from a preset or from a pretrained encoder; an estimator of scikit-learn.
+
+    Args:
+        model: A preset, ``linear``, or a model file; what `encoder` names comes first.
+        encoder: A pretrained encoder to start from, e.g. ``minilm``, or a folder.
+        plan: Which of the encoder's layers are shared (``0 (3 4)x2 5``); none takes it as it is.
+        protocol: Training protocol by name or file, or keys of one; none takes ``tuned``, or with an encoder
+            that for the number of rows (`recurra.training.protocols.finetuning_for`).
+        max_epochs: Passes over the texts at most; none takes the protocol's, and so the next two.
+        learning_rate: Peak learning rate.
+        batch_size: Texts an optimiser step.
+        early_stopping: Whether to stop after three epochs without improvement, or after how many; none as the protocol
+            has it.
+        max_length: Longest text in tokens; the rest is cut.
+        tokenizer: Of a model that starts from no encoder: ``trained`` (on the texts that it is fitted on) or a path.
+        precision: ``fp32`` or ``bf16``; ``fp16`` on an accelerator.
+        validation_fraction: Share of the texts that chooses the epoch, by label; equal texts stay together. Without
+            meaning beside an ``eval_set``.
+        class_weight: Weight of each label, or ``balanced``: inverse to its frequency. Multiplied with
+            ``sample_weight``.
+        random_state: Seed of weights, batch order, dropout and the split; as scikit-learn takes it. The generators of
+            the process are left as they were.
+        n_jobs: Threads of torch; none leaves them, -1 takes all cores.
+        verbose: Whether to say what is going on, on standard error.
+        folder: Run folder that stays, and is taken up where it was left; none keeps no file.
+
+    Attributes:
+        classes_: Labels in sorted order, as they came, ``(labels,)``.
+        history_: What was measured after each epoch; empty for ``linear``.
+        n_iter_: Epochs that it was trained for; 1 for ``linear``.
+    """
+
+    classes_: npt.NDArray[Any]
+
+    def __init__(
+        self,
+        model: str = "recurrent-small",
+        *,
+        encoder: str | Path | None = None,
+        plan: str | None = None,
+        protocol: str | Mapping[str, Any] | None = None,
+        max_epochs: int | None = None,
+        learning_rate: float | None = None,
+        batch_size: int | None = None,
+        early_stopping: bool | int | None = None,
+        max_length: int = 128,
+        tokenizer: str | Path = TRAINED,
+        precision: str = "fp32",
+        validation_fraction: float = 0.1,
+        class_weight: Mapping[Any, float] | str | None = None,
+        random_state: Any = 0,
+        n_jobs: int | None = None,
+        verbose: bool | int = False,
+        folder: str | Path | None = None,
+    ) -> None:
+        self.model = model
+        self.encoder = encoder
+        self.plan = plan
+        self.protocol = protocol
+        self.max_epochs = max_epochs
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.early_stopping = early_stopping
+        self.max_length = max_length
+        self.tokenizer = tokenizer
+        self.precision = precision
+        self.validation_fraction = validation_fraction
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+        self.folder = folder
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.one_d_array = True
+        tags.input_tags.string = True
+        return tags
+
+    def fit(self, X: Texts, y: Any, sample_weight: Any = None, eval_set: tuple[Texts, Any] | None = None) -> Self:  # noqa: N803
+        """Trains from the start.
+
+        Args:
+            X: Texts as they come, ``(texts,)``; those without text after cleaning are left out.
+            y: A label each, ``(texts,)``, of any one type that can be hashed and sorted.
+            sample_weight: What the loss of each text counts, ``(texts,)``; relative to each other. Texts that choose
+                the epoch count alike.
+            eval_set: Texts and labels that choose the epoch; none splits them off.
+
+        Raises:
+            InputError: If texts and labels cannot be used, with the row.
+            TypeError: If a text is no string, with its number.
+            ConfigurationError: If a parameter is wrong.
+        """
+        seed = self._seed()
+        with _input_errors():
+            dataset, weights, classes = self._data(X, y, sample_weight, eval_set, seed)
+        config = self._run(dataset, weights, seed)
+        estimator = self._file(classes) if self.folder is not None else None
+        with tempfile.TemporaryDirectory() as temporary, self._threads(), _own_randomness(), quiet_loading():
+            run = Path(temporary, "run") if self.folder is None else Path(self.folder)
+            machine = Machine(cache_dir=Path(temporary, "cache"))
+            with FolderLock(run):
+                if claim_folder(config, run) is None:
+                    self._train(config, run, machine, dataset, weights)
+                if estimator is not None:
+                    estimator.write(run / ESTIMATOR_NAME)
+            self.classes_ = classes
+            self._read(run)
+        return self
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, int | np.integer):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    @contextlib.contextmanager
+    def _threads(self) -> Iterator[None]:
+        count = self.n_jobs
+        if count == 0 or (count is not None and count < -available_cores()):
+            raise ConfigurationError(f"n_jobs is {count}; give a number of threads, -1 for all cores, or None")
+        if count is None:
+            count = torch.get_num_threads()
+        with torch_threads(count if count > 0 else available_cores() + 1 + count):
+            yield
+
+    def _data(
+        self, texts: Any, labels: Any, sample_weight: Any, eval_set: Any, seed: int
+    ) -> tuple[TextDataset, npt.NDArray[np.float32] | None, npt.NDArray[Any]]:
+        """The splits, weights of the training rows, and the labels in their order."""
+        listed, column = _rows(texts, labels, "X", "y")
+        classes, numbers = number_labels(column)
+        weights = self._weights(column, sample_weight)
+        whole = _split(TRAIN, listed, numbers)
+        if eval_set is None:
+            if not 0 < self.validation_fraction < 1:
+                raise InputError(
+                    f"validation_fraction is {self.validation_fraction}; give a share between 0 and 1, or an eval_set"
+                )
+            shares = {VALIDATION: self.validation_fraction}
+            parts = split_rows(whole.texts, whole.labels, None, shares, seed)
+            selection, train = whole.select(parts[VALIDATION], name=VALIDATION), whole.select(parts[TRAIN])
+        else:
+            if not isinstance(eval_set, tuple) or len(eval_set) != 2:
+                raise InputError(f"eval_set is a {type(eval_set).__name__}; give (texts, labels)")
+            known = {label: number for number, label in enumerate(classes.tolist())}
+            others, theirs = _rows(*eval_set, "texts of eval_set", "labels of eval_set")
+            if new := [label for label in theirs.tolist() if label not in known]:
+                raise InputError(f"eval_set has the label {new[0]!r}, which y lacks; y has {classes.tolist()[:20]}")
+            train = whole
+            selection = _split(VALIDATION, others, np.array([known[label] for label in theirs.tolist()]))
+        if not len(train) or not len(selection):
+            raise InputError(
+                f"{len(whole)} texts leave {len(train)} to train on and {len(selection)} to choose the epoch by; "
+                "give more, at least three different ones of one class, or an eval_set"
+            )
+        names = label_words(classes)
+        dataset = TextDataset(
+            IN_MEMORY, "split", names, {TRAIN: train, VALIDATION: selection}, VALIDATION, [VALIDATION]
+        )
+        if weights is None:
+            return dataset, None, classes
+        chosen = weights[[int(place) for place in train.ids]]
+        if not chosen.sum() > 0:
+            raise InputError("the weights of the rows that are trained on sum to zero; give a positive one")
+        return dataset, (chosen * (len(chosen) / chosen.sum())).astype(np.float32), classes
+
+    def _weights(self, labels: npt.NDArray[Any], sample_weight: Any) -> npt.NDArray[np.float64] | None:
+        """What each row counts; none if all count alike."""
+        if sample_weight is None and self.class_weight is None:
+            return None
+        weights = np.ones(len(labels))
+        if sample_weight is not None:
+            weights = np.array(one_dimension(sample_weight, "sample_weight"), dtype=np.float64)
+        if len(weights) != len(labels):
+            raise InputError(
+                f"sample_weight.shape is {weights.shape}, and there are {len(labels)} texts; give one each"
+            )
+        wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+        if len(wrong):
+            raise InputError(f"sample_weight of row {wrong[0] + 1} is {weights[wrong[0]]}; give 0 or more")
+        weight = dict(self.class_weight) if isinstance(self.class_weight, Mapping) else self.class_weight
+        return weights if weight is None else weights * compute_sample_weight(weight, labels)
+
+    def _run(self, dataset: TextDataset, weights: npt.NDArray[np.float32] | None, seed: int) -> RunConfig:
+        check_precision(self.precision)
+        if self.plan is not None and self.encoder is None:
+            raise ConfigurationError(f"plan is '{self.plan}' without an encoder whose layers it chooses; give encoder")
+        keys: dict[str, Any] = {key: getattr(self, key) for key in ("max_epochs", "learning_rate", "batch_size")}
+        if self.early_stopping is not None:
+            keys["early_stopping_patience"] = _PATIENCE if self.early_stopping is True else int(self.early_stopping)
+        given = {key: value for key, value in keys.items() if value is not None}
+        base, assigned = sort_keywords(given, self.protocol, task=TASK)
+        default = DEFAULT_PROTOCOL if self.encoder is None else finetuning_for(len(dataset.splits["train"]))[0]
+        run = make_run(
+            str(self.model if self.encoder is None else self.encoder),
+            DataConfig.parse(
+                {"name": IN_MEMORY, "max_length": self.max_length, "tokenizer": str(self.tokenizer)}, source="data"
+            ),
+            TASK.load_protocol(base or default, assigned.protocol),
+            seed=seed,
+            precision=self.precision,
+            overrides={} if self.plan is None else {PLAN: self.plan},
+        )
+        rows = dataset.fingerprint
+        if weights is not None:
+            rows = content_hash([rows, weights.tolist()])
+        return run.model_copy(update={"data_hash": rows})
+
+    def _train(
+        self,
+        config: RunConfig,
+        run: Path,
+        machine: Machine,
+        dataset: TextDataset,
+        weights: npt.NDArray[np.float32] | None,
+    ) -> None:
+        """Trains as ``recurra train`` does, and writes the record last."""
+        started = time.perf_counter()
+        reporter = Reporter(quiet=not self.verbose)
+        trained = train_classifier(config, run, machine, reporter, dataset=dataset, weights=weights)
+        reporter.stage(config.run_id, "evaluating")
+        engine = load_engine(
+            run / MODEL_NAME, kind=trained.model.kind, precision=config.precision, max_length=self.max_length
+        )
+        selection = dataset.splits[VALIDATION]
+        logits = engine.logits(selection.texts, config.protocol.evaluation_batch_size)
+        record = RunRecord(
+            **run_facts(config, started),
+            data=dataset.record(trained.tokenizer),
+            model=trained.model,
+            training=trained.training,
+            metrics={VALIDATION: evaluate_logits(logits, selection.labels)},
+            shape=shape_of(engine.model.config) if isinstance(engine, TransformerEngine) else {},
+        )
+        write_record(run, record)
+        remove_checkpoints(run)
+
+    def _read(self, run: Path) -> None:
+        """Takes up a finished run folder; nothing of it is needed afterwards."""
+        self._classifier = Classifier.from_run(run)
+        kept = [*(run / name for name in _KEPT), *sorted((run / MODEL_NAME).iterdir())]
+        self._files = {path.relative_to(run).as_posix(): path.read_bytes() for path in kept if path.is_file()}
+        training = read_record(run).training
+        self.history_ = [epoch.model_dump() for epoch in training.history]
+        self.n_iter_ = max(1, training.epochs)
+
+    def _write(self, run: Path) -> None:
+        for name, content in self._files.items():
+            (run / name).parent.mkdir(parents=True, exist_ok=True)
+            (run / name).write_bytes(content)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the model, which is read again from the bytes of its files where it is needed."""
+        return {key: value for key, value in super().__getstate__().items() if key != "_classifier"}
+
+    @property
+    def classifier(self) -> Classifier:
+        """The fitted model as `recurra.Classifier`, which also gives logits, streams and stops early."""
+        check_is_fitted(self)
+        if "_classifier" not in vars(self):
+            with tempfile.TemporaryDirectory() as temporary:
+                self._write(Path(temporary))
+                self._classifier = Classifier.from_run(temporary)
+        return self._classifier
+
+    def predict(self, X: Texts) -> npt.NDArray[Any]:  # noqa: N803
+        """Returns the most probable label of each text, ``(texts,)``.
+
+        Raises:
+            InputError: If there are no texts, or a cell is missing.
+            TypeError: If a text is no string, with its number.
+        """
+        numbers: npt.NDArray[np.int64] = self._logits(X).argmax(axis=1)
+        return self.classes_[numbers]
+
+    def predict_proba(self, X: Texts) -> npt.NDArray[np.float64]:  # noqa: N803
+        """Returns probabilities ``(texts, labels)``, labels as in ``classes_``; raises as `predict` does."""
+        return self.classifier.decision.probabilities(self._logits(X))
+
+    def _logits(self, texts: Any) -> npt.NDArray[np.float32]:
+        classifier = self.classifier
+        with _input_errors(), self._threads():
+            return classifier.logits(_texts(texts, "X"))
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Writes a run folder, which ``recurra predict``, `recurra.Classifier` and `load` read.
+
+        Args:
+            folder: To be written, whole or not at all.
+            overwrite: Whether a folder that lies there is replaced.
+
+        Raises:
+            ConfigurationError: If labels or parameters are none that a file can hold.
+            StorageError: If it cannot be written.
+        """
+        check_is_fitted(self)
+        estimator = self._file(self.classes_)
+        with atomic_folder(folder, replace=overwrite) as fresh:
+            self._write(fresh)
+            estimator.write(fresh / ESTIMATOR_NAME)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Reads what `save` wrote, or a fit with ``folder``; every file is held against its hash.
+
+        Raises:
+            CheckpointError: If it is no such folder, not whole, or was changed.
+        """
+        run = Path(folder)
+        if not (run / ESTIMATOR_NAME).is_file():
+            raise CheckpointError(
+                f"'{run}' has no {ESTIMATOR_NAME}: it is not what RecurraClassifier.save wrote; any other run is read "
+                "by recurra.Classifier.from_run"
+            )
+        kept = EstimatorFile.read(run / ESTIMATOR_NAME, what="a saved estimator", cure="save it again")
+        unknown = sorted(set(kept.parameters) - set(cls().get_params()))
+        if unknown:
+            raise CheckpointError(f"'{run / ESTIMATOR_NAME}' has the unknown parameter '{unknown[0]}'; upgrade recurra")
+        weight = kept.parameters.get("class_weight")
+        pairs = {"class_weight": dict(map(tuple, weight))} if isinstance(weight, list) else {}
+        made = cls(**{**kept.parameters, **pairs})
+        made.classes_ = np.array(kept.classes, dtype=np.dtype(kept.dtype))
+        made._read(run)
+        if len(made.classes_) != len(made.classifier.classes_):
+            raise CheckpointError(
+                f"'{run}' has {len(made.classes_)} labels in {ESTIMATOR_NAME} and {len(made.classifier.classes_)} in "
+                f"{RECORD_NAME}; save it again"
+            )
+        return made
+
+    def _file(self, classes: npt.NDArray[Any]) -> EstimatorFile:
+        parameters = {key: str(value) if isinstance(value, Path) else value for key, value in self.get_params().items()}
+        if isinstance(self.class_weight, Mapping):
+            parameters["class_weight"] = [[_plain(label), weight] for label, weight in self.class_weight.items()]
+        if not isinstance(self.random_state, int | np.integer | None):
+            parameters["random_state"] = None
+        try:
+            # A folder is where this one was made, not a matter of the next.
+            plain = json.loads(json.dumps({**parameters, "folder": None}, default=_plain, allow_nan=False))
+            return EstimatorFile(classes=classes.tolist(), dtype=classes.dtype.str, parameters=plain)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ConfigurationError(
+                f"labels ({type(classes.tolist()[0]).__name__}) or parameters of this estimator are none that a file "
+                "can hold; give labels as words or numbers, and plain parameters"
+            ) from error
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@contextlib.contextmanager
+def _input_errors() -> Iterator[None]:
+    try:
+        yield
+    except InputError:
+        raise
+    except DataError as error:
+        raise InputError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _own_randomness() -> Iterator[None]:
+    """Leaves the generators of the process as they were: a training seeds all of them."""
+    python, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(arrays)
+
+
+def _texts(texts: Any, what: str) -> list[str]:
+    listed = one_dimension(texts, what)
+    for row, text in enumerate(listed, start=1):
+        if is_missing(text):
+            raise InputError(f"{what}: text {row:,} of {len(listed):,} is missing ({text}); fill it in or leave it out")
+    check_texts(listed)
+    return listed
+
+
+def _rows(texts: Any, labels: Any, what: str, of_labels: str) -> tuple[list[str], npt.NDArray[Any]]:
+    """Texts, and labels of one type as an array ``(texts,)``."""
+    listed = _texts(texts, what)
+    column = label_array(labels, of_labels)
+    if len(column) != len(listed):
+        raise InputError(f"{what} has {len(listed):,} texts and {of_labels} {len(column):,} labels; give one each")
+    return listed, column
+
+
+def _split(name: str, texts: Sequence[str], labels: npt.NDArray[np.int64]) -> TextSplit:
+    """Cleaned rows with text; their ids are their places."""
+    cleaned = clean_texts(texts)
+    kept = [row for row, text in enumerate(cleaned) if text]
+    return TextSplit(name, [cleaned[row] for row in kept], labels[kept], [str(row) for row in kept])

@@ -1,0 +1,112 @@
+"""Which models a comparison holds against each other if none are named: rung by rung, each dearer than the one before.
+
+A linear model of words and characters, static vectors, a pretrained encoder, and a student of it with fewer stored
+layers. Without pretrained weights, or if asked, models that are trained from scratch stand in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recurra.core.errors import ConfigurationError, UnavailableError
+from recurra.data.configuration import DataConfig, RunData
+from recurra.data.corpora import load_dataset
+from recurra.models.adaptation.source import find_encoder
+from recurra.tasks.profile import TaskProfile
+from recurra.tasks.runs import model_name
+from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
+
+Entry = str | Mapping[str, Any]
+
+FROM_SCRATCH: tuple[Entry, ...] = ("linear", "linear-tuned", "baseline", "recurrent")
+DEFAULT_ENCODER = "minilm"
+# First and last layer apart, two in the middle twice: what that is worth stands in docs/results/adapt.md.
+SMALL_PLANS = {6: "0 (3 4)x2 5"}
+# A fine-tuned encoder differs by a point between seeds, a model from scratch by several.
+SEEDS_PRETRAINED, SEEDS_FROM_SCRATCH = 1, 3
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The models of a comparison and how they are trained.
+
+    Attributes:
+        models: As study files name them.
+        protocol: Training protocol; none leaves it to the number of training rows (`protocol_for`).
+        seeds: Trainings of each model, if the user does not say.
+        note: What the user must know of the choice; empty if nothing.
+    """
+
+    models: Sequence[Entry]
+    protocol: str | None
+    seeds: int
+    note: str = ""
+
+    def protocol_for(self, data: RunData, data_root: Path | None) -> tuple[str, str]:
+        """The protocol, and a line on why; an empty one if it was not chosen here."""
+        if self.protocol is not None or not isinstance(data, DataConfig):
+            return self.protocol or DEFAULT_PROTOCOL, ""
+        name, why = finetuning_for(len(load_dataset(data, data_root).splits["train"]))
+        return name, f"protocol: {name}, for {why} (choose with --protocol)"
+
+
+def choose_models(
+    task: TaskProfile,
+    models: Sequence[Entry] | None = None,
+    *,
+    protocol: str | None = None,
+    encoder: str | None = None,
+    plan: str | None = None,
+    from_scratch: bool = False,
+) -> Ladder:
+    """The models of a comparison, from what was named and what was not.
+
+    Args:
+        task: What the data are for.
+        models: Presets, controls, encoders or model files; with an encoder they stand beside the ladder.
+        protocol: Training protocol.
+        encoder: As `recurra.models.adaptation.source.find_encoder` takes it; none takes `DEFAULT_ENCODER` if it is
+            there and no models are named.
+        plan: Layers of the student, as `recurra.models.adaptation.plan.SharingPlan` reads it; none takes that of
+            `SMALL_PLANS`.
+        from_scratch: Whether models are trained from scratch alone.
+
+    Raises:
+        ConfigurationError: If these contradict each other, or there is no plan for an encoder of this depth.
+        RecurraError: If the encoder that was asked for cannot be used.
+    """
+    if from_scratch and (encoder or plan):
+        raise ConfigurationError(f"--from-scratch came with an encoder or a plan ('{encoder or plan}'); leave one out")
+    if plan is not None and models is not None and encoder is None:
+        raise ConfigurationError(f"plan '{plan}' came without an encoder whose layers it chooses; add --from")
+    scratch = Ladder(models or FROM_SCRATCH, protocol or DEFAULT_PROTOCOL, SEEDS_FROM_SCRATCH)
+    if encoder is None and (models is not None or from_scratch or not task.starts_from_encoders):
+        return scratch
+    chosen = encoder or DEFAULT_ENCODER
+    try:
+        rungs = _rungs(chosen, plan)
+    except UnavailableError as error:
+        if encoder is not None or plan is not None:
+            raise
+        note = f"without pretrained weights, which make the better models: {error}"
+        return Ladder(scratch.models, scratch.protocol, scratch.seeds, note)
+    others = [name for name in models or () if name not in rungs]
+    return Ladder([*rungs, *others], protocol, SEEDS_PRETRAINED)
+
+
+def _rungs(encoder: str, plan: str | None) -> list[Entry]:
+    source = find_encoder(encoder)
+    chosen = plan or SMALL_PLANS.get(source.num_layers)
+    if chosen is None:
+        known = ", ".join(map(str, SMALL_PLANS))
+        raise ConfigurationError(
+            f"encoder '{encoder}' has {source.num_layers} layers, and there are plans for {known}; "
+            f"give --plan, for example one that recurra adapt {encoder} --texts FILE finds"
+        )
+    name = model_name(encoder)
+    student = {"name": f"{name}-small", "encoder": encoder, "plan": str(source.plan(chosen)), "teacher": name}
+    static = ["static"] if encoder == DEFAULT_ENCODER else []
+    return ["linear-tuned", *static, encoder, student]

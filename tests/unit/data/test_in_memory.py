@@ -1,0 +1,174 @@
+"""Rows in memory: whatever they come in, the same file as a person would have written, under a name of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+
+from recurra.core.errors import DataError
+from recurra.data.files import read_table
+from recurra.data.in_memory import RowsInMemory, one_dimension, rows_in_memory
+from recurra.data.multilabel import SeveralLabels
+
+TEXTS = ["a good film", "a bad film", "dull", "bright"]
+WORDS = ["pos", "neg", "neg", "pos"]
+
+
+def read(data: Any, **options: Any) -> RowsInMemory:
+    found = rows_in_memory(data, options)
+    assert found is not None
+    return found
+
+
+def written(rows: RowsInMemory, folder: Path) -> Path:
+    rows.write(folder)
+    return Path(rows.options(folder)["name"])
+
+
+FORMS: dict[str, Any] = {
+    "pair": (TEXTS, WORDS),
+    "arrays": (np.array(TEXTS), np.array(WORDS, dtype=object)),
+    "series": (pd.Series(TEXTS, index=[7, 3, 5, 1]), pd.Series(WORDS, dtype="category")),
+    "frame": pd.DataFrame({"label": WORDS, "other": 1, "text": TEXTS}),
+    "dataset": datasets.Dataset.from_dict({"text": TEXTS, "label": WORDS}),
+    "class labels": datasets.Dataset.from_dict(
+        {"text": TEXTS, "label": [1, 0, 0, 1]},
+        features=datasets.Features(
+            {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
+        ),
+    ),
+    "splits": datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": TEXTS, "label": WORDS})}),
+    "columns": (
+        datasets.Dataset.from_dict({"text": TEXTS})["text"],
+        datasets.Dataset.from_dict({"label": WORDS})["label"],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_file(form: str, tmp_path: Path) -> None:
+    path = written(read(FORMS[form]), tmp_path)
+    table = read_table(path, "text", "label")
+    assert (table.texts, table.labels) == (TEXTS, WORDS)
+    assert path.name == written(read(FORMS["pair"]), tmp_path / "other").name
+    assert pd.read_parquet(path).to_dict("list") == {"text": TEXTS, "label": WORDS}
+
+
+def test_columns_are_named_as_in_files_and_groups_and_ids_come_along(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"id": [4, 2, 3, 1], "body": TEXTS, "stars": [1.0, 2.0, 2.0, 1.0], "author": list("abab")})
+    rows = read(frame, text_column="body", label_column="stars", group_column="author")
+    table = read_table(written(rows, tmp_path), "body", "stars", "author")
+    assert (table.texts, table.labels) == (TEXTS, ["1", "2", "2", "1"])
+    assert (table.groups, table.ids) == (list("abab"), list("4231"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (np.array([1, 0, 0, 1], dtype=np.int8), ["1", "0", "0", "1"]),
+        ([True, False, np.bool_(False), True], ["true", "false", "false", "true"]),
+        (pd.Series([1, 2, 2, 1], dtype="Int64"), ["1", "2", "2", "1"]),
+        ([np.float32(0.5), 2.0, 3, "4"], ["0.5", "2", "3", "4"]),
+    ],
+)
+def test_labels_may_be_numbers(labels: Any, words: list[str], tmp_path: Path) -> None:
+    assert read_table(written(read((TEXTS, labels)), tmp_path), "text", "label").labels == words
+
+
+@pytest.mark.parametrize("nothing", [None, np.nan, pd.NA, pd.NaT])
+def test_a_missing_text_is_left_out_and_a_missing_label_refused_as_in_files(nothing: Any, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"text": [*TEXTS, nothing], "label": [*WORDS, "pos"]}, dtype=object)
+    table = read_table(written(read(frame), tmp_path), "text", "label")
+    assert (table.texts, table.empty) == (TEXTS, 1)
+    unlabelled = written(read((TEXTS, ["pos", nothing, "neg", "pos"])), tmp_path)
+    with pytest.raises(DataError, match=r"1 rows without a label in column 'label' \(first: row 2\)"):
+        read_table(unlabelled, "text", "label")
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, set])
+def test_lists_of_labels_are_read_as_several_labels(kind: Any, tmp_path: Path) -> None:
+    cells = [kind(["late"]), kind(["broken", "late"]), None, kind(["broken"])]
+    rows = read(pd.DataFrame({"text": TEXTS, "label": cells}))
+    assert rows.options(tmp_path)["label_separator"] == "json"
+    table = read_table(written(rows, tmp_path), "text", "label", labels=SeveralLabels("json"))
+    assert table.labels == [("late",), ("broken", "late"), (), ("broken",)]
+
+
+def test_splits_are_files_of_their_own_and_all_rows_are_in_every_name(tmp_path: Path) -> None:
+    train, test = pd.DataFrame({"text": TEXTS, "label": WORDS}), pd.DataFrame({"text": ["x"], "label": ["pos"]})
+    rows = read(train, test=test)
+    options = rows.options(tmp_path)
+    rows.write(tmp_path)
+    assert read_table(options["test"], "text", "label").texts == ["x"] and set(options) == {"name", "test"}
+    assert options["test"] == options["name"].replace(".parquet", "-test.parquet")
+    other = read(train, test=test.assign(label="neg")).options(tmp_path)
+    assert other["name"] != options["name"]
+    parts = {"train": train, "validation": train, "test": test}
+    given = datasets.DatasetDict({name: datasets.Dataset.from_pandas(frame) for name, frame in parts.items()})
+    assert read(given).parts == read(train, validation=train, test=test).parts
+
+
+def test_a_file_is_written_once_and_again_if_it_was_damaged(tmp_path: Path) -> None:
+    rows = read((TEXTS, WORDS))
+    path = written(rows, tmp_path)
+    before, when = path.read_bytes(), path.stat().st_mtime_ns
+    rows.write(tmp_path)
+    assert path.stat().st_mtime_ns == when
+    for damage in (before[:-3], b"", written(read((TEXTS, WORDS[::-1])), tmp_path / "other").read_bytes()):
+        path.write_bytes(damage)
+        rows.write(tmp_path)
+        assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("data", ["reviews.csv", Path("reviews.csv"), "sst2"])
+def test_files_and_corpora_are_not_in_memory(data: Any) -> None:
+    assert rows_in_memory(data, {"test": "test.csv", "validation": None}) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"a", "b"}, "data is a set; give a file, a DataFrame, (texts, labels) or a Dataset"),
+        (3, "data is an int; give a file, a DataFrame, (texts, labels) or a Dataset"),
+        ((TEXTS,), "data is a tuple of 1; give a file"),
+        ([TEXTS, WORDS], "data is a list; give a file"),
+        (("a text", WORDS), "texts is a str; give a list, an array or a Series"),
+        ((TEXTS, {"pos", "neg"}), "labels is a set; give a list"),
+        ((TEXTS, WORDS[1:]), "data has 4 texts and 3 labels; give one label a text"),
+        ((TEXTS, np.eye(4)), "labels has the shape (4, 4); give one column of values"),
+        (([*TEXTS[1:], 3.5], WORDS), "'data' row 4: the text is 3.5, a float; give text, in quotes"),
+        ((TEXTS, [*WORDS[1:], b"pos"]), "'data' row 4: column 'label' holds b'pos', a bytes"),
+        ((TEXTS, ["pos", ["neg"], [], []]), "row 1 of train has the one label 'pos' where others have lists"),
+        (pd.DataFrame({"txt": TEXTS, "label": WORDS}), "'DataFrame data' has no column 'text' (did you mean 'txt'?)"),
+        (pd.DataFrame([["a", "b", "c"]], columns=["text", "text", "label"]), "has 2 columns 'text'; rename all but"),
+        (datasets.DatasetDict({"test": FORMS["dataset"]}), "data is a DatasetDict of test; give a split"),
+        (
+            datasets.DatasetDict({"train": FORMS["dataset"], "valid": FORMS["dataset"]}),
+            "the DatasetDict has a split 'valid' (did you mean 'validation'?); allowed: train, validation, test",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_told_in_one_line(data: Any, said: str) -> None:
+    with pytest.raises(DataError) as caught:
+        rows_in_memory(data, {})
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_splits_that_come_twice_and_groups_without_columns_are_refused() -> None:
+    both = datasets.DatasetDict({"train": FORMS["dataset"], "test": FORMS["dataset"]})
+    for test in (FORMS["dataset"], "test.csv"):
+        with pytest.raises(DataError, match="test came both in the DatasetDict and as test="):
+            rows_in_memory(both, {"test": test})
+    with pytest.raises(DataError, match="validation is a DatasetDict of train, test; give a split"):
+        rows_in_memory("a.csv", {"validation": both})
+    with pytest.raises(DataError, match=r"group_column is 'author', and \(texts, labels\) have no columns"):
+        rows_in_memory((TEXTS, WORDS), {"group_column": "author"})
+
+
+def test_cells_of_numpy_become_plain_values() -> None:
+    assert [type(value) for value in one_dimension([np.int64(1), np.str_("a"), "b"], "x")] == [int, str, str]
