@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ OPSET = 23
 IR_VERSION = 11
 
 Array = npt.NDArray[Any]
-Kind = onnx.TypeProto
+Kind: TypeAlias = onnx.TypeProto
 
 
 def tensor(element: int, *shape: int | str | None) -> Kind:
