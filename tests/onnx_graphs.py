@@ -1,4 +1,4 @@
-"""Graphs of ONNX in tests: a session on one thread, rows to run, and what a feed-forward network can be."""
+"""Graphs of ONNX in tests: a session on one thread, rows to run, and what a model can be."""
 
 from __future__ import annotations
 
@@ -20,6 +20,28 @@ FEED_FORWARDS: st.SearchStrategy[dict[str, Any]] = st.one_of(
             "causal_convolution": st.booleans(),
         }
     ),
+)
+
+SHAPES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {
+        "num_prelude_layers": st.integers(0, 1),
+        "num_core_layers": st.integers(1, 2),
+        "num_recurrences": st.integers(1, 4),
+        "num_coda_layers": st.integers(0, 2),
+        "residual_scale": st.sampled_from([0.0, 0.5, 1.0]),
+        "learned_residual_scale": st.booleans(),
+        "recurrence_embedding": st.booleans(),
+        "input_injection": st.sampled_from(["none", "add", "concat"]),
+        "final_norm": st.booleans(),
+        "causal": st.booleans(),
+        "pooling": st.sampled_from(["first", "last", "max", "mean"]),
+        "norm": st.sampled_from(["rms", "layer"]),
+        "norm_placement": st.sampled_from(["pre", "post"]),
+        "position": st.sampled_from(["rotary", "learned"]),
+        "type_vocab_size": st.sampled_from([0, 2]),
+        "embedding_size": st.sampled_from([None, 8]),
+        "hidden_size": st.sampled_from([16, 24]),
+    }
 )
 
 

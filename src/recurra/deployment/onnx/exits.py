@@ -35,13 +35,13 @@ from recurra.deployment.onnx.contract import (
     LOGITS,
     RECURRENCES,
 )
-from recurra.deployment.onnx.graph import Branch, Carried, Graph
+from recurra.deployment.onnx.graph import Branch, Carried, Graph, Kind, tensor
 from recurra.deployment.onnx.layers import LayerWriter
 from recurra.deployment.onnx.parts import Rows
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-# Of what is written down: logits, recurrences taken, logits of the exits.
-_KINDS = (FLOAT, INT64, FLOAT)
+# Nobody is asked at or above it. OpenVINO's minimum is never above the largest finite number: infinity is no bound.
+_NEVER = float(np.finfo(np.float32).max)
 _NOTHING = onnx.numpy_helper.from_array(np.array([np.nan], dtype=np.float32))
 
 
@@ -53,18 +53,27 @@ class _Left:
         states: ``(rows, tokens, hidden)``.
         numbers: Their numbers in the batch, ``(rows,)``.
         rows: The rest of what layers and heads read.
+        hidden: Numbers in a state.
     """
 
     states: str
     numbers: str
     rows: Rows
+    hidden: int
 
     @property
-    def values(self) -> list[tuple[str, int]]:
-        """All of them, with the types of their elements."""
-        found = [(self.states, FLOAT), (self.numbers, INT64), (self.rows.seen, BOOL)]
-        found += [(self.rows.first, FLOAT)] * bool(self.rows.first)
-        return found + [(name, INT64) for name in (self.rows.where, self.rows.real) if name]
+    def values(self) -> list[tuple[str, Kind]]:
+        """All of them, with their types and shapes."""
+        states = tensor(FLOAT, None, "tokens", self.hidden)
+        found = [
+            (self.states, states),
+            (self.numbers, tensor(INT64, None)),
+            (self.rows.seen, tensor(BOOL, None, 1, "tokens", "tokens")),
+            (self.rows.first, states),
+            (self.rows.where, tensor(INT64, None, 1)),
+            (self.rows.real, tensor(INT64, None, "tokens")),
+        ]
+        return [(name, kind) for name, kind in found if name]
 
     def renamed(self, names: Sequence[str]) -> _Left:
         """The same values under other names, in the order of `values`."""
@@ -72,7 +81,7 @@ class _Left:
         first, where, real = (
             more.pop(0) if name else "" for name in (self.rows.first, self.rows.where, self.rows.real)
         )
-        return _Left(states, numbers, Rows(first=first, seen=seen, where=where, real=real))
+        return _Left(states, numbers, Rows(first=first, seen=seen, where=where, real=real), self.hidden)
 
 
 @dataclass(frozen=True)
@@ -82,14 +91,12 @@ class _ExitsRead:
     Attributes:
         left: The rows that stay.
         written: Logits, recurrences taken, logits of the exits; without rows if it did not run.
-        some: Whether anybody is left.
-        ran: Whether it ran.
+        trips: How often it would have run with everybody; 0 if it did not run.
     """
 
     left: _Left
     written: Sequence[str]
-    some: str
-    ran: str
+    trips: str
 
 
 class ExitWriter:
@@ -109,6 +116,12 @@ class ExitWriter:
             info(EXIT_LOGITS, FLOAT, ["rows_asked", self.exits, self.labels]),
         ]
         self._trips = self.graph.weight(RECURRENCES, np.asarray(self.config.num_recurrences, dtype=np.int64))
+        # What is written down: logits, recurrences taken, logits of the exits.
+        self._written = [
+            tensor(FLOAT, None, self.labels),
+            tensor(INT64, None),
+            tensor(FLOAT, None, self.exits, self.labels),
+        ]
 
     def write(self, states: str) -> None:
         """Adds the outputs to the main graph.
@@ -119,7 +132,7 @@ class ExitWriter:
         graph, layers = self.graph, self.layers
         for name, never in ((CONFIDENCES, np.inf), (ENTROPIES, -1.0)):
             graph.weight(name, np.full(self.exits, never, dtype=np.float32))
-        asked = graph.op("Less", graph.op("ReduceMin", CONFIDENCES, keepdims=0), graph.number(np.inf))
+        asked = graph.op("Less", graph.op("ReduceMin", CONFIDENCES, keepdims=0), graph.number(_NEVER))
         last = graph.op("Sub", self._trips, graph.constant(1, np.int64))
         if self.config.input_injection == "none":
             layers.rows = replace(layers.rows, first="")
@@ -127,20 +140,22 @@ class ExitWriter:
         body = Graph(graph)
         iteration, inner = graph.name("iteration"), graph.name("states")
         result = layers.recurrence(body, inner, iteration, narrow=False)
-        carried = [Carried(states, inner, result)]
-        (states,) = graph.loop(last, carried, body, iteration=iteration, begins=graph.op("Not", asked))
+        hidden, none = int(self.config.hidden_size), graph.constant(0, np.int64)
+        carried = [Carried(states, inner, result, tensor(FLOAT, "batch", "tokens", hidden))]
+        (states,) = graph.loop(graph.op("Where", asked, none, last), carried, body, iteration=iteration)
 
-        nobody = graph.constant(np.empty(0), np.int64)
-        left = _Left(states, nobody, layers.rows)
+        # OpenVINO takes a constant without numbers for a single number; it takes the empty part of another as it is.
         written = [
-            graph.constant(np.empty((0, self.labels)), np.float32),
-            nobody,
-            graph.constant(np.empty((0, self.exits, self.labels)), np.float32),
+            graph.slice(graph.constant(np.zeros((1, *rest)), dtype), 0, 0, 0)
+            for rest, dtype in (([self.labels], np.float32), ([], np.int64), ([self.exits, self.labels], np.float32))
         ]
-        self._finish(self._read_exits(left, written, last, asked), last)
+        # One number, whichever: if the loop does not run, somebody is left. A truth value that is carried would not do:
+        # what has a fixed shape comes out of a loop that did not run unset in OpenVINO.
+        left = _Left(states, graph.numbers(0), layers.rows, hidden)
+        self._finish(self._read_exits(left, written, graph.op("Where", asked, last, none)), last)
 
-    def _read_exits(self, left: _Left, written: Sequence[str], last: str, asked: str) -> _ExitsRead:
-        """All recurrences but the last, behind which there is no exit."""
+    def _read_exits(self, left: _Left, written: Sequence[str], trips: str) -> _ExitsRead:
+        """So many recurrences, or fewer if nobody is left: none, or all but the last, behind which there is no exit."""
         graph, layers = self.graph, self.layers
         body = Graph(graph)
         iteration = graph.name("iteration")
@@ -149,10 +164,9 @@ class ExitWriter:
         numbers, *begun = self._begin(body, iteration, [inner.numbers, *before])
         with layers.among(inner.rows):
             states = layers.recurrence(body, inner.states, iteration, narrow=False)
-            now = _Left(states, numbers, inner.rows)
+            now = replace(inner, states=states, numbers=numbers)
             found = self._read_exit(body, now, begun, iteration)
-        count = body.op("Shape", found[1])
-        goes_on = body.op("Greater", body.op("Squeeze", count), body.constant(0, np.int64))
+        goes_on = body.op("Cast", body.op("Size", found[1]), to=BOOL)
         kinds = [kind for _, kind in left.values]
         carried = [
             Carried(outer, name, result, kind)
@@ -160,15 +174,12 @@ class ExitWriter:
                 [*(name for name, _ in left.values), *written],
                 [*(name for name, _ in inner.values), *before],
                 found,
-                [*kinds, *_KINDS],
+                [*kinds, *self._written],
                 strict=True,
             )
         ]
-        true, false = (graph.constant(value, np.bool_) for value in (True, False))
-        carried.append(Carried(true, graph.name("some"), body.op("Identity", goes_on), BOOL))
-        carried.append(Carried(false, graph.name("listened"), body.op("Identity", true), BOOL))
-        *found, some, ran = graph.loop(last, carried, body, iteration=iteration, begins=asked, goes_on=goes_on)
-        return _ExitsRead(left.renamed(found[: len(kinds)]), found[len(kinds) :], some, ran)
+        found = graph.loop(trips, carried, body, iteration=iteration, goes_on=goes_on)
+        return _ExitsRead(left.renamed(found[: len(kinds)]), found[len(kinds) :], trips)
 
     def _begin(self, body: Graph, iteration: str, values: Sequence[str]) -> list[str]:
         """Before the first recurrence nothing is written and everybody is there; made here, it costs nobody else."""
@@ -186,7 +197,7 @@ class ExitWriter:
             start.op("Expand", self._trips, batch),
             exit_logits,
         ]
-        kinds = [INT64, *_KINDS]
+        kinds = [tensor(INT64, None), *self._written]
         first = body.op("Equal", iteration, body.constant(0, np.int64))
         kept = [later.op("Identity", name) for name in values]
         return body.choose(
@@ -204,7 +215,7 @@ class ExitWriter:
         number = body.op("Gather", body.numbers(*numbers), place, axis=0)
         bounds = body.op("Concat", CONFIDENCES, body.constant([np.inf], np.float32), axis=0)
         bound = body.op("Gather", bounds, number, axis=0)
-        asks = body.op("Less", bound, body.number(np.inf))
+        asks = body.op("Less", bound, body.number(_NEVER))
 
         graph = Graph(body)
         said = self._exit_head(graph, self.layers.read(graph, now.states), number)
@@ -221,7 +232,7 @@ class ExitWriter:
             graph.op("ScatterND", depths, index, graph.op("Where", leaves, done, self._trips)),
             graph.op("ScatterND", exit_logits, graph.op("Concat", index, exit_number, axis=1), said),
         ]
-        kinds = [*(kind for _, kind in now.values), *_KINDS]
+        kinds = [*(kind for _, kind in now.values), *self._written]
         passing = Graph(body)
         same = [passing.op("Identity", name) for name in (*(name for name, _ in now.values), *written)]
         return body.choose(
@@ -241,13 +252,15 @@ class ExitWriter:
         said = going.op("Add", *layers.head(going, pooled))
         early, straight = Graph(going), Graph(going)
         index = early.op("Unsqueeze", left.numbers, early.numbers(1))
+        kind = self._written[0]
         (whole,) = going.choose(
-            found.ran,
-            Branch(early, [(early.op("ScatterND", logits, index, said), FLOAT)]),
-            Branch(straight, [(straight.op("Identity", said), FLOAT)]),
+            going.op("Greater", found.trips, going.constant(0, np.int64)),
+            Branch(early, [(early.op("ScatterND", logits, index, said), kind)]),
+            Branch(straight, [(straight.op("Identity", said), kind)]),
         )
         nothing_new = gone.op("Identity", logits)
-        graph.choose(found.some, Branch(going, [(whole, FLOAT)]), Branch(gone, [(nothing_new, FLOAT)]), [LOGITS])
+        some = graph.op("Cast", graph.op("Size", left.numbers), to=BOOL)
+        graph.choose(some, Branch(going, [(whole, kind)]), Branch(gone, [(nothing_new, kind)]), [LOGITS])
         graph.rename(depths, EXITED_AFTER)
         graph.rename(exits, EXIT_LOGITS)
 
@@ -277,7 +290,7 @@ class ExitWriter:
         either = asked.op("Or", sure, asked.op("LessOrEqual", own, most))
         (found,) = graph.choose(
             graph.op("GreaterOrEqual", most, graph.number(0.0)),
-            Branch(asked, [(either, BOOL)]),
-            Branch(other, [(other.op("Identity", sure), BOOL)]),
+            Branch(asked, [(either, tensor(BOOL, None))]),
+            Branch(other, [(other.op("Identity", sure), tensor(BOOL, None))]),
         )
         return found

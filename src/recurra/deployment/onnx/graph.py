@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,19 @@ OPSET = 23
 IR_VERSION = 11
 
 Array = npt.NDArray[Any]
+Kind: TypeAlias = onnx.TypeProto
+
+
+def tensor(element: int, *shape: int | str | None) -> Kind:
+    """What is known of a value before it is computed.
+
+    ONNX Runtime finds out by itself; other runtimes cannot read a loop whose body does not say it.
+
+    Args:
+        element: Type of its elements.
+        shape: Its sizes; one that has a name is the same wherever the name stands, None is any.
+    """
+    return helper.make_tensor_type_proto(element, list(shape))
 
 
 class Graph:
@@ -30,6 +43,7 @@ class Graph:
     def __init__(self, outer: Graph | None = None) -> None:
         self.outer = outer
         self.nodes: list[onnx.NodeProto] = []
+        self._kinds: list[onnx.ValueInfoProto] = []
         self._top: Graph = outer._top if outer else self
         if outer is None:
             self.weights: dict[str, onnx.TensorProto] = {}
@@ -76,17 +90,15 @@ class Graph:
         body: Graph,
         *,
         iteration: str,
-        begins: str = "",
         goes_on: str = "",
     ) -> list[str]:
         """Adds a loop; returns the names of what it carried, after it.
 
         Args:
             trips: Most iterations, a whole number ``()``.
-            carried: What it carries; shapes may change on the way.
+            carried: What it carries; sizes without a name may change on the way.
             body: The nodes of one iteration.
             iteration: Name by which the body knows the iteration's number.
-            begins: Whether there is a first one; none means always.
             goes_on: What the body computes to say whether another one follows; none means always.
         """
         going = self._name("going")
@@ -99,15 +111,18 @@ class Graph:
             [
                 helper.make_tensor_value_info(iteration, TensorProto.INT64, []),
                 helper.make_tensor_value_info(going, TensorProto.BOOL, []),
-                *(helper.make_tensor_value_info(part.inner, part.kind, None) for part in carried),
+                *(helper.make_value_info(part.inner, part.kind) for part in carried),
             ],
             [
                 helper.make_tensor_value_info(goes_on, TensorProto.BOOL, []),
-                *(helper.make_tensor_value_info(part.result, part.kind, None) for part in carried),
+                *(helper.make_value_info(part.result, part.kind) for part in carried),
             ],
+            value_info=body._kinds,
         )
-        found = self.op("Loop", trips, begins, *(part.before for part in carried), body=graph, outputs=len(carried))
-        return found if isinstance(found, list) else [found]
+        found = self.op("Loop", trips, "", *(part.before for part in carried), body=graph, outputs=len(carried))
+        names: list[str] = found if isinstance(found, list) else [found]
+        self._kinds += [helper.make_value_info(name, part.kind) for name, part in zip(names, carried, strict=True)]
+        return names
 
     def choose(self, condition: str, then: Branch, otherwise: Branch, names: Sequence[str] | None = None) -> list[str]:
         """Adds a choice between two branches, of which one is computed; returns the names of its results.
@@ -124,7 +139,8 @@ class Graph:
                 branch.graph.nodes,
                 which,
                 [],
-                [helper.make_tensor_value_info(name, kind, None) for name, kind in branch.results],
+                [helper.make_value_info(name, kind) for name, kind in branch.results],
+                value_info=branch.graph._kinds,
             )
             for which, branch in (("then_branch", then), ("else_branch", otherwise))
         }
@@ -137,6 +153,7 @@ class Graph:
             for place, output in enumerate(node.output):
                 if output == value:
                     node.output[place] = name
+        self._kinds = [known for known in self._kinds if known.name != value]
 
     def name(self, kind: str) -> str:
         """A name that nothing else has."""
@@ -150,7 +167,12 @@ class Graph:
     ) -> onnx.ModelProto:
         """The finished model; an input of a weight's name may be left out, and then has that weight's value."""
         graph = helper.make_graph(
-            self.nodes, "recurra", list(inputs), list(outputs), initializer=list(self.weights.values())
+            self.nodes,
+            "recurra",
+            list(inputs),
+            list(outputs),
+            initializer=list(self.weights.values()),
+            value_info=self._kinds,
         )
         version = code_record().version
         model = helper.make_model(
@@ -176,18 +198,18 @@ class Carried:
         before: The value before the first.
         inner: Name by which the body knows it.
         result: What the body makes of it.
-        kind: Type of its elements.
+        kind: Type and shape of all three.
     """
 
     before: str
     inner: str
     result: str
-    kind: int = TensorProto.FLOAT
+    kind: Kind
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One side of a choice: its nodes, and which of their values are its results, with the types of their elements."""
+    """One side of a choice: its nodes, and which of their values are its results, with their types and shapes."""
 
     graph: Graph
-    results: Sequence[tuple[str, int]]
+    results: Sequence[tuple[str, Kind]]

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from recurra.core.errors import AuditError
 from recurra.deployment.onnx.contract import INPUT_IDS, LOGITS, MASK, MODEL_NAME, RECURRENCES, check_writable
 from recurra.deployment.onnx.exits import ExitWriter
-from recurra.deployment.onnx.graph import Array, Carried, Graph
+from recurra.deployment.onnx.graph import Array, Carried, Graph, tensor
 from recurra.deployment.onnx.layers import LayerWriter
 from recurra.deployment.onnx.linear import FullLinear, Int8Linear, Linear
 from recurra.models.configuration import RecurraConfig
@@ -90,7 +90,7 @@ def _core(layers: LayerWriter, states: str, *, narrow: bool) -> str:
     body = Graph(graph)
     iteration, inner = graph.name("iteration"), graph.name("states")
     result = layers.recurrence(body, inner, iteration, narrow=False)
-    carried = [Carried(states, inner, result)]
+    carried = [Carried(states, inner, result, tensor(TensorProto.FLOAT, "batch", "tokens", layers.config.hidden_size))]
     (states,) = graph.loop(last if narrow else trips, carried, body, iteration=iteration)
     return layers.recurrence(graph, states, last, narrow=True) if narrow else states
 

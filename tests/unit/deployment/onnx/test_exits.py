@@ -201,6 +201,20 @@ def test_a_model_without_exits_is_written_as_ever() -> None:
     assert "If" not in {node.op_type for node in nodes_of(graph)}
 
 
+def test_nothing_in_it_stops_runtimes_that_take_the_standard_less_exactly() -> None:
+    """OpenVINO reads an empty constant as one number, and finds no shape for a loop skipped by its condition."""
+    model = stirred(num_recurrences=3, exits=[1, 2])
+    weights = {name: values.numpy() for name, values in model.state_dict().items()}
+    graph = build_classifier(model.config, weights, FullLinear(), max_length=LONGEST, metadata={}).graph
+    assert [weight.name for weight in graph.initializer if 0 in weight.dims] == []
+    loops = [node for node in nodes_of(graph) if node.op_type == "Loop"]
+    assert len(loops) == 2 and [node.input[1] for node in loops] == ["", ""]
+    for node in loops:
+        for part in node.attribute[0].g.input[2:]:
+            # What is carried has sizes that are not known: of others a loop that does not run gives anything.
+            assert any(not size.HasField("dim_value") for size in part.type.tensor_type.shape.dim), part.name
+
+
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_the_file_is_hardly_larger_than_the_weights(tmp_path: Path, precision: str) -> None:
     model = RecurraForSequenceClassification(

@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 onnx = pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
-from onnx_graphs import FEED_FORWARDS, rows, session_of  # noqa: E402
+from onnx_graphs import FEED_FORWARDS, SHAPES, rows, session_of  # noqa: E402
 from recurra import RecurraForSequenceClassification, preset  # noqa: E402
 from recurra.core.errors import AuditError, ConfigurationError  # noqa: E402
 from recurra.deployment.onnx.graph import Graph  # noqa: E402
@@ -50,29 +50,6 @@ def stirred(**shape: Any) -> RecurraForSequenceClassification:
     model = tiny_model(**shape).eval()
     stir(model)
     return model
-
-
-SHAPES = st.fixed_dictionaries(
-    {
-        "num_prelude_layers": st.integers(0, 1),
-        "num_core_layers": st.integers(1, 2),
-        "num_recurrences": st.integers(1, 4),
-        "num_coda_layers": st.integers(0, 2),
-        "residual_scale": st.sampled_from([0.0, 0.5, 1.0]),
-        "learned_residual_scale": st.booleans(),
-        "recurrence_embedding": st.booleans(),
-        "input_injection": st.sampled_from(["none", "add", "concat"]),
-        "final_norm": st.booleans(),
-        "causal": st.booleans(),
-        "pooling": st.sampled_from(["first", "last", "max", "mean"]),
-        "norm": st.sampled_from(["rms", "layer"]),
-        "norm_placement": st.sampled_from(["pre", "post"]),
-        "position": st.sampled_from(["rotary", "learned"]),
-        "type_vocab_size": st.sampled_from([0, 2]),
-        "embedding_size": st.sampled_from([None, 8]),
-        "hidden_size": st.sampled_from([16, 24]),
-    }
-)
 
 
 @settings(max_examples=30)
@@ -124,6 +101,39 @@ def test_a_stacked_model_has_no_such_input() -> None:
     graph = build(stirred(num_recurrences=1, residual_scale=0.0))
     assert [item.name for item in graph.graph.input] == ["input_ids", "attention_mask"]
     assert "Loop" not in {node.op_type for node in graph.graph.node}
+
+
+def without_shape(graph: Any) -> list[str]:
+    """Operators of a graph, and of the bodies in it, with a result of unknown type or number of sizes."""
+    known = {item.name: item.type.tensor_type for item in [*graph.value_info, *graph.output]}
+    missing = []
+    for node in graph.node:
+        kinds = [known.get(name) for name in node.output if name]
+        missing += [node.op_type for kind in kinds if kind is None or not (kind.elem_type and kind.HasField("shape"))]
+        missing += [name for part in node.attribute if part.HasField("g") for name in without_shape(part.g)]
+    return missing
+
+
+@pytest.mark.parametrize("linear", [FullLinear(), Int8Linear()], ids=["fp32", "int8"])
+@pytest.mark.parametrize(
+    "shape",
+    [{}, {"num_recurrences": 1}, {"norm": "layer", "norm_placement": "post", "position": "learned", "pooling": "mean"}],
+    ids=["recurrent", "stacked", "encoder"],
+)
+def test_the_standards_own_rules_find_every_shape(shape: dict[str, Any], linear: Linear) -> None:
+    """Runtimes that follow them need no run: without what the loop declares, nothing in and behind it has a shape."""
+    graph = build(stirred(**shape), linear)
+    assert without_shape(onnx.shape_inference.infer_shapes(graph, strict_mode=True, data_prop=True).graph) == []
+    for node in graph.graph.node:
+        if node.op_type == "Loop":
+            body = node.attribute[0].g
+            sizes = [[size.dim_param or size.dim_value for size in body.input[2].type.tensor_type.shape.dim]]
+            assert sizes == [["batch", "tokens", 16]]
+            for part in (*body.input[2:], *body.output[1:]):
+                part.type.tensor_type.ClearField("shape")
+            del graph.graph.value_info[:]
+            inferred = onnx.shape_inference.infer_shapes(graph, strict_mode=True, data_prop=True).graph
+            assert {"Attention", "Loop"} <= set(without_shape(inferred))
 
 
 def stored(graph: Any) -> dict[str, np.ndarray]:
