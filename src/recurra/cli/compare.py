@@ -68,6 +68,7 @@ def compare(
     workers: options.Workers = 0,
     threads: options.Threads = 0,
     latency: Annotated[bool, typer.Option(help="Time all models side by side at the end.")] = True,
+    wide: options.Wide = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -118,4 +119,4 @@ def compare(
     command = shlex.join(["recurra", *sys.argv[1:]])
     note = "; ".join(filter(None, (ladder.note, note, why)))
     result = carry_out(spec, output, machine, workers=workers, reporter=reporter, command=command, note=note)
-    present_study(result, as_json=as_json)
+    present_study(result, as_json=as_json, wide=wide)

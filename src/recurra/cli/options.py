@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 from recurra.models.exits.registry import summarise_rules
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Print every column of the results, however wide.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on standard error.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of weights, batch order and dropout.")]
 DataRoot = Annotated[

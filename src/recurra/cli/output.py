@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from recurra.core.errors import StorageError
+from recurra.core.errors import RunError, StorageError
 from recurra.core.terminal import LONGEST_CELL, one_line, printable
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def present_failed(names: Sequence[str]) -> None:
         raise typer.Exit(EXIT_AUDIT)
 
 
-def present_study(result: StudyResult, *, as_json: bool) -> None:
+def present_study(result: StudyResult, *, as_json: bool, wide: bool = False) -> None:
     """Prints a study's tables and where its report lies, then exits with what the study deserves.
 
     Raises:
@@ -123,7 +124,7 @@ def present_study(result: StudyResult, *, as_json: bool) -> None:
         places = {"output": str(result.output), "report": str(result.report or "")}
         print_json({**places, **result.summary, "exports": exports, "timing_error": result.timing_error})
     else:
-        _print_study(result)
+        _print_study(result, wide=wide)
     for outcome in failed:
         sys.stderr.write(one_line(f"error: {outcome.config.run_id}: {outcome.error}") + "\n")
     if failed:
@@ -141,11 +142,13 @@ def present_study(result: StudyResult, *, as_json: bool) -> None:
         raise typer.Exit(EXIT_AUDIT)
 
 
-def _print_study(result: StudyResult) -> None:
+def _print_study(result: StudyResult, *, wide: bool) -> None:
     from recurra.report.render.terminal import terminal_blocks
 
-    for block in terminal_blocks(result.shown):
+    for block in terminal_blocks(result.shown, wide=wide):
         _print_aligned(block.title, block.headings, block.rows, block.left)
         print_lines(block.lines)
     if result.report is not None:
         print_lines([f"report: {result.report}"])
+    with contextlib.suppress(RunError):
+        print_lines([f"next: recurra predict {shlex.quote(str(result.best.folder))} 'a text'"])

@@ -108,7 +108,7 @@ def run(
         command=shlex.join(["recurra", *sys.argv[1:]]),
         cluster=Cluster(address, run_cpus, run_gpus, retries) if executor is ExecutorName.RAY else None,
     )
-    present_study(result, as_json=as_json)
+    present_study(result, as_json=as_json, wide=True)
 
 
 @app.command("report")
@@ -121,4 +121,4 @@ def report(
 
     spec = load_study(file, assignments or [])
     command = shlex.join(["recurra", *sys.argv[1:]])
-    present_study(report_study(spec, output or Path("runs") / spec.name, command=command), as_json=as_json)
+    present_study(report_study(spec, output or Path("runs") / spec.name, command=command), as_json=as_json, wide=True)

@@ -155,6 +155,7 @@ class Table:
         alarms: Words in bold and a sentence each, printed above it on the page.
         row_class: Class of a row on the page.
         short: Title in the terminal; the title of the whole if empty.
+        brief: Fields of the columns that a terminal shows if it is not asked for all; none is all.
     """
 
     key: str
@@ -170,8 +171,9 @@ class Table:
     alarms: Callable[[Any], Sequence[tuple[str, str]]] = lambda _: ()
     row_class: Callable[[Any], str] = _nothing
     short: str = ""
+    brief: tuple[str, ...] = ()
 
-    def shown(self, table: TableSummary, place: Place) -> tuple[list[Column], list[Any]]:
+    def shown(self, table: TableSummary, place: Place, *, brief: bool = False) -> tuple[list[Column], list[Any]]:
         """Columns and rows of a table in one place; both empty if it has no rows or is not shown there."""
         rows = list((self.numbers or self.rows)(table) if place == "csv" else self.rows(table))
         if place not in self.places or not rows:
@@ -179,7 +181,9 @@ class Table:
         return [
             column
             for column in self.columns(table)
-            if place in column.places and not (column.optional and all(column.value(row) is None for row in rows))
+            if place in column.places
+            and (not brief or not self.brief or column.key in self.brief)
+            and not (column.optional and all(column.value(row) is None for row in rows))
         ], rows
 
 

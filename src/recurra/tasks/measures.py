@@ -62,6 +62,11 @@ class Measure:
         return found.mean
 
     @property
+    def in_text(self) -> str:
+        """Its name within a sentence."""
+        return self.heading[0].lower() + self.heading[1:]
+
+    @property
     def by_class(self) -> bool:
         """Whether it is a mean over classes."""
         return self.of_labels is not None

@@ -342,7 +342,7 @@ def test_unequal_classes_are_judged_by_macro_f1_and_one_answer_never_wins(tmp_pa
     assert silent["scores"]["test"]["accuracy"]["mean"] == pytest.approx(0.9, abs=0.03)
     assert silent["barred"] == "it says 'ham' of every text of test"
     assert "baseline is no classifier: it says 'ham' of every text of test." in table["conclusion"]
-    assert "judged by macro f1 and not by accuracy" in table["conclusion"]
+    assert "judged by macro F1 and not by accuracy" in table["conclusion"]
     assert "baseline" not in {item["choice"] for item in table["advice"]}
     assert [{test["first"], test["second"]} for test in table["tests"]] == [{"linear", "recurrent"}]
     expected = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from recurra.report.summary import reporting_of
 from recurra.tasks.columns import Column, Table
-from recurra.tasks.summary import Summary, TableSummary
+from recurra.tasks.summary import RECOMMENDED, Summary, TableSummary
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,27 @@ class Block:
     lines: tuple[str, ...] = ()
 
 
-def terminal_blocks(summary: Summary) -> Iterator[Block]:
-    """What is printed of a study: of each table the results, what they say, and what else has room."""
+def terminal_blocks(summary: Summary, *, wide: bool = True) -> Iterator[Block]:
+    """What is printed of a study: of each table the results, what they say, and what else has room.
+
+    Args:
+        summary: Of the study.
+        wide: Whether all columns are shown; otherwise those that fit 80 characters.
+    """
     for table in summary.tables:
         for index, part in enumerate(reporting_of(summary.task).tables):
-            columns, rows = part.shown(table, "terminal")
+            columns, rows = part.shown(table, "terminal", brief=not wide)
             if rows:
                 yield _block(part, columns, rows, table, first=index == 0)
 
 
 def _block(part: Table, columns: list[Column], rows: list[object], table: TableSummary, *, first: bool) -> Block:
-    said = (table.conclusion, *(f"- {line.statement}" for line in table.contrasts))
+    recommended = next((advice for advice in table.advice if advice.priority == RECOMMENDED), None)
+    said = (
+        *((f"Recommended: {recommended.choice}, {recommended.why}",) if recommended else ()),
+        table.conclusion,
+        *(f"- {line.statement}" for line in table.contrasts),
+    )
     caption = part.caption(table)
     return Block(
         title=part.short or table.title,

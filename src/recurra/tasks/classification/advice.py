@@ -114,7 +114,7 @@ class _Choice:
 
     @property
     def _figure(self) -> str:
-        return self.measure.heading.lower()
+        return self.measure.in_text
 
     def memory(self) -> Advice:
         ranked = sorted(self.models, key=lambda model: (model.file_size_mib, model.parameters))

