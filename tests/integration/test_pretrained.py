@@ -230,21 +230,22 @@ def test_a_comparison_from_an_encoder_is_one_table(
     ]
     assert main(["compare", str(root / "reviews.csv"), *named, *quick, "--json"]) == 0
     (table,) = json.loads(capsys.readouterr().out)["tables"]
-    assert {model["label"] for model in table["models"]} == {"linear", "encoder", "encoder-small"}
+    assert {model["label"] for model in table["models"]} == {"linear-tuned", "encoder", "encoder-small"}
     for model in table["models"]:
         record = read_record(Path(model["runs"][0]["folder"]))
         assert (record.teacher is not None) == (model["label"] == "encoder-small")
-        assert record.training.protocol in ("finetune", "linear")
+        assert record.training.protocol in ("finetune-small", "linear-tuned")
         if record.teacher is not None:
             # It was trained first, though it comes later in the alphabet.
             assert (
-                record.teacher.runs[0].startswith("reviews-default-encoder-finetune") and record.teacher.compares_states
+                record.teacher.runs[0].startswith("reviews-default-encoder-finetune-small")
+                and record.teacher.compares_states
             )
 
 
 def test_a_comparison_names_what_it_lacks(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, why in (
-        (["--plan", "0 1"], "came without an encoder whose layers it chooses; add --from"),
+        (["--models", "linear", "--plan", "0 1"], "came without an encoder whose layers it chooses; add --from"),
         (["--from", str(root / "encoder")], "has 4 layers, and there are plans for 6; give --plan"),
         (["--from", "minimal"], "unknown encoder 'minimal'"),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -58,8 +59,8 @@ class ProtocolConfig(HashedSettings):
         distillation_temperature: What logits are divided by before they are compared.
         state_weight: Factor of the mean squared error of states after each layer application, for students that are
             made of the layers of the teacher's own encoder; others are compared by their answers alone.
-        student_epochs: Passes at most of models that learn from a teacher, in place of ``max_epochs``; 0 changes
-            nothing. Few rows are few steps, and a student needs more of them than its teacher, whose layers it breaks.
+        student_factor: How many times as many passes a model may take that learns from a teacher. Few rows are few
+            steps, and a student needs more of them than its teacher, whose layers it breaks.
         selection_rows: Rows of the selection split at most that choose the epoch, drawn by class; 0 takes all. What is
             reported of that split is of all its rows.
     """
@@ -108,13 +109,13 @@ class ProtocolConfig(HashedSettings):
     distillation_weight: float = Field(default=0.7, ge=0, le=1)
     distillation_temperature: float = Field(default=2.0, gt=0, le=100)
     state_weight: float = Field(default=1.0, ge=0)
-    student_epochs: int = Field(default=0, ge=0, le=10_000)
+    student_factor: float = Field(default=1.0, ge=1, le=100)
     selection_rows: int = Field(default=0, ge=0)
 
     def for_model(self, *, taught: bool) -> ProtocolConfig:
         """The protocol as one model is trained under it, with or without a teacher."""
-        epochs = self.student_epochs if taught and self.student_epochs else self.max_epochs
-        return self.model_copy(update={"max_epochs": epochs, "student_epochs": 0})
+        epochs = math.ceil(self.max_epochs * self.student_factor) if taught else self.max_epochs
+        return self.model_copy(update={"max_epochs": epochs, "student_factor": 1.0})
 
     @property
     def hides_tokens(self) -> bool:
@@ -181,7 +182,7 @@ PROTOCOLS: dict[str, ProtocolConfig] = {
     "finetune": _FINETUNE,
     # The same for a few thousand rows: more steps, and students take more than twice as many (docs/log.md).
     "finetune-small": _FINETUNE.model_copy(
-        update={"name": "finetune-small", "batch_size": 16, "student_epochs": 10, "selection_rows": 1_000}
+        update={"name": "finetune-small", "batch_size": 16, "student_factor": 2.5, "selection_rows": 1_000}
     ),
     # The same for tens of thousands of rows.
     "finetune-large": _FINETUNE.model_copy(update={"name": "finetune-large", "learning_rate": 5e-5, "max_epochs": 2}),
@@ -252,7 +253,7 @@ _NOT_FOR_LANGUAGE: dict[str, Any] = {
     "pretraining_epochs": 0,
     "auxiliary_epochs": 0,
     "teacher": "",
-    "student_epochs": 0,
+    "student_factor": 1.0,
     "selection_rows": 0,
 }
 

@@ -97,7 +97,7 @@ LATER = {
     "distillation_weight": (0.7, 0.5),
     "distillation_temperature": (2.0, 1.0),
     "state_weight": (1.0, 0.0),
-    "student_epochs": (0, 8),
+    "student_factor": (1.0, 2.5),
     "selection_rows": (0, 100),
 }
 
@@ -122,8 +122,9 @@ def test_a_later_key_with_another_value_is_another_protocol_and_comes_back(name:
 def test_students_may_train_longer_than_who_teaches_them() -> None:
     protocol = PROTOCOLS["finetune-small"]
     taught, alone = protocol.for_model(taught=True), protocol.for_model(taught=False)
-    assert (taught.max_epochs, alone.max_epochs) == (protocol.student_epochs, protocol.max_epochs)
-    assert taught.student_epochs == alone.student_epochs == 0
+    assert (taught.max_epochs, alone.max_epochs) == (10, 4)
+    assert taught.student_factor == alone.student_factor == 1
+    assert load_protocol("finetune-small", ["max_epochs=1"]).for_model(taught=True).max_epochs == 3
     assert taught.model_copy(update={"max_epochs": alone.max_epochs}) == alone
     assert PROTOCOLS["finetune"].for_model(taught=True) == PROTOCOLS["finetune"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -85,7 +85,9 @@ class Ngrams:
 
 _WORD = re.compile(TOKEN_PATTERN)
 WORD_PAIRS = (Ngrams("words", 1, 2),)
-WORDS_AND_CHARACTERS = (Ngrams("words", 1, 2, sublinear=True), Ngrams("characters", 2, 5, True, least_texts=2))
+WORDS_AND_CHARACTERS = (Ngrams("words", 1, 2, sublinear=True), Ngrams("characters", 2, 5, sublinear=True))
+# N-grams of one text alone are worth half a point and are half of the model; beyond so many rows they are left out.
+_MANY_ROWS = 20_000
 
 
 class Vectorizer:
@@ -250,7 +252,9 @@ class LinearClassifier(LinearModel):
             ValueError: If texts and labels differ in number.
         """
         truth = _checked(texts, labels, num_labels)
-        vectorizers, features = _vectorized(WORDS_AND_CHARACTERS, texts)
+        least = 1 if len(texts) <= _MANY_ROWS else 2
+        kinds = [replace(ngrams, least_texts=least) for ngrams in WORDS_AND_CHARACTERS]
+        vectorizers, features = _vectorized(kinds, texts)
         fits = [Fit("hinge", c) for c in _HINGE_C] if truth.ndim == 1 else []
         if num_labels == 2 or truth.ndim == 2:
             fits += [Fit("logistic", c) for c in _LOGISTIC_C]
