@@ -32,7 +32,7 @@ from recurra.study.study import StudyOutcome, look_at_outcome, read_latency_file
 from recurra.tasks.base import task
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import profile_of_values
-from recurra.tasks.questions import Questions
+from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.runs import resolve_model
 from recurra.tasks.summary import Summary
 
@@ -106,7 +106,9 @@ class StudyResult:
         advice = None if table is None else reporting_of(self.shown.task).recommend(table)
         if table is None or advice is None:
             raise RunError(f"no run of '{self.output}' can be recommended: none is finished and passed its own audits")
-        (model,) = (model for model in table.models if model.label == advice.choice)
+        model = next((model for model in table.models if model.label == advice.choice), None)
+        if model is None:
+            raise RunError(f"no run of '{self.output}' can be recommended: {advice.why.rstrip('.')}")
         of_model = {run.run_id for run in model.runs}
         done = [(each.record, each) for each in self.outcomes if each.record is not None]
         record, outcome = max((pair for pair in done if pair[0].run_id in of_model), key=lambda pair: _merit(pair[0]))
@@ -216,7 +218,7 @@ def study_report(
 ) -> tuple[Path | None, Summary]:
     """Writes report, figures and tables from the records of a study; returns the page's path and what it shows."""
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
-    questions = Questions(spec.contrasts, spec.published)
+    questions = Questions(spec.contrasts, spec.published, Limits(max_mib=spec.max_mib, max_ms=spec.max_ms))
     with uncollected():
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
         exports = load_export_records(output) if spec.exports else []
@@ -235,6 +237,7 @@ def comparison(
     seeds: Sequence[int] = (0, 1, 2),
     precision: str = "fp32",
     title: str = "",
+    limits: Limits | None = None,
 ) -> StudySpec:
     """Returns the study that compares models on one data set."""
     return StudySpec.parse(
@@ -247,6 +250,7 @@ def comparison(
             "protocol_overrides": list(protocol_overrides),
             "seeds": list(seeds),
             "precision": precision,
+            **(limits.model_dump(exclude_none=True) if limits else {}),
         },
         source="comparison",
     )
@@ -278,6 +282,8 @@ def compare(
     encoder: str | None = None,
     plan: str | None = None,
     from_scratch: bool = False,
+    max_mib: float | None = None,
+    max_ms: float | None = None,
     **keys: Any,
 ) -> StudyResult:
     """Trains and compares models on labelled rows, and writes the report.
@@ -299,6 +305,8 @@ def compare(
         encoder: A pretrained encoder to start from, e.g. ``minilm``: it is fine-tuned and teaches a smaller student.
         plan: Layers of the student.
         from_scratch: Whether no pretrained weights are used.
+        max_mib: Files on disk, in MiB, that the recommended model may have; it changes no run.
+        max_ms: Median milliseconds a text at batch 1 that it may take.
         data_root: Local copies of public corpora.
         quiet: Whether to say nothing.
         keys: Keys of the protocol (`recurra.training.protocols.ProtocolConfig`) and of the data
@@ -331,9 +339,10 @@ def compare(
         seeds=list(seeds) if isinstance(seeds, Iterable) else range(seeds or ladder.seeds),
         precision=precision,
         title=rows.described if rows else "",
+        limits=Limits.parse({"max_mib": max_mib, "max_ms": max_ms}, source="compare"),
     )
     shown = {"models": named, "encoder": encoder, "plan": plan, "protocol": protocol, "seeds": seeds, **placed}
-    shown |= {"from_scratch": from_scratch or None}
+    shown |= {"from_scratch": from_scratch or None, "max_mib": max_mib, "max_ms": max_ms}
     options = [f"{key}={value!r}" for key, value in shown.items() if value is not None]
     command = f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
     said = "; ".join(filter(None, (ladder.note, note, why)))

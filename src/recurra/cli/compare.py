@@ -43,6 +43,12 @@ def compare(
             show_default=False,
         ),
     ] = None,
+    max_mib: Annotated[
+        float | None, typer.Option("--max-mib", min=0.001, help="Files of the recommended model, at most, in MiB.")
+    ] = None,
+    max_ms: Annotated[
+        float | None, typer.Option("--max-ms", min=0.001, help="Its time a text at batch 1, at most, in milliseconds.")
+    ] = None,
     output: options.Output = Path("runs/compare"),
     protocol: Annotated[
         str | None,
@@ -86,6 +92,7 @@ def compare(
     from recurra.tasks.base import task
     from recurra.tasks.machine import Machine
     from recurra.tasks.profile import profile_of_values
+    from recurra.tasks.questions import Limits
     from recurra.tasks.runs import resolve_model
 
     reporter = Reporter(quiet=quiet)
@@ -114,6 +121,7 @@ def compare(
         protocol_overrides=assigned.protocol,
         seeds=range(seeds or ladder.seeds),
         precision=precision,
+        limits=Limits(max_mib=max_mib, max_ms=max_ms),
     )
     machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)
     command = shlex.join(["recurra", *sys.argv[1:]])

@@ -178,7 +178,7 @@ def _table(
         exports=reporting.export_lines(table, exports, timed, questions),
     )
     made = reporting.table(common, table)
-    return replace(made, conclusion=reporting.conclude(made), advice=reporting.advise(made))
+    return replace(made, conclusion=reporting.conclude(made), advice=reporting.advise(made, questions.limits))
 
 
 def _machines(runs: Sequence[LoadedRun]) -> list[Hardware]:

@@ -51,6 +51,8 @@ class StudySpec(Settings):
     contrasts: list[Contrast] = Field(default_factory=list)
     published: list[PublishedReference] | None = None
     exports: list[ExportRequest] = Field(default_factory=list)
+    max_mib: float | None = Field(default=None, gt=0)
+    max_ms: float | None = Field(default=None, gt=0)
 
     @field_validator("precision")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,6 +107,27 @@ class PublishedReference(Settings):
         return True
 
 
+class Limits(Settings):
+    """What a recommended model may cost.
+
+    Attributes:
+        max_mib: Its files on disk, in MiB.
+        max_ms: Median milliseconds a text at batch 1.
+    """
+
+    max_mib: float | None = Field(default=None, gt=0)
+    max_ms: float | None = Field(default=None, gt=0)
+
+    def excess(self, mib: float, ms: float | None) -> float:
+        """How many times too dear a model is, by the worse of both; at most 1 is within. Not timed is beyond."""
+        times = [] if self.max_ms is None else [math.inf if ms is None else ms / self.max_ms]
+        return max([*times, *([] if self.max_mib is None else [mib / self.max_mib])], default=0.0)
+
+    def __str__(self) -> str:
+        parts = [] if self.max_mib is None else [f"{self.max_mib:g} MiB"]
+        return " and ".join([*parts, *([] if self.max_ms is None else [f"{self.max_ms:g} ms a text"])])
+
+
 @dataclass(frozen=True)
 class Questions:
     """What a study asks of its records.
@@ -113,10 +135,12 @@ class Questions:
     Attributes:
         contrasts: Pairs of models to hold against each other.
         published: Published tables to stand beside ours; none stands for table 6 beside the whole of SST-2.
+        limits: What a recommended model may cost.
     """
 
     contrasts: Sequence[Contrast] = field(default_factory=tuple)
     published: Sequence[PublishedReference] | None = None
+    limits: Limits = field(default_factory=Limits)
 
 
 NO_QUESTIONS = Questions()
@@ -132,6 +156,8 @@ def read_questions(path: Path) -> Questions:
     source = f"'{path}'"
     contrasts = [Contrast.parse(value, source=source) for value in values.get("contrasts") or ()]
     published = values.get("published")
-    if published is None:
-        return Questions(contrasts)
-    return Questions(contrasts, [PublishedReference.parse(value, source=source) for value in published])
+    asked = {key: values[key] for key in Limits.model_fields if values.get(key) is not None}
+    references = None
+    if published is not None:
+        references = [PublishedReference.parse(value, source=source) for value in published]
+    return Questions(contrasts, references, Limits.parse(asked, source=source))

@@ -14,7 +14,7 @@ from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.estimates import ExportLine, MeasuredExports
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure
-from recurra.tasks.questions import Questions
+from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ModelSummary, Summary, TableSummary, unspoiled
 
 Records = Mapping[str, LoadedRun]
@@ -136,8 +136,9 @@ class Reporting(ABC):
     def conclude(self, table: TableSummary) -> str:
         """Sentences that the figures of a table support, and no more."""
 
-    def advise(self, table: TableSummary) -> list[Advice]:
+    def advise(self, table: TableSummary, limits: Limits) -> list[Advice]:
         """What to choose when something matters."""
+        del table, limits
         return []
 
     def recommend(self, table: TableSummary) -> Advice | None:

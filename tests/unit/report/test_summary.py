@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from recurra.report import markdown_table, summarise_folders, summarise_runs
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
 from recurra.tasks.classification.measures import bootstrap_f1
+from recurra.tasks.questions import Limits, Questions
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
 
@@ -329,6 +331,26 @@ def test_a_better_and_cheaper_linear_model_is_recommended(tmp_path: Path) -> Non
     assert needed["choice"] == "no: take linear"
     assert "simply better" in needed["why"]
     assert {item["choice"] for item in others} == {"linear"}
+
+
+def test_what_is_recommended_stays_within_the_limits(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path)
+    folders = [factory.run("linear", 0.80), factory.run("baseline", 0.92), factory.run("recurrent", 0.90)]
+
+    def recommended(**limits: float) -> dict[str, Any]:
+        found = summarise_runs(folders, questions=Questions(limits=Limits(**limits)))["tables"][0]["advice"][0]
+        assert found["priority"] == "Recommended"
+        return found
+
+    assert recommended()["choice"] == "baseline"
+    small = recommended(max_mib=60)
+    assert small["choice"] == "recurrent"
+    assert small["why"].startswith("within 60 MiB (2 of 3 models are): the best: ")
+    assert "Beyond them, baseline: +" in small["why"]
+    assert recommended(max_ms=0.5, max_mib=60)["choice"] == "linear"
+    nothing = recommended(max_mib=0.01)
+    assert nothing["choice"] == "–"
+    assert "no model here stays within 0.01 MiB; the nearest is linear with" in nothing["why"]
 
 
 def test_unequal_classes_are_judged_by_macro_f1_and_one_answer_never_wins(tmp_path: Path) -> None:

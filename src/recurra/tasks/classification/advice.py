@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from recurra.core import formatting as form
 from recurra.core.formatting import points, significant, times, words
 from recurra.tasks.classification.conclusions import best_model, fault_of, find_test
 from recurra.tasks.classification.measures import ACCURACY
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
 from recurra.tasks.measures import Measure
+from recurra.tasks.questions import Limits
 from recurra.tasks.summary import RECOMMENDED, Advice, PairTest, unspoiled
 
 NEEDED = "Is a Transformer needed?"
@@ -25,7 +27,7 @@ def level_models(table: ClassificationTable, measure: Measure) -> list[str]:
     return [model.label for model in scored if choice.level(model)]
 
 
-def advise(table: ClassificationTable, measure: Measure) -> list[Advice]:
+def advise(table: ClassificationTable, measure: Measure, limits: Limits) -> list[Advice]:
     """Advice by priority; none if there are not two models to choose between.
 
     ``Recommended`` is the smallest model that is not worse than the best one by more than `A_POINT`. Models that failed
@@ -34,6 +36,7 @@ def advise(table: ClassificationTable, measure: Measure) -> list[Advice]:
     Args:
         table: What is known of it.
         measure: What it is judged by.
+        limits: What the recommended model may cost.
     """
     split = table.headline_split
     able = unspoiled(table.models, table.audits)
@@ -42,7 +45,7 @@ def advise(table: ClassificationTable, measure: Measure) -> list[Advice]:
         return []
     choice = _Choice(scored, table.tests, split, measure)
     advice = [
-        choice.recommended(), choice.need(), choice.accuracy(), choice.latency(), choice.memory()
+        choice.recommended(limits), choice.need(), choice.accuracy(), choice.latency(), choice.memory()
     ]  # fmt: skip
     return [item for item in advice if item is not None]
 
@@ -80,8 +83,23 @@ class _Choice:
             return None
         return (-test.high, -test.low) if test.first == self.best.label else (test.low, test.high)
 
-    def recommended(self) -> Advice:
-        """The smallest model that gives up at most a point, how sure that is, and what it saves."""
+    def recommended(self, limits: Limits) -> Advice:
+        """The smallest model that gives up at most a point, how sure that is, and what it saves.
+
+        Of the models within the limits, if there are some; what stays outside is not weighed.
+        """
+        excess = {model.label: limits.excess(model.file_size_mib, _alone_ms(model)) for model in self.models}
+        inside = [model for model in self.models if excess[model.label] <= 1]
+        if not inside:
+            near = min(self.models, key=lambda model: excess[model.label])
+            time = "" if _alone_ms(near) is None else f" and {significant(_alone_ms(near) or 0)} ms a text"
+            why = f"no model here stays within {limits}; the nearest is {near.label} with {_size(near)}{time}"
+            return Advice(RECOMMENDED, form.NONE, f"{why}.")
+        if len(inside) < len(self.models):
+            chosen = replace(self, models=inside).recommended(Limits())
+            kept = f"within {limits} ({len(inside)} of {len(self.models)} models are)"
+            beyond = "" if self.best in inside else f" Beyond them, {self.best.label}: {self._ahead_of(chosen.choice)}."
+            return replace(chosen, why=f"{kept}: {chosen.why}{beyond}")
         best = self.best
         close = [model for model in self.models if self.gap(model, best) >= -A_POINT]
         small = min(close, key=lambda model: (model.file_size_mib, model.parameters))
@@ -98,6 +116,11 @@ class _Choice:
         sure = "" if found is None else ", beyond doubt" if found[0] >= -A_POINT else ", though not beyond doubt"
         why = f"within a point of the best{sure}: {score}; {self._far(small)}; {saved}{_faster(small, best)}"
         return Advice(RECOMMENDED, small.label, f"{why}.")
+
+    def _ahead_of(self, label: str) -> str:
+        """How far the best model is from another."""
+        other = next(model for model in self.models if model.label == label)
+        return f"{self.measure.signed(self.gap(self.best, other))} {self.measure.unit}"
 
     def _far(self, model: ClassifierSummary) -> str:
         """How far a model is from the best one, with its interval."""
@@ -195,6 +218,11 @@ def _cost_ratio(control: ClassifierSummary, rival: ClassifierSummary) -> str:
     if control.training_wall_s > 0:
         parts.append(f"{times(rival.training_wall_s / control.training_wall_s)} the training time")
     return f"; {rival.label} takes {words(parts)}" if parts else ""
+
+
+def _alone_ms(model: ClassifierSummary) -> float | None:
+    """Median milliseconds a text at batch 1, if it was timed."""
+    return model.latency["1"].median_ms if "1" in model.latency else None
 
 
 def _faster(small: ClassifierSummary, best: ClassifierSummary) -> str:

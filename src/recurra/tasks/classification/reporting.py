@@ -34,7 +34,7 @@ from recurra.tasks.estimates import ExportLine, MeasuredExports
 from recurra.tasks.labelling.reporting import LabellingReporting
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Measure, estimate
-from recurra.tasks.questions import Questions
+from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.reporting import Records
 from recurra.tasks.summary import Advice, ModelSummary, TableSummary
 
@@ -109,10 +109,10 @@ class ClassificationReporting(LabellingReporting):
     def conclude(self, table: Any) -> str:
         return conclude(table, self.by_key[table.judged_by])
 
-    def advise(self, table: Any) -> list[Advice]:
+    def advise(self, table: Any, limits: Limits) -> list[Advice]:
         measure = self.by_key[table.judged_by]
         level = level_models(table, measure)
-        advice = advise(table, measure)
+        advice = advise(table, measure, limits)
         return [*advice, *advise_exports(table.exports, level)]
 
     def table(self, common: TableSummary, table: TableRuns) -> ClassificationTable:
