@@ -144,6 +144,7 @@ def present_study(result: StudyResult, *, as_json: bool, wide: bool = False) -> 
 
 def _print_study(result: StudyResult, *, wide: bool) -> None:
     from recurra.report.render.terminal import terminal_blocks
+    from recurra.tasks.base import task
 
     for block in terminal_blocks(result.shown, wide=wide):
         _print_aligned(block.title, block.headings, block.rows, block.left)
@@ -151,4 +152,5 @@ def _print_study(result: StudyResult, *, wide: bool) -> None:
     if result.report is not None:
         print_lines([f"report: {result.report}"])
     with contextlib.suppress(RunError):
-        print_lines([f"next: recurra predict {shlex.quote(str(result.best.folder))} 'a text'"])
+        command, argument = task(result.shown.task).usage
+        print_lines([f"next: recurra {command} {shlex.quote(str(result.best.folder))} {argument}"])

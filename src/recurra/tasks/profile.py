@@ -32,6 +32,7 @@ class TaskProfile(ABC):
         data_options: Options of the command line that mean something for its data.
         exports: Whether its runs can be exported.
         starts_from_encoders: Whether its models may start from a pretrained encoder.
+        usage: Command that uses a run and what follows its folder, for messages.
         published_tables: Published figures that a study file can name, by the name that it uses.
     """
 
@@ -45,6 +46,7 @@ class TaskProfile(ABC):
     data_options: ClassVar[frozenset[str]]
     exports: ClassVar[bool] = False
     starts_from_encoders: ClassVar[bool] = False
+    usage: ClassVar[tuple[str, str]] = ("predict", "'a text'")
     published_tables: ClassVar[Mapping[str, Any]] = {}
 
     @abstractmethod

@@ -34,6 +34,7 @@ class LanguageTask(Task):
     presets: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]] = LANGUAGE_PRESETS
     protocols = LANGUAGE_PROTOCOLS
     advice = f"a language model: {', '.join(LANGUAGE_PRESET_NAMES)}, or a model file with such a preset"
+    usage = ("generate", "'A beginning'")
     kind_of_data = "running text"
     data_options = frozenset({*_KEYS, "--latency"})
 
