@@ -12,10 +12,13 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.utils.class_weight import compute_sample_weight
 
 from interrupted import MOMENTS, execute, execute_with_little_space, in_a_process
-from recurra.core.errors import StorageError
+from recurra.cli.main import main
+from recurra.core.errors import ConfigurationError, StorageError
 from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord, read_record
 from recurra.evaluation.metrics import evaluate_logits
@@ -23,8 +26,9 @@ from recurra.evaluation.predictions import read_predictions
 from recurra.models.names import MODEL_KEYS
 from recurra.study.claim import claim_folder
 from recurra.study.run import execute_run
+from recurra.tasks.labelling.training import balanced_weights
 from recurra.tasks.machine import Machine
-from reviews import snapshot
+from reviews import snapshot, write_tiny_model
 from tiny_runs import TrainedRun
 
 
@@ -179,3 +183,40 @@ def test_bf16_is_recorded_and_used(trained: TrainedRun, tmp_path: Path) -> None:
     ours, theirs = (run.training.history[-1].train_loss for run in (record, read_record(trained.folder)))
     assert ours != theirs
     assert ours == pytest.approx(theirs, abs=0.1)
+
+
+def test_balanced_classes_keep_a_rare_one_alive(tmp_path: Path) -> None:
+    """One class in ten: unweighted the model says the other of every text, weighted it names both."""
+    rng = np.random.default_rng(0)
+    labels = rng.random(400) < 0.1
+    words = ["film", "plot", "cast", "scene", "score"]
+    rows = [
+        {
+            "text": " ".join([*rng.choice(words, 5), "dull" if rare else "fine", str(row)]),
+            "label": "no" if rare else "yes",
+        }
+        for row, rare in enumerate(labels)
+    ]
+    (tmp_path / "rare.jsonl").write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    model = write_tiny_model(tmp_path / "tiny.yaml")
+    said = {}
+    for weights in ("none", "balanced"):
+        run = tmp_path / weights
+        arguments = ["train", "--model", str(model), "--data", str(tmp_path / "rare.jsonl"), "--output", str(run)]
+        arguments += ["--tokenizer", "trained", "--threads", "1", "--no-latency", "--quiet"]
+        assert main([*arguments, "max_epochs=2", "learning_rate=1e-2", f"class_weights={weights}"]) == 0
+        confusion = np.array(read_record(run).metrics["test"].confusion_matrix)
+        said[weights] = confusion[0, 0] / confusion[0].sum()
+    assert said["none"] < said["balanced"]
+
+
+def test_balanced_weights_give_every_class_the_same_sum() -> None:
+    labels = np.array([0, 0, 0, 0, 1, 2, 2])
+    weights = balanced_weights(labels)
+    assert weights.mean() == pytest.approx(1)
+    assert np.bincount(labels, weights=weights) == pytest.approx([7 / 3] * 3)
+    assert weights == pytest.approx(compute_sample_weight("balanced", labels))
+    own = np.array([1, 2, 1, 1, 5, 1, 1], dtype=np.float32)
+    assert np.bincount(labels, weights=balanced_weights(labels, own)) == pytest.approx([7 / 3] * 3)
+    with pytest.raises(ConfigurationError, match="a row may have several labels"):
+        balanced_weights(np.eye(2, dtype=int))

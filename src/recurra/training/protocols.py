@@ -63,6 +63,9 @@ class ProtocolConfig(HashedSettings):
             steps, and a student needs more of them than its teacher, whose layers it breaks.
         selection_rows: Rows of the selection split at most that choose the epoch, drawn by class; 0 takes all. What is
             reported of that split is of all its rows.
+        class_weights: ``balanced`` weighs every row by the inverse of how frequent its class is in training, so that
+            all classes count alike in the loss (King and Zeng 2001; scikit-learn's rule); a student is taught by its
+            teacher's answers instead and takes no weights. ``none`` weighs all rows alike.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
@@ -111,6 +114,7 @@ class ProtocolConfig(HashedSettings):
     state_weight: float = Field(default=1.0, ge=0)
     student_factor: float = Field(default=1.0, ge=1, le=100)
     selection_rows: int = Field(default=0, ge=0)
+    class_weights: Literal["none", "balanced"] = "none"
 
     def for_model(self, *, taught: bool) -> ProtocolConfig:
         """The protocol as one model is trained under it, with or without a teacher."""
@@ -255,6 +259,7 @@ _NOT_FOR_LANGUAGE: dict[str, Any] = {
     "teacher": "",
     "student_factor": 1.0,
     "selection_rows": 0,
+    "class_weights": "none",
 }
 
 

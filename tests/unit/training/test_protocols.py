@@ -99,6 +99,7 @@ LATER = {
     "state_weight": (1.0, 0.0),
     "student_factor": (1.0, 2.5),
     "selection_rows": (0, 100),
+    "class_weights": ("none", "balanced"),
 }
 
 

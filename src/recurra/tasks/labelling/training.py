@@ -98,6 +98,8 @@ def train_classifier(
     if dataset is None:
         reporter.stage(config.run_id, "loading data")
         dataset = load_dataset(labelled(config.data), machine.data_root)
+    if config.protocol.class_weights == "balanced" and not config.teachers and not config.is_control:
+        weights = balanced_weights(dataset.splits["train"].labels, weights)
     if weights is not None:
         _check_weights(config, dataset)
     if config.is_control:
@@ -153,6 +155,26 @@ def _check_weights(config: RunConfig, dataset: TextDataset) -> None:
         where = "several labels a text"
     if where:
         raise ConfigurationError(f"weights of rows came with {where}, where they mean nothing; leave one of them out")
+
+
+def balanced_weights(
+    labels: npt.NDArray[np.int64], weights: npt.NDArray[np.float32] | None = None
+) -> npt.NDArray[np.float32]:
+    """Weights under which every class that occurs has the same sum, with a mean of 1.
+
+    Args:
+        labels: ``(rows,)``; rows with several labels are not weighed by class.
+        weights: What rows count already, ``(rows,)``.
+
+    Raises:
+        ConfigurationError: If rows have several labels.
+    """
+    if labels.ndim == 2:
+        raise ConfigurationError("'class_weights' is balanced and a row may have several labels; set it to none")
+    own = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
+    sums = np.bincount(labels, weights=own)
+    balanced = own / sums[labels]
+    return (balanced / balanced.mean()).astype(np.float32)
 
 
 def _describe(config: RunConfig, source: EncoderSource | None, plan: str) -> str:
