@@ -26,6 +26,7 @@ from recurra.study.assignments import sort_keywords
 from recurra.study.cluster import Cluster
 from recurra.study.export_plan import PlannedExport
 from recurra.study.plan import ROWS_NAME
+from recurra.study.planning import within_minutes
 from recurra.study.process import Outcome
 from recurra.study.spec import StudySpec
 from recurra.study.study import StudyOutcome, look_at_outcome, read_latency_file, refuse_folder_of_another, run_study
@@ -284,6 +285,7 @@ def compare(
     from_scratch: bool = False,
     max_mib: float | None = None,
     max_ms: float | None = None,
+    minutes: float | None = None,
     **keys: Any,
 ) -> StudyResult:
     """Trains and compares models on labelled rows, and writes the report.
@@ -307,6 +309,7 @@ def compare(
         from_scratch: Whether no pretrained weights are used.
         max_mib: Files on disk, in MiB, that the recommended model may have; it changes no run.
         max_ms: Median milliseconds a text at batch 1 that it may take.
+        minutes: Minutes of training; see `recurra.study.planning.within_minutes`.
         data_root: Local copies of public corpora.
         quiet: Whether to say nothing.
         keys: Keys of the protocol (`recurra.training.protocols.ProtocolConfig`) and of the data
@@ -342,8 +345,11 @@ def compare(
         limits=Limits.parse({"max_mib": max_mib, "max_ms": max_ms}, source="compare"),
     )
     shown = {"models": named, "encoder": encoder, "plan": plan, "protocol": protocol, "seeds": seeds, **placed}
-    shown |= {"from_scratch": from_scratch or None, "max_mib": max_mib, "max_ms": max_ms}
+    shown |= {"from_scratch": from_scratch or None, "max_mib": max_mib, "max_ms": max_ms, "minutes": minutes}
+    machine, reporter, timed = Machine(data_root=root), Reporter(quiet=quiet), ""
+    if minutes is not None:
+        spec, timed = within_minutes(spec, output, machine, minutes, reporter=reporter)
     options = [f"{key}={value!r}" for key, value in shown.items() if value is not None]
     command = f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
-    said = "; ".join(filter(None, (ladder.note, note, why)))
-    return carry_out(spec, output, Machine(data_root=root), reporter=Reporter(quiet=quiet), command=command, note=said)
+    said = "; ".join(filter(None, (ladder.note, note, why, timed)))
+    return carry_out(spec, output, machine, reporter=reporter, command=command, note=said)

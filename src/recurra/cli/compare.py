@@ -49,6 +49,10 @@ def compare(
     max_ms: Annotated[
         float | None, typer.Option("--max-ms", min=0.001, help="Its time a text at batch 1, at most, in milliseconds.")
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option("--minutes", min=0.01, help="Minutes of training: the dearest models are left out until it fits."),
+    ] = None,
     output: options.Output = Path("runs/compare"),
     protocol: Annotated[
         str | None,
@@ -89,6 +93,7 @@ def compare(
     from recurra.core.progress import Reporter
     from recurra.ladder import choose_models
     from recurra.study.assignments import named_data, sort_assignments
+    from recurra.study.planning import within_minutes
     from recurra.tasks.base import task
     from recurra.tasks.machine import Machine
     from recurra.tasks.profile import profile_of_values
@@ -125,6 +130,9 @@ def compare(
     )
     machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)
     command = shlex.join(["recurra", *sys.argv[1:]])
-    note = "; ".join(filter(None, (ladder.note, note, why)))
+    timed = ""
+    if minutes is not None:
+        spec, timed = within_minutes(spec, output, machine, minutes, workers=workers, reporter=reporter)
+    note = "; ".join(filter(None, (ladder.note, note, why, timed)))
     result = carry_out(spec, output, machine, workers=workers, reporter=reporter, command=command, note=note)
     present_study(result, as_json=as_json, wide=wide)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.environment import available_cores
-from recurra.core.errors import ConfigurationError, RecurraError
+from recurra.core.errors import ConfigurationError, RecurraError, RunError
+from recurra.core.formatting import duration, words
 from recurra.core.progress import Reporter
 from recurra.study.calibration import training_speed
 from recurra.study.cost import CostBook
@@ -21,7 +22,7 @@ from recurra.study.process import threads_of
 from recurra.study.spec import StudySpec
 from recurra.study.status import plain_run
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig
+from recurra.tasks.runs import RunConfig, model_name
 
 
 @dataclass(frozen=True)
@@ -127,3 +128,52 @@ def plan_with_cost(
         raise
     except RecurraError as error:
         return CostedPlan(spec.name, runs, workers, None, f"the cost is not known: {error}", exports=exports)
+
+
+def within_minutes(
+    spec: StudySpec, output: Path, machine: Machine, minutes: float, *, workers: int = 0, reporter: Reporter
+) -> tuple[StudySpec, str]:
+    """Leaves out the dearest models until a study's training fits a budget; what is done already costs nothing.
+
+    Seconds are measured here: a few training steps of each model. Controls are never left out; who learns from a model
+    that is left out is left out with it. Evaluation is not in it.
+
+    Args:
+        spec: The study.
+        output: Its folder.
+        machine: Where it runs.
+        minutes: The budget.
+        workers: Runs at once; 0 chooses as `run` does.
+        reporter: For progress.
+
+    Returns:
+        The study, and a line on what it will take and what was left out.
+
+    Raises:
+        ConfigurationError: If a model of the study has an impossible shape.
+        RunError: If the time cannot be estimated, or the cheapest trained model alone takes longer.
+    """
+    planned = plan_with_cost(spec, output, machine, workers=workers, calibrated=True, reporter=reporter)
+    if planned.cost is None:
+        raise RunError(f"--minutes {minutes:g} cannot be kept: {planned.note}")
+    seconds: dict[str, float] = {}
+    teachers: dict[str, set[str]] = defaultdict(set)
+    for run in planned.pending:
+        config = run.config
+        if not config.is_control:
+            taken = (planned.cost.runs[config.run_id].seconds or 0.0) / planned.workers
+            seconds[config.model] = seconds.get(config.model, 0.0) + taken
+            teachers[config.model].update(teacher.name for teacher in config.teachers)
+    kept = dict(seconds)
+    while kept and sum(kept.values()) > 60 * minutes:
+        dearest = max(kept, key=lambda name: kept[name])
+        kept = {name: each for name, each in kept.items() if name != dearest and dearest not in teachers[name]}
+    told = ", ".join(f"{name} {duration(each)}" for name, each in sorted(seconds.items(), key=lambda item: item[1]))
+    if seconds and not kept:
+        raise RunError(f"no model can be trained within {minutes:g} minutes here: {told}; give more, or name others")
+    left_out = [name for name in seconds if name not in kept]
+    said = f"about {duration(sum(kept.values()))} of training ({told})"
+    if not left_out:
+        return spec, said
+    models = [model for model in spec.models if model_name(model) not in left_out]
+    return spec.model_copy(update={"models": models}), f"{said}; left out for --minutes {minutes:g}: {words(left_out)}"

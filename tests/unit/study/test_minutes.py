@@ -1,0 +1,69 @@
+"""A budget of minutes: which models of a study are left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recurra.core.errors import RunError
+from recurra.core.progress import Reporter
+from recurra.study import planning
+from recurra.study.planning import within_minutes
+from recurra.study.spec import StudySpec
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig, model_name
+from reviews import write_reviews
+
+# Operations a second: made up, so that what is left out does not hang on the machine of the test.
+SPEED = 1e9
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudySpec:
+    def speed(config: RunConfig, mean_tokens: float, *, threads: int) -> float:
+        return SPEED if config.model == "recurrent-tiny" else SPEED / 10
+
+    monkeypatch.setattr(planning, "training_speed", speed)
+    values: dict[str, Any] = {
+        "name": "timed",
+        "data": [{"name": str(write_reviews(tmp_path / "reviews.csv", 200)), "tokenizer": "trained", "max_length": 32}],
+        "models": [
+            "linear",
+            "recurrent-tiny",
+            "baseline-tiny",
+            {"name": "pupil", "preset": "recurrent-tiny", "teacher": "baseline-tiny"},
+        ],
+        "protocols": ["tuned"],
+        "seeds": [0, 1],
+    }
+    return StudySpec.parse(values)
+
+
+def test_the_dearest_are_left_out_and_their_pupils_with_them(spec: StudySpec, tmp_path: Path) -> None:
+    output, machine, quiet = tmp_path / "out", Machine(cache_dir=tmp_path / "cache", threads=1), Reporter(quiet=True)
+    whole, said = within_minutes(spec, output, machine, 1e6, workers=1, reporter=quiet)
+    assert whole == spec and "left out" not in said and "recurrent-tiny" in said
+    assert "linear" not in said
+    seconds = {}
+    for minutes in (1e6, 1e3, 10, 1, 0.3, 0.1, 0.03):
+        try:
+            kept, said = within_minutes(spec, output, machine, minutes, workers=1, reporter=quiet)
+        except RunError as error:
+            assert f"no model can be trained within {minutes:g} minutes here" in str(error)
+            seconds[minutes] = None
+            continue
+        names = [model_name(model) for model in kept.models]
+        assert names[0] == "linear"
+        assert "baseline-tiny" in names or "pupil" not in names
+        assert ("left out for --minutes" in said) == (len(names) < 4)
+        seconds[minutes] = len(names)
+    assert seconds[1e6] == 4 and seconds[0.03] is None
+    assert any(count is not None and count < 4 for count in seconds.values())
+
+
+def test_a_cost_that_cannot_be_known_is_said(spec: StudySpec, tmp_path: Path) -> None:
+    gone = spec.model_copy(update={"data": [spec.data[0].model_copy(update={"name": "nowhere.csv"})]})
+    with pytest.raises(RunError, match=r"--minutes 5 cannot be kept: the cost is not known: .*nowhere.csv"):
+        within_minutes(gone, tmp_path / "out", Machine(threads=1), 5, workers=1, reporter=Reporter(quiet=True))
