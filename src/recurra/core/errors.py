@@ -59,8 +59,10 @@ class RunError(RecurraError):
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """Returns ``" (did you mean 'x'?)"`` for the closest allowed word, or an empty string."""
-    matches = difflib.get_close_matches(str(word), [str(item) for item in allowed], n=1, cutoff=0.6)
+    """Returns ``" (did you mean 'x'?)"`` for the closest allowed word or the one it abbreviates, or an empty string."""
+    options = [str(item) for item in allowed]
+    initials = [item for item in options if "_" in item and "".join(part[:1] for part in item.split("_")) == str(word)]
+    matches = initials[:1] or difflib.get_close_matches(str(word), options, n=1, cutoff=0.6)
     return f" (did you mean '{matches[0]}'?)" if matches else ""
 
 

@@ -34,6 +34,7 @@ def test_the_nearest_word_is_proposed_or_none() -> None:
     assert did_you_mean("recurent", ["baseline", "recurrent"]) == " (did you mean 'recurrent'?)"
     assert did_you_mean("xyz", ["baseline", "recurrent"]) == ""
     assert did_you_mean("1", [1, 12]) == " (did you mean '1'?)"
+    assert did_you_mean("lr", ["label_smoothing", "learning_rate", "name"]) == " (did you mean 'learning_rate'?)"
 
 
 def test_an_unknown_name_lists_everything_allowed_in_order() -> None:

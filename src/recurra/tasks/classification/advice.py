@@ -103,7 +103,7 @@ class _Choice:
         best = self.best
         close = [model for model in self.models if self.gap(model, best) >= -A_POINT]
         small = min(close, key=lambda model: (model.file_size_mib, model.parameters))
-        score = f"{self.measure.value(self.score(small))} on {self.split}, {_size(small)}"
+        score = f"{self._figure} {self.measure.value(self.score(small))} on {self.split}, {_size(small)}"
         if small is best:
             others = [model for model in self.models if model is not best and model.file_size_mib < best.file_size_mib]
             if not others:
