@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from recurra.core.best_run import BEST_NAME, BestRunRecord
 from recurra.core.errors import RunError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, EpochRecord
@@ -211,7 +212,23 @@ def report_study(spec: StudySpec, output: Path, *, command: str) -> StudyResult:
 
 def _report(spec: StudySpec, output: Path, found: StudyOutcome, command: str) -> StudyResult:
     report, shown = study_report(spec, output, command=command, outcomes=found.outcomes)
-    return StudyResult(output, found.outcomes, report, shown, found.exports, found.timing_error)
+    result = StudyResult(output, found.outcomes, report, shown, found.exports, found.timing_error)
+    _keep_best(result)
+    return result
+
+
+def _keep_best(result: StudyResult) -> None:
+    """Writes down which run is recommended; of several tables, as of several data sets, none is."""
+    try:
+        best = result.best if len(result.shown.tables) == 1 else None
+    except RunError:
+        best = None
+    path = result.output / BEST_NAME
+    if best is None:
+        path.unlink(missing_ok=True)
+        return
+    folder = best.folder.relative_to(result.output).as_posix()
+    BestRunRecord(folder=folder, model=best.model, seed=best.seed, why=best.why).write(path)
 
 
 def study_report(

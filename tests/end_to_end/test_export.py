@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,11 @@ from typing import Any
 import pytest
 
 from interrupted import EXPORT_MOMENTS, ONNX_MOMENTS, export, in_a_process
+from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.record import read_record
 from recurra.deployment.export.manifest import read_export
-from reviews import review_rows, snapshot, train_tiny, write_csv
+from reviews import review_rows, snapshot, train_linear, train_tiny, write_csv
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,27 @@ def test_the_answer_names_everything(run: Path, tmp_path: Path, capsys: pytest.C
     assert main([*command, "--overwrite"]) == 0
     out, err = capsys.readouterr()
     assert str(output.name) in out and "writing safetensors in bf16" in err
+
+
+def test_a_linear_export_is_predicted_without_torch_and_what_it_was_fitted_with(tmp_path: Path) -> None:
+    run = train_linear(tmp_path)
+    assert main(["export", str(run), "--output", str(tmp_path / "out"), "--quiet"]) == 0
+    texts = [text for text, _ in review_rows(20, seed=4)]
+    program = """
+import sys
+from recurra.cli.main import main
+code = main(["predict", *sys.argv[1:]])
+heavy = {"torch", "transformers", "sklearn", "scipy", "pyarrow", "pandas", "datasets"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else code)
+"""
+    wanted = Classifier.from_run(run).predict_proba(texts)
+    for folder in (tmp_path / "out", run):
+        command = [sys.executable, "-W", "error", "-c", program, str(folder), *texts, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        rows = json.loads(done.stdout)["predictions"]
+        assert [list(row["probabilities"].values()) for row in rows] == pytest.approx(wanted, abs=1e-6)
+        assert {row["label"] for row in rows} == {"negative", "positive"}
 
 
 def test_an_export_predicts_and_evaluates_and_says_how(

@@ -23,8 +23,9 @@ pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 import recurra
 from installation import Environment, closure, make_environment
 from recurra import Classifier
+from recurra.core.best_run import BEST_NAME, BestRunRecord
 from recurra.deployment.export import ExportOptions, export_run
-from reviews import review_rows, train_tiny
+from reviews import review_rows, train_linear, train_tiny
 from server_process import ask, started
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,6 +65,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("exported")
     export_run(train_tiny(root), root / "onnx", ExportOptions("onnx", "int8"))
     return root / "onnx"
+
+
+@pytest.fixture(scope="module")
+def linear(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("linear")
+    export_run(train_linear(root), root / "exported-linear")
+    return root / "exported-linear"
 
 
 def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
@@ -149,6 +157,46 @@ def test_an_onnx_export_needs_the_short_list_alone(without_torch: Environment, e
         status, answer = ask(said["url"], {"text": TEXTS[0]})
         assert status == 200
         assert answer["results"][0]["predictions"][0]["label"] == wanted.predict(TEXTS[:1])[0]
+
+
+def test_so_does_a_linear_model(without_torch: Environment, linear: Path, tmp_path: Path) -> None:
+    environment = without_torch
+    for name in ("scipy", "threadpoolctl", "jinja2"):
+        assert environment.run("python", "-c", f"import {name}").stderr.endswith(f"No module named '{name}'\n")
+    wanted = Classifier.open(linear)
+    comparison = tmp_path / "comparison"
+    shutil.copytree(linear.parent / "linear", comparison / "runs" / "linear")
+    BestRunRecord(folder="runs/linear", model="linear", seed=0, why="the best.").write(comparison / BEST_NAME)
+    for folder in (linear, linear.parent / "linear", comparison):
+        predicted = environment.run("recurra", "predict", folder, *TEXTS, "--json")
+        assert predicted.returncode == 0, predicted.stderr
+        rows = json.loads(predicted.stdout)["predictions"]
+        assert [row["label"] for row in rows] == wanted.predict(TEXTS).tolist()
+
+    command = [environment.folder / "bin" / "recurra", "serve", linear, f"best={comparison}", "--port", 0]
+    with started(command, environment.variables) as (_, said):
+        for model in (linear.name, "best"):
+            status, answer = ask(said["url"], {"text": TEXTS[0], "model": model})
+            assert status == 200, answer
+            found = answer["results"][0]["predictions"][0]
+            assert found["label"] == wanted.predict(TEXTS[:1])[0]
+
+
+def test_pyarrow_is_asked_for_where_parquet_is_meant(without_torch: Environment, linear: Path, tmp_path: Path) -> None:
+    source = tmp_path / "texts"
+    source.mkdir()
+    (source / "t.csv").write_text("text\nnot bad\n", encoding="utf-8")
+    command = ("recurra", "predict", linear, "--input", source, "--output", tmp_path / "out")
+    refused = without_torch.run(*command)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
+    assert "pip install pyarrow, or give --part-format jsonl, csv or tsv" in refused.stderr
+    assert not (tmp_path / "out").exists()
+    done = without_torch.run(*command, "--part-format", "csv")
+    assert done.returncode == 0, done.stderr
+    # What needs the whole package says that, and nothing of Parquet.
+    audited = without_torch.run("recurra", "audit", "data", source / "t.csv")
+    assert (audited.returncode, audited.stderr.count("\n")) == (2, 1)
+    assert audited.stderr.endswith("is not installed; pip install recurra\n"), audited.stderr
 
 
 def test_what_needs_torch_says_so_in_one_line(without_torch: Environment, exported: Path) -> None:

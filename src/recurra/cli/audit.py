@@ -81,6 +81,7 @@ def audit_model(
     from recurra.models.quiet import quieten_libraries
     from recurra.study.model_auditing import audit_model as run_audits
 
+    name = options.one_run(name)
     quieten_libraries()
     present_audits(name, run_audits(name, assignments or [], seed=seed), as_json=as_json)
 

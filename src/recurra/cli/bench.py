@@ -13,7 +13,9 @@ LENGTHS = "8,16,32,64,128"
 
 
 def bench(
-    model: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="A run folder or a preset.", show_default=False)],
+    model: Annotated[
+        str, typer.Argument(metavar="RUN|PRESET", help="A run folder, a comparison or a preset.", show_default=False)
+    ],
     against: Annotated[
         list[str] | None,
         typer.Option("--against", help="bert (of equal width and depth), a preset or a run; may be repeated."),
@@ -37,7 +39,7 @@ def bench(
 
     quieten_libraries()
     result = benchmark(
-        [model, *(against if against is not None else ["bert"])],
+        [options.one_run(each) for each in (model, *(against if against is not None else ["bert"]))],
         data=data,
         lengths=whole_numbers(lengths, "--lengths"),
         batch_sizes=whole_numbers(batch_sizes, "--batch-sizes"),

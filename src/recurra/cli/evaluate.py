@@ -48,6 +48,7 @@ def evaluate(
     from recurra.models.quiet import quieten_libraries
     from recurra.tasks.base import task
 
+    run = options.one_run(run)
     quieten_libraries()
     tune_allocator()
     given = {

@@ -46,6 +46,7 @@ def exits(
     from recurra.models.quiet import quieten_libraries
     from recurra.study.exits import choose_exits, keep_exits
 
+    run = options.one_run(run)
     quieten_libraries()
     tune_allocator()
     choice = choose_exits(

@@ -62,7 +62,7 @@ def export(
         vocabulary=vocabulary,
         agreement=agreement,
     )
-    manifest = export_run(run, output, chosen, reporter=Reporter(quiet=quiet))
+    manifest = export_run(options.one_run(run, quiet=quiet), output, chosen, reporter=Reporter(quiet=quiet))
     if as_json:
         print_json({"output": str(output), **manifest.plain()})
         return

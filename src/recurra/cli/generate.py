@@ -68,6 +68,7 @@ def generate(
     from recurra.models.exits.registry import make_rule
     from recurra.models.quiet import quieten_libraries
 
+    run = options.one_run(run, quiet=quiet)
     settings = GenerationSettings(
         max_new_tokens=max_new_tokens,
         temperature=temperature,

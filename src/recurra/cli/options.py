@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -55,9 +56,18 @@ Overrides = Annotated[
     typer.Argument(metavar="KEY=VALUE", help="Training keys; data.KEY and model.KEY for the rest.", show_default=False),
 ]
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder made by 'recurra train' or of a study.")]
+Run = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN", help="Folder of 'recurra train' or of a study's run; of 'compare': the recommended run."
+    ),
+]
 RunOrExport = Annotated[
-    Path, typer.Argument(metavar="RUN|EXPORT", help="Folder of 'recurra train', of a study's run, or of 'export'.")
+    Path,
+    typer.Argument(
+        metavar="RUN|EXPORT",
+        help="Folder of 'recurra train', of a study's run, or of 'export'; of 'compare': the recommended run.",
+    ),
 ]
 Data = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, demo) or a labelled file of yours.")]
 AnyData = Annotated[
@@ -117,6 +127,30 @@ StudyOverrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="Training keys, and data.KEY for the data's.", show_default=False),
 ]
+
+
+Place = TypeVar("Place", str, Path)
+
+
+def one_run(place: Place, *, quiet: bool = False) -> Place:
+    """Returns the run that an argument stands for, and says on standard error which one of a comparison was taken.
+
+    Args:
+        place: A run, an export, a comparison, or what is no folder at all, as a preset.
+        quiet: Whether to say nothing.
+
+    Raises:
+        CheckpointError: As `recurra.core.best_run.find_run` does.
+    """
+    from recurra.core.best_run import find_run
+    from recurra.core.terminal import one_line
+
+    found = find_run(place)
+    if not found.note:
+        return place
+    if not quiet:
+        sys.stderr.write(one_line(found.note) + "\n")
+    return type(place)(found.folder)
 
 
 def configured_data(

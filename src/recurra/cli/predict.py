@@ -66,6 +66,7 @@ def predict(
 
     Example: recurra predict runs/reviews --input reviews.csv --output predictions.csv
     """
+    run = options.one_run(run, quiet=quiet)
     early = (exit_rule, threshold, exit_after) != (None, None, None)
     if escape_formulas and (output is None or output.suffix.lower() not in {".csv", ".tsv"}):
         raise ConfigurationError(

@@ -6,6 +6,7 @@ Every defect of a file becomes a `DataError` of one line with the place: line an
 from __future__ import annotations
 
 import csv
+import importlib.util
 import itertools
 import json
 import stat
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from recurra.core.errors import DataError, did_you_mean
+from recurra.core.errors import DataError, UnavailableError, did_you_mean
 from recurra.data.columns import check_unique, missing_column
 
 # A longer cell is nearly always an opening quotation mark without its end; only 512 tokens are ever used of a text.
@@ -176,6 +177,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values if len(values) == len(pairs) else _RepeatingObject(pairs)
 
 
+def check_pyarrow(otherwise: str) -> None:
+    """Looks whether Parquet can be read and written, without importing what does: the slim environment has it not.
+
+    Args:
+        otherwise: What to do without it, for the message.
+
+    Raises:
+        UnavailableError: If pyarrow is not installed.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise UnavailableError(
+            f"Parquet needs the package pyarrow, which is not installed; pip install pyarrow, {otherwise}"
+        )
+
+
 def parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str], *, whole: bool = False) -> Iterator[Row]:
     """Yields rows of a Parquet file.
 
@@ -189,6 +205,7 @@ def parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str], *,
         DataError: If it is not a whole Parquet file, lacks a column or has one twice, or unfolds to too much.
         UnavailableError: If pyarrow is not installed, which a server has no use for.
     """
+    check_pyarrow("or use CSV or JSONL")
     from recurra.data.parquet import check_single_values, check_unfolded, iterate_parquet, parquet_columns
 
     present = [name for name in optional if name in parquet_columns(path)]

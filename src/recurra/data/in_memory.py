@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import DataError, did_you_mean
 from recurra.core.files import atomic_path
-from recurra.data.arrow import pa, pq
 from recurra.data.columns import check_unique, missing_column
 from recurra.data.files import DEFAULT_ID_COLUMN, as_word, check_text
 from recurra.data.multilabel import AS_JSON

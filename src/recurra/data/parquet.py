@@ -11,8 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from recurra.core.errors import DataError
-from recurra.data.arrow import pa, pc, pq
 from recurra.data.columns import check_unique, missing_column
 
 # Of the columns that are read, with every text counted as often as it stands there: nine million reviews of 400

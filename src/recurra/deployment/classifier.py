@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recurra.core.best_run import find_run
 from recurra.core.errors import CheckpointError, ConfigurationError, DataError, RunError
 from recurra.core.model_files import sealed_model
 from recurra.core.record import RECORD_NAME, read_record
@@ -74,7 +75,8 @@ class Classifier:
         batch_size: int = DEFAULT_BATCH_SIZE,
         threads: int = 0,
     ) -> Classifier:
-        """Reads a finished run folder or an export, whichever it is; see `from_run` and `from_export`."""
+        """Reads a finished run, an export, or the run that a comparison recommends; see `from_run`, `from_export`."""
+        folder = find_run(folder).folder
         if is_export(folder):
             return cls.from_export(folder, precision=precision, batch_size=batch_size, threads=threads)
         return cls.from_run(folder, precision=precision, batch_size=batch_size)

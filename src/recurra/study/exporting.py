@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from recurra.core.best_run import RUNS_NAME
 from recurra.core.configuration import content_hash
 from recurra.core.environment import code_record, environment_record
 from recurra.core.errors import DataError, RecurraError
@@ -40,7 +41,6 @@ from recurra.deployment.export_record import (
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.models.quiet import quieten_libraries
 from recurra.study.export_plan import note_failure_at
-from recurra.study.plan import RUNS_NAME
 from recurra.study.worker import end_with_parent
 from recurra.tasks.machine import Machine
 from recurra.tasks.run_folder import accelerator_name

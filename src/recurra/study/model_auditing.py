@@ -11,6 +11,7 @@ from recurra.core.errors import CheckpointError, ConfigurationError, did_you_mea
 from recurra.core.model_files import sealed_model
 from recurra.core.record import RECORD_NAME, AuditResult, read_any_record
 from recurra.core.seeds import derive_seed
+from recurra.models.controls import load_linear_model
 from recurra.tasks.base import TaskEngine, task, tasks
 from recurra.tasks.profile import presets
 
@@ -61,8 +62,6 @@ def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
     record = read_any_record(folder)
     recorded = record.model.parameters
     if record.model.kind == "linear":
-        from recurra.models.controls import load_linear_model
-
         linear = load_linear_model(folder / "model")
         skipped = "skipped: a linear model has neither padding nor batches"
         return [

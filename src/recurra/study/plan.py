@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from recurra.core.best_run import RUNS_NAME
 from recurra.core.errors import CheckpointError
 from recurra.core.files import read_json
 from recurra.core.record import AnyRecord, holds_record, read_any_record
@@ -16,7 +17,6 @@ from recurra.study.spec import StudySpec, expand
 from recurra.tasks.runs import RunConfig
 
 ERROR_NAME = "error.json"
-RUNS_NAME = "runs"
 # Rows that a program had in memory when it asked for the study.
 ROWS_NAME = "rows"
 SPEC_NAME = "study.yaml"

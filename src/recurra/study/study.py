@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from recurra.core.best_run import RUNS_NAME
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.errors import StorageError
 from recurra.core.files import FolderLock, read_json, write_text
@@ -19,7 +20,7 @@ from recurra.deployment.export_record import WITH_EXITS
 from recurra.study.cluster import Cluster
 from recurra.study.executor import Executor, LocalExecutor
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
-from recurra.study.plan import ROWS_NAME, RUNS_NAME, SPEC_NAME, plan_study, refuse_untrusted
+from recurra.study.plan import ROWS_NAME, SPEC_NAME, plan_study, refuse_untrusted
 from recurra.study.preflight import preflight
 from recurra.study.process import Outcome
 from recurra.study.ray_executor import RayExecutor

@@ -7,6 +7,7 @@ import html
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import pytest
 import recurra
 from factories import RunFactory, leakage
 from recurra import comparison
+from recurra import comparison as comparison_module
 from recurra.cli.main import main
 from recurra.comparison import StudyResult, carry_out, report_study
+from recurra.core.best_run import BestRunRecord, find_run
 from recurra.core.errors import CheckpointError, RunError, StorageError, UnavailableError
 from recurra.core.files import FolderLock, read_json, write_json
 from recurra.core.progress import Reporter
@@ -300,6 +303,9 @@ def test_the_best_run_is_that_of_the_advice_and_its_seed_was_chosen_without_test
     assert set(losses) == set(runs) and len(set(losses.values())) == 3
     assert result.best.folder == min(losses, key=lambda folder: losses[folder])
     assert result.best.seed == read_record(result.best.folder).seed
+    kept = BestRunRecord.read(tmp_path / "best.json", what="", cure="")
+    assert (tmp_path / kept.folder, kept.seed, kept.why) == (result.best.folder, result.best.seed, result.best.why)
+    assert find_run(tmp_path).folder == result.best.folder
 
 
 @pytest.mark.usefixtures("_untimed")
@@ -312,7 +318,21 @@ def test_a_model_that_failed_an_audit_is_not_the_best(tmp_path: Path) -> None:
     result = compare(tmp_path / "three")
     with pytest.raises(RunError, match="can be recommended: none is finished and passed its own audits"):
         result.best
+    assert (tmp_path / "two" / "best.json").exists() and not (tmp_path / "three" / "best.json").exists()
     assert "best:" not in repr(result) and "audit failed: demo (official): invariance.padding" in repr(result)
+
+
+def test_of_several_data_sets_none_is_recommended_and_what_was_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(spec(), tmp_path)
+    assert (tmp_path / "best.json").exists()
+    several = replace(first.shown, tables=first.shown.tables * 2)
+    monkeypatch.setattr(comparison_module, "study_report", lambda *_, **__: (first.report, several))
+    run(spec(), tmp_path)
+    assert not (tmp_path / "best.json").exists()
+    with pytest.raises(CheckpointError, match="recommends none; give one of them"):
+        find_run(tmp_path)
 
 
 @pytest.mark.usefixtures("_untimed")

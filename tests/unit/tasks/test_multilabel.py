@@ -34,6 +34,7 @@ from recurra.deployment.export.options import ExportOptions
 from recurra.deployment.serving.asked import Answers
 from recurra.deployment.serving.predictions import predictions_of
 from recurra.deployment.serving.schema import Prediction
+from recurra.models.controls.fitting import matrix_of
 from recurra.models.controls.ngrams import LinearClassifier
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.presets import preset
@@ -292,7 +293,7 @@ def test_the_linear_control_is_a_regression_for_each_label(tmp_path: Path) -> No
     linear = LinearClassifier.fit(split.texts, labels, num_labels=6)
     logits = linear.logits(split.texts)
     for column in range(4):
-        features = linear.features(split.texts)
+        features = matrix_of(linear.features(split.texts))
         alone = LogisticRegression(C=10, tol=1e-6, max_iter=5000).fit(features, labels[:, column])
         assert logits[:, column] == pytest.approx(alone.decision_function(features), abs=1e-3)
     assert (logits[:, 4] == -25).all() and (logits[:, 5] == 25).all()

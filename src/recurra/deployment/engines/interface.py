@@ -1,4 +1,4 @@
-"""What a classifier computes with, and which engine reads the model of a run. Each is imported when it is needed."""
+"""What a classifier computes with, and which engine reads the model of a run. Torch is imported where one needs it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.deployment.engines.computation import Computation
+from recurra.deployment.engines.linear import LinearEngine
 
 
 class Engine(Protocol):
@@ -56,8 +57,8 @@ def load_engine(
         CheckpointError: If it is not whole, or not ours.
         ConfigurationError: If ``precision`` is unknown, or FP16 on a CPU.
     """
-    from recurra.deployment.engines.trained import LinearEngine, TransformerEngine
-
     if kind == "linear":
         return LinearEngine.load(folder)
+    from recurra.deployment.engines.trained import TransformerEngine
+
     return TransformerEngine.load(folder, precision=precision, preferred=preferred, max_length=max_length)

@@ -1,4 +1,4 @@
-"""What computes logits: a Transformer on torch, or a linear control."""
+"""What computes logits with torch: a Transformer of a run, or of an export as safetensors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from recurra.data.tokenization import read_tokenizer
 from recurra.deployment.engines.computation import Computation, compute_precision
 from recurra.deployment.engines.depth import Depth, Early
 from recurra.deployment.engines.packing import Batch, FlatRows
-from recurra.models.controls import load_linear_model
-from recurra.models.controls.weights import LinearModel
 from recurra.models.exits.rule import ExitRule
 from recurra.models.inference import PRECISIONS, check_precision, compute_rows, default_device, predict_logits
 from recurra.models.loading import load_classifier_model
@@ -122,20 +120,3 @@ def _stored_in(model: PreTrainedModel) -> str:
     """Precision of the weights of a model as it was read."""
     stored = next(model.parameters()).dtype
     return next((name for name, dtype in PRECISIONS.items() if dtype == stored), str(stored))
-
-
-class LinearEngine:
-    """Runs a linear control."""
-
-    def __init__(self, model: LinearModel) -> None:
-        self.model = model
-        self.computation = Computation(engine="numpy", storage_precision="fp32", compute_precision="fp64", device="cpu")
-
-    @classmethod
-    def load(cls, folder: Path) -> LinearEngine:
-        """Reads the linear model from a model folder."""
-        return cls(load_linear_model(folder))
-
-    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:  # noqa: ARG002 - an Engine's
-        """Returns ``(texts, labels)`` for cleaned texts; all at once, which is fastest for a sparse product."""
-        return self.model.logits(texts)

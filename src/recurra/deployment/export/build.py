@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from recurra.core.environment import code_record
 from recurra.core.errors import CheckpointError, ConfigurationError, StorageError
 from recurra.core.files import write_text
 from recurra.core.folders import atomic_folder
-from recurra.core.model_files import FileEntry, describe_file
+from recurra.core.model_files import FileEntry, describe_file, sealed_model
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyLabelRecord, read_record
 from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
@@ -22,6 +22,7 @@ from recurra.data.encoding import encode_texts
 from recurra.deployment.decision import read_decision
 from recurra.deployment.engines.budget import DEFAULT_BATCH_SIZE
 from recurra.deployment.engines.depth import DeepEngine
+from recurra.deployment.engines.linear import LinearEngine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export.card import CARD_NAME, render_card
 from recurra.deployment.export.check import (
@@ -35,13 +36,22 @@ from recurra.deployment.export.check import (
 )
 from recurra.deployment.export.exit_calibration import agreement_asked, calibrate_exits
 from recurra.deployment.export.formats.interface import ExportFormat, ExportSource, StoredModel
-from recurra.deployment.export.formats.registry import find_format, find_precision
+from recurra.deployment.export.formats.registry import FORMATS, find_format, find_precision
 from recurra.deployment.export.manifest import RUN_RECORD_NAME, ExportManifest, is_export, write_manifest
 from recurra.deployment.export.options import ExportOptions
 from recurra.deployment.export.records import CalibrationRecord, CheckRecord, VocabularyRecord
 from recurra.deployment.export.trimming import trim
 
 MODEL = "model"
+
+
+@dataclass(frozen=True, eq=False)
+class LinearSource:
+    """What is exported of a linear run; see `ExportSource`."""
+
+    run: Path
+    record: AnyLabelRecord
+    engine: LinearEngine
 
 
 def export_run(
@@ -65,8 +75,8 @@ def export_run(
 
     Raises:
         CheckpointError: If the run is not finished, damaged, or not ours.
-        ConfigurationError: For an unknown format or precision, a model that the format does not store, or an agreement
-            without exits.
+        ConfigurationError: For an unknown format or precision, a model that the format does not store, an agreement
+            without exits, or for a linear model what it cannot have.
         UnavailableError: If a package that the format needs is not installed.
         StorageError: If the output is there already, lies inside the run, or cannot be written.
         AuditError: If the export does not compute what the run's model computes; nothing is written then.
@@ -76,32 +86,33 @@ def export_run(
     precision, export_format = find_precision(options.format, options.precision), find_format(options.format)
     export_format.check_packages()
     record = _read_run(run)
+    if record.model.kind == "linear":
+        _check_linear(run, options, export_format)
     check_place(run, output, overwrite=options.overwrite)
     if rows is None:
         rows = choose_rows(record, file=options.rows_file, text_column=options.text_column, data_root=options.data_root)
     if rows.note:
         reporter.say(f"not checked on the run's own rows: {rows.note}")
     source = _load(run, record)
-    export_format.check_model(source.engine.model.config)
-    asked = _agreement_asked(source, export_format, options.agreement)
-    if source.engine.depth.exits and record.decision is not None:
-        reporter.say("texts with any number of labels do not stop early: texts will take all recurrences")
-    if source.engine.depth.exits and not export_format.carries_exits:
-        reporter.say(f"exports as {options.format} carry no exits: texts will take all recurrences")
+    asked = None
+    if isinstance(source, ExportSource):
+        export_format.check_model(source.engine.model.config)
+        asked = _agreement_asked(source, export_format, options.agreement)
+        if source.engine.depth.exits and record.decision is not None:
+            reporter.say("texts with any number of labels do not stop early: texts will take all recurrences")
+        if source.engine.depth.exits and not export_format.carries_exits:
+            reporter.say(f"exports as {options.format} carry no exits: texts will take all recurrences")
     reporter.say(f"{record.run_id}: the run's model on {len(rows.texts):,} rows of {rows.source}")
     reference = source.engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
     vocabulary = None
-    if options.vocabulary is not None:
+    if options.vocabulary is not None and isinstance(source, ExportSource):
         source, reference, vocabulary = _trimmed(source, rows, reference, options)
         reporter.say(vocabulary.describe())
     with atomic_folder(output, replace=options.overwrite) as folder:
         reporter.say(f"writing {options.format} in {options.precision}")
-        write_tokenizer(source.engine.tokenizer, source.engine.max_length, folder)
-        export_format.write(source, precision.name, folder)
+        stored = _write(source, export_format, precision.name, folder)
         # Read as a user's program will.
-        engine = export_format.open(
-            StoredModel(folder, precision.name, source.engine.max_length, source.engine.pad_token_id)
-        )
+        engine = export_format.open(stored)
         logits = engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
         check = compare_logits(
             rows,
@@ -120,7 +131,7 @@ def export_run(
             )
             exits = calibrate_exits(engine, exit_rows, asked, DEFAULT_BATCH_SIZE)
             reporter.say(exits.describe())
-        return _describe(source, options, folder, check=check, exits=exits, vocabulary=vocabulary)
+        return _describe(source, options, stored, check=check, exits=exits, vocabulary=vocabulary)
 
 
 def _read_run(run: Path) -> AnyLabelRecord:
@@ -128,13 +139,7 @@ def _read_run(run: Path) -> AnyLabelRecord:
         raise CheckpointError(f"'{run}' is an export; give the run that it was made from")
     if not (run / RECORD_NAME).exists() and not (run / MODEL).is_dir():
         raise CheckpointError(f"'{run}' is not a run folder; give a folder made by 'recurra train'")
-    record = read_record(run)
-    if record.model.kind == "linear":
-        raise ConfigurationError(
-            f"'{run}' is a linear model: it has no layers to store in another precision; "
-            "use the run folder itself, or export a Transformer"
-        )
-    return record
+    return read_record(run)
 
 
 def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
@@ -157,9 +162,41 @@ def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
         raise StorageError(f"'{output}' is not an export of ours and is not replaced; choose another --output")
 
 
-def _load(run: Path, record: AnyLabelRecord) -> ExportSource:
+def _load(run: Path, record: AnyLabelRecord) -> ExportSource | LinearSource:
+    if record.model.kind == "linear":
+        return LinearSource(run, record, LinearEngine.load(sealed_model(run)))
     max_length = int(record.config["data"]["max_length"])
     return ExportSource(run, record, TransformerEngine.load(run / MODEL, precision="fp32", max_length=max_length))
+
+
+def _check_linear(run: Path, options: ExportOptions, export_format: ExportFormat) -> None:
+    """Refuses a format that stores no linear model, and options that it has no use for."""
+    if export_format.linear_usage is None:
+        others = [name for name, each in FORMATS.items() if each.linear_usage is not None]
+        raise ConfigurationError(
+            f"'{run}' is a linear model, which is not written as {options.format}; "
+            f"give --format {' or '.join(others)}: it is predicted and served without torch"
+        )
+    for name, given, cure in (
+        ("--precision", None if options.precision == "fp32" else options.precision, "its weights are stored in fp32"),
+        ("--vocabulary", options.vocabulary, "it has no token table to make smaller"),
+        ("--agreement", options.agreement, "it has no exits"),
+    ):
+        if given is not None:
+            raise ConfigurationError(f"'{run}' is a linear model: {cure}; leave {name} {given} out")
+
+
+def _write(
+    source: ExportSource | LinearSource, export_format: ExportFormat, precision: str, folder: Path
+) -> StoredModel:
+    """Writes the model with all that it reads texts with."""
+    if isinstance(source, LinearSource):
+        export_format.write_linear(source.engine.model, folder)
+        return StoredModel(folder, precision, int(source.record.config["data"]["max_length"]), 0, linear=True)
+    engine = source.engine
+    write_tokenizer(engine.tokenizer, engine.max_length, folder)
+    export_format.write(source, precision, folder)
+    return StoredModel(folder, precision, engine.max_length, engine.pad_token_id)
 
 
 def _trimmed(
@@ -214,16 +251,16 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerFast, max_length: int, folder:
 
 
 def _describe(
-    source: ExportSource,
+    source: ExportSource | LinearSource,
     options: ExportOptions,
-    folder: Path,
+    stored: StoredModel,
     *,
     check: CheckRecord,
     exits: CalibrationRecord | None,
     vocabulary: VocabularyRecord | None,
 ) -> ExportManifest:
     """Adds the run's record, the card, and last the manifest."""
-    record_file = source.run / RECORD_NAME
+    record_file, folder = source.run / RECORD_NAME, stored.folder
     shutil.copyfile(record_file, folder / RUN_RECORD_NAME)
     record = source.record
     manifest = ExportManifest(
@@ -234,8 +271,8 @@ def _describe(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         code=code_record(),
         label_names=record.data.label_names,
-        max_length=source.engine.max_length,
-        pad_token_id=source.engine.pad_token_id,
+        max_length=stored.max_length,
+        pad_token_id=stored.pad_token_id,
         cleaning=CLEANING_NAME,
         cleaning_steps=list(CLEANING_STEPS),
         files=_files(folder),
@@ -243,8 +280,10 @@ def _describe(
         exits=exits,
         decision=record.decision,
         vocabulary=vocabulary,
+        kind="linear" if stored.linear else "transformer",
     )
-    card = render_card(record, manifest, num_recurrences=source.engine.depth.num_recurrences)
+    recurrences = source.engine.depth.num_recurrences if isinstance(source, ExportSource) else 0
+    card = render_card(record, manifest, num_recurrences=recurrences)
     write_text(folder / CARD_NAME, card)
     return write_manifest(folder, manifest.model_copy(update={"files": _files(folder)}))
 

@@ -36,6 +36,8 @@ def render_card(record: AnyLabelRecord, manifest: ExportManifest, *, num_recurre
         num_recurrences: Of the model.
     """
     export_format = find_format(manifest.format)
+    linear = manifest.kind == "linear"
+    usage = export_format.linear_usage if linear else export_format.usage
     page = (
         _environment()
         .get_template("README.md.j2")
@@ -48,17 +50,18 @@ def render_card(record: AnyLabelRecord, manifest: ExportManifest, *, num_recurre
             format=manifest.format,
             precision=manifest.precision,
             max_length=manifest.max_length,
-            usage=export_format.usage.format(
+            usage=(usage or "").format(
                 cleaning="; ".join(manifest.cleaning_steps),
                 max_length=manifest.max_length,
                 pad_token_id=manifest.pad_token_id,
             ),
-            weights_name=", ".join(export_format.weight_files),
+            weights_name=", ".join(name for name in export_format.weight_files if name in manifest.files),
             weights_bytes=manifest.weights_bytes,
             folder_bytes=manifest.size_bytes,
             check=manifest.check,
             exits=manifest.exits,
             thresholds=_thresholds(manifest),
+            linear=linear,
             num_recurrences=num_recurrences,
             train=record.data.splits["train"],
             limits=limits(record, manifest),
@@ -89,8 +92,7 @@ def limits(record: AnyLabelRecord, manifest: ExportManifest) -> list[str]:
     found += [
         "Nothing but the splits above was tested: no other source, time, topic or language.",
         *(_ONE_LABEL if manifest.decision is None else _ANY_LABELS),
-        f"What stands beyond the first {manifest.max_length} tokens of a text is not read; case, HTML tags and URLs "
-        "are removed before.",
+        f"{_reads(manifest)} case, HTML tags and URLs are removed before.",
     ]
     if manifest.vocabulary is not None:
         found.append(
@@ -106,6 +108,12 @@ def limits(record: AnyLabelRecord, manifest: ExportManifest) -> list[str]:
     if check.accuracy is None:
         found.append("The export was checked on rows whose labels are not known or not the model's own.")
     return found
+
+
+def _reads(manifest: ExportManifest) -> str:
+    if manifest.kind == "linear":
+        return "A text is read to its end, but as a bag of n-grams or word pieces, wherever they stand in it;"
+    return f"What stands beyond the first {manifest.max_length} tokens of a text is not read;"
 
 
 def _seen(record: AnyLabelRecord) -> list[str]:

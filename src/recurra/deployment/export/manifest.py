@@ -10,13 +10,14 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import pickles_in
-from recurra.core.model_files import FileEntry, FileName, verify_file
+from recurra.core.model_files import MODEL_NAME, FileEntry, FileName, verify_file
 from recurra.core.record import AnyLabelRecord, CodeRecord, DecisionRecord, read_record
 from recurra.core.sealed import SealedByValues
 from recurra.data.cleaning import CLEANING_NAME
 from recurra.deployment.export.formats.interface import StoredModel
 from recurra.deployment.export.formats.registry import find_format, find_precision
 from recurra.deployment.export.records import CalibrationRecord, CheckRecord, VocabularyRecord
+from recurra.models.controls import holds_linear_model
 
 MANIFEST_NAME = "export.json"
 RUN_RECORD_NAME = "run-record.json"
@@ -33,7 +34,7 @@ class ExportManifest(SealedByValues):
         created: When.
         code: Version that wrote it.
         label_names: Name of each class, by index of the logits.
-        max_length: Tokens after which a text is cut, special tokens included.
+        max_length: Tokens after which a text is cut, special tokens included; a linear model reads all of it.
         pad_token_id: Token that fills.
         cleaning: Name of the cleaning that texts get before the tokenizer.
         cleaning_steps: The same in words, in order.
@@ -43,6 +44,7 @@ class ExportManifest(SealedByValues):
         decision: How logits become labels; none takes the most probable label.
         vocabulary: What a smaller vocabulary cost; none if it has the run's. The check is then against the run's model
             with that vocabulary.
+        kind: ``transformer`` or ``linear``, as in the run's record.
     """
 
     schema_version: Literal[1] = 1
@@ -62,6 +64,7 @@ class ExportManifest(SealedByValues):
     exits: CalibrationRecord | None = None
     decision: DecisionRecord | None = None
     vocabulary: VocabularyRecord | None = None
+    kind: Literal["transformer", "linear"] = "transformer"
 
     @field_validator("format")
     @classmethod
@@ -92,7 +95,8 @@ class ExportManifest(SealedByValues):
 
     def stored_in(self, folder: Path) -> StoredModel:
         """The model that lies in the export's folder."""
-        return StoredModel(folder, self.precision, self.max_length, self.pad_token_id)
+        linear = self.kind == "linear"
+        return StoredModel(folder, self.precision, self.max_length, self.pad_token_id, linear)
 
 
 def is_export(folder: Path | str) -> bool:
@@ -101,8 +105,11 @@ def is_export(folder: Path | str) -> bool:
 
 
 def needs_torch(folder: Path | str) -> bool:
-    """Whether reading a run or an export takes torch and transformers; a run always does."""
-    return not is_export(folder) or find_format(read_manifest(folder).format).needs_torch
+    """Whether reading a run or an export takes torch and transformers; that of a linear model never does."""
+    if not is_export(folder):
+        return not holds_linear_model(Path(folder) / MODEL_NAME)
+    manifest = read_manifest(folder)
+    return manifest.kind != "linear" and find_format(manifest.format).needs_torch
 
 
 def write_manifest(folder: Path, manifest: ExportManifest) -> ExportManifest:

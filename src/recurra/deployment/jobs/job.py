@@ -13,6 +13,7 @@ from recurra.core.errors import CheckpointError, ConfigurationError, StorageErro
 from recurra.core.files import FolderLock
 from recurra.core.record import read_record
 from recurra.core.sealed import SealedByValues
+from recurra.data.formats import check_pyarrow
 from recurra.deployment.export.manifest import is_export, read_manifest
 
 JOB_NAME = "job.json"
@@ -67,9 +68,12 @@ class Job:
         Raises:
             ConfigurationError: If the format is unknown.
             CheckpointError: If the model is neither a run nor an export.
+            UnavailableError: If the predictions are to be Parquet and pyarrow is not installed.
         """
         if self.part_format not in PART_FORMATS:
             raise ConfigurationError(unknown("format of parts", self.part_format, PART_FORMATS))
+        if self.part_format == "parquet":
+            check_pyarrow("or give --part-format jsonl, csv or tsv")
         model, model_hash = identify(self.model)
         made = JobManifest(
             model=model,

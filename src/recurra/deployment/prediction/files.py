@@ -8,6 +8,7 @@ from pathlib import Path
 
 from recurra.core.errors import ConfigurationError, StorageError, did_you_mean
 from recurra.core.files import atomic_path
+from recurra.data.formats import check_pyarrow
 from recurra.deployment.decision import Decision
 from recurra.deployment.prediction.layout import Layout, PredictionWriter
 from recurra.deployment.prediction.text_writers import JsonLinesWriter, TableWriter
@@ -25,12 +26,15 @@ def check_output(path: Path, source: Path | str | None = None) -> None:
     Raises:
         ConfigurationError: For an unknown extension.
         StorageError: If it is the input itself, or a folder.
+        UnavailableError: If it is Parquet and pyarrow is not installed, which a server has no use for.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigurationError(
             f"'{path}' has the unknown extension '{path.suffix}'{did_you_mean(path.suffix, SUFFIXES)}; "
             f"allowed: {', '.join(SUFFIXES)}"
         )
+    if path.suffix.lower() == ".parquet":
+        check_pyarrow("or write CSV or JSONL")
     if path.is_dir():
         raise StorageError(f"'{path}' is a folder; give a file for the predictions")
     if source is not None and path.exists() and Path(source).exists() and path.samefile(source):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recurra.data.arrow import pa, pq
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from recurra.deployment.prediction.layout import Layout, PredictedRows
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recurra.core.best_run import find_run
 from recurra.core.environment import available_cores
 from recurra.core.errors import UnavailableError
 from recurra.deployment.serving.key import read_key
@@ -67,9 +68,14 @@ def serve(
 
     log = EventLog(quiet=options.quiet)
     key = read_key(options.api_key_file, options.api_key_env)
-    folders = name_folders(arguments)
+    found = {name: find_run(folder) for name, folder in name_folders(arguments).items()}
+    for name, each in found.items():
+        if each.note:
+            log.write("recommended", model=name, message=each.note)
     with listen(options.host, options.port) as taken:
-        models = open_models(folders, threads=options.threads or available_cores())
+        models = open_models(
+            {name: each.folder for name, each in found.items()}, threads=options.threads or available_cores()
+        )
         host, port = taken.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         names = [model.name for model in models]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy.optimize import minimize_scalar
+from scipy.sparse import csr_matrix
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
@@ -17,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from recurra.core.errors import DataError
 from recurra.core.label_record import are_unequal
-from recurra.models.controls.weights import Floats, Labels, cross_entropy, label_scores
+from recurra.models.controls.weights import Floats, Labels, SparseRows, cross_entropy, label_scores
 
 # With the default tolerance of 1e-4 the solver stops while accuracies still move by half a point.
 _SOLVER_TOLERANCE = 1e-6
@@ -29,6 +30,11 @@ UNSEEN_LOG_PROBABILITY = -25.0
 FOLDS = 5
 # Beyond, the best C hardly moves, and every fold would cost minutes.
 MOST_ROWS = 3_000
+
+
+def matrix_of(rows: SparseRows) -> csr_matrix:
+    """Features as solvers take them, ``(texts, features)``."""
+    return csr_matrix((rows.values, rows.columns, rows.offsets), shape=(len(rows.offsets) - 1, rows.width))
 
 
 @dataclass(frozen=True)
@@ -191,19 +197,6 @@ def _calibrated(logits: Floats, truth: Labels) -> tuple[float, float]:
         lambda log: cross_entropy(logits * np.exp(log), truth), bounds=(-5.0, 5.0), method="bounded"
     )
     return float(np.exp(found.x)), float(found.fun)
-
-
-def check_classes(truth: Labels, num_labels: int) -> None:
-    """Refuses labels of one class alone, or beyond the number of labels.
-
-    Raises:
-        DataError: If they are.
-    """
-    classes = np.unique(truth)
-    if len(classes) < 2:
-        raise DataError(f"training rows have the labels {classes.tolist()} only; at least two classes are needed")
-    if classes[0] < 0 or classes[-1] >= num_labels:
-        raise DataError(f"labels are {classes.tolist()}; allowed: 0 to {num_labels - 1}")
 
 
 def _spread_over_labels(weight: Floats, bias: Floats, seen: Labels, num_labels: int) -> tuple[Floats, Floats]:

@@ -15,13 +15,17 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_matrix, hstack
-from sklearn.preprocessing import normalize
 
 from recurra.core.errors import DataError
 from recurra.core.label_record import are_unequal
-from recurra.models.controls.fitting import Fit, check_classes, cross_validate
-from recurra.models.controls.weights import Floats, Labels, LinearModel, foreign_settings
+from recurra.models.controls.weights import (
+    Floats,
+    Labels,
+    LinearModel,
+    SparseRows,
+    check_classes,
+    foreign_settings,
+)
 
 WEIGHTS_NAME = "linear.safetensors"
 SETTINGS_NAME = "linear.json"
@@ -127,7 +131,7 @@ class Vectorizer:
         counts = np.array([found[term] for term in terms], dtype=np.float64)
         return cls(ngrams, terms, np.log((1 + len(texts)) / (1 + counts)) + 1)
 
-    def transform(self, texts: Sequence[str]) -> csr_matrix:
+    def transform(self, texts: Sequence[str]) -> SparseRows:
         """TF-IDF of texts, ``(texts, terms)``."""
         offsets, columns, values = [0], [], []
         for text in texts:
@@ -141,8 +145,7 @@ class Vectorizer:
         if self.ngrams.sublinear:
             counted = np.log(counted) + 1
         counted = counted * self.idf.astype(np.float64)[indices]
-        matrix = csr_matrix((counted, indices, np.array(offsets)), shape=(len(texts), len(self.terms)))
-        return normalize(matrix, copy=False)
+        return SparseRows(counted, indices, np.array(offsets), len(self.terms)).of_length_one()
 
     def _words(self, text: str) -> npt.NDArray[np.int64]:
         found = (self._columns.get(term, -1) for term in self.ngrams.of(text))
@@ -219,8 +222,11 @@ class LinearClassifier(LinearModel):
             DataError: If there is one class only, or no text has a word.
             ValueError: If texts and labels differ in number.
         """
+        from recurra.models.controls.fitting import Fit, matrix_of
+
         truth = _checked(texts, labels, num_labels)
-        vectorizers, features = _vectorized(WORD_PAIRS, texts)
+        vectorizers, rows = _vectorized(WORD_PAIRS, texts)
+        features = matrix_of(rows)
         best: Self | None = None
         best_loss = float("inf")
         for c in [DEFAULT_C] if selection is None else c_grid:
@@ -251,16 +257,18 @@ class LinearClassifier(LinearModel):
             DataError: If there is one class only, or no text has a word.
             ValueError: If texts and labels differ in number.
         """
+        from recurra.models.controls.fitting import Fit, cross_validate, matrix_of
+
         truth = _checked(texts, labels, num_labels)
         least = 1 if len(texts) <= _MANY_ROWS else 2
         kinds = [replace(ngrams, least_texts=least) for ngrams in WORDS_AND_CHARACTERS]
-        vectorizers, features = _vectorized(kinds, texts)
+        vectorizers, rows = _vectorized(kinds, texts)
         fits = [Fit("hinge", c) for c in _HINGE_C] if truth.ndim == 1 else []
         if num_labels == 2 or truth.ndim == 2:
             fits += [Fit("logistic", c) for c in _LOGISTIC_C]
         if truth.ndim == 1 and are_unequal(np.bincount(truth).tolist()):
             fits += [Fit(fit.loss, fit.c, balanced=True) for fit in fits]
-        found = cross_validate(features, truth, fits, num_labels=num_labels, seed=seed)
+        found = cross_validate(matrix_of(rows), truth, fits, num_labels=num_labels, seed=seed)
         how = {"independent": truth.ndim == 2, "fitted_by": str(found)}
         return cls(vectorizers, found.weight, found.bias, found.fit.c, **how)
 
@@ -276,9 +284,9 @@ class LinearClassifier(LinearModel):
         """N-grams that begin at a word, or lie within one of five letters."""
         return float(sum(each.ngrams.per_word for each in self._vectorizers))
 
-    def features(self, texts: Sequence[str]) -> csr_matrix:
+    def features(self, texts: Sequence[str]) -> SparseRows:
         """TF-IDF of cleaned texts, ``(texts, n-grams)``."""
-        return _joined(self._vectorizers, texts)
+        return SparseRows.joined([vectorizer.transform(texts) for vectorizer in self._vectorizers])
 
     def save(self, folder: Path | str) -> None:
         """Writes the weights (safetensors) and the n-grams with the settings (JSON)."""
@@ -311,18 +319,13 @@ def _checked(texts: Sequence[str], labels: npt.ArrayLike, num_labels: int) -> La
     return truth
 
 
-def _vectorized(kinds: Sequence[Ngrams], texts: Sequence[str]) -> tuple[list[Vectorizer], csr_matrix]:
+def _vectorized(kinds: Sequence[Ngrams], texts: Sequence[str]) -> tuple[list[Vectorizer], SparseRows]:
     vectorizers = [Vectorizer.fit(ngrams, texts) for ngrams in kinds]
     if not vectorizers[0].terms:
         raise DataError(
             f"none of the {len(texts)} training texts has a word of letters or digits; give texts with words"
         )
-    return vectorizers, _joined(vectorizers, texts)
-
-
-def _joined(vectorizers: Sequence[Vectorizer], texts: Sequence[str]) -> csr_matrix:
-    parts = [vectorizer.transform(texts) for vectorizer in vectorizers]
-    return parts[0] if len(parts) == 1 else hstack(parts, format="csr")
+    return vectorizers, SparseRows.joined([vectorizer.transform(texts) for vectorizer in vectorizers])
 
 
 def _read_features(settings: Mapping[str, Any], path: Path) -> list[tuple[Ngrams, list[str]]]:

@@ -17,13 +17,11 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_matrix
 from tokenizers import Tokenizer
 
 from recurra.core.errors import CheckpointError
 from recurra.core.label_record import are_unequal
-from recurra.models.controls.fitting import Fit, check_classes, cross_validate
-from recurra.models.controls.weights import LinearModel, foreign_settings
+from recurra.models.controls.weights import LinearModel, SparseRows, check_classes, foreign_settings
 
 SETTINGS_NAME, WEIGHTS_NAME, TOKENIZER_NAME = "static.json", "static.safetensors", "tokenizer.json"
 _C = (0.003, 0.01, 0.03, 0.1, 0.3)
@@ -76,10 +74,12 @@ class StaticClassifier(LinearModel):
         Raises:
             DataError: If there is one class only.
         """
+        from recurra.models.controls.fitting import Fit, cross_validate, matrix_of
+
         truth = np.asarray(labels, dtype=np.int64)
         independent = truth.ndim == 2
         check_classes(truth, 2 if independent else num_labels)
-        means = _counts(texts, tokenizer, len(vectors)) @ vectors.astype(np.float64)
+        means = matrix_of(_shares(texts, tokenizer, len(vectors))) @ vectors.astype(np.float64)
         # One scale a direction, so that the penalty weighs them alike; it goes into the scores.
         centre, spread = means.mean(axis=0), means.std(axis=0)
         spread = np.where(spread > 0, spread, 1.0)
@@ -102,9 +102,9 @@ class StaticClassifier(LinearModel):
         """Features that a word adds to its text: its own piece."""
         return 1.0
 
-    def features(self, texts: Sequence[str]) -> csr_matrix:
+    def features(self, texts: Sequence[str]) -> SparseRows:
         """Share of each piece in each cleaned text, ``(texts, pieces)``; a text without pieces has none."""
-        return _counts(texts, self.tokenizer, self.num_features)
+        return _shares(texts, self.tokenizer, self.num_features)
 
     def save(self, folder: Path | str) -> None:
         """Writes scores, settings and the tokenizer."""
@@ -133,7 +133,7 @@ class StaticClassifier(LinearModel):
         return cls(tokenizer, settings["encoder"], tensors["weight"], tensors["bias"], **cls._given(settings))
 
 
-def _counts(texts: Sequence[str], tokenizer: Tokenizer, pieces: int) -> csr_matrix:
+def _shares(texts: Sequence[str], tokenizer: Tokenizer, pieces: int) -> SparseRows:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     # What looks like a special token is taken letter by letter: texts hold no such tokens.
@@ -144,7 +144,10 @@ def _counts(texts: Sequence[str], tokenizer: Tokenizer, pieces: int) -> csr_matr
         rows = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     ids = np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum()))
-    shares = np.repeat(1.0 / np.maximum(lengths, 1), lengths)
-    counts = csr_matrix((shares, ids, np.append(0, lengths.cumsum())), shape=(len(texts), pieces))
-    counts.sum_duplicates()
-    return counts
+    # A text has each of its pieces once, with the share of all places where it stands.
+    numbers = np.repeat(np.arange(len(texts)) * pieces, lengths) + ids
+    distinct, entry = np.unique(numbers, return_inverse=True)
+    places = np.repeat(1.0 / np.maximum(lengths, 1), lengths)
+    shares = np.bincount(entry, weights=places, minlength=len(distinct)).astype(np.float64)
+    offsets = np.searchsorted(distinct, np.arange(len(texts) + 1) * pieces)
+    return SparseRows(shares, distinct % pieces, offsets, pieces)

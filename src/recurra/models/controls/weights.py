@@ -1,10 +1,15 @@
-"""What every linear control is: one row of weights a label over the features of a text, in two files without pickle."""
+"""What every linear control is: one row of weights a label over the features of a text, in two files without pickle.
+
+What predicts needs numpy alone, so that a small environment can; only `recurra.models.controls.fitting` takes SciPy and
+scikit-learn.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,14 +17,61 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
-from scipy.sparse import csr_matrix
-from scipy.special import log_expit, log_softmax
 
-from recurra.core.errors import CheckpointError
+from recurra.core.errors import CheckpointError, DataError
 from recurra.core.files import atomic_path, read_json, storage_errors, write_json
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """Features of texts that are not 0, text after text (compressed sparse rows).
+
+    Attributes:
+        values: The features, ``(entries,)``, float64.
+        columns: Which each is, ``(entries,)``.
+        offsets: Where the entries of a text begin, and where the last one's end, ``(texts + 1,)``.
+        width: How many features there are.
+    """
+
+    values: Floats
+    columns: Labels
+    offsets: Labels
+    width: int
+
+    @classmethod
+    def joined(cls, parts: Sequence[SparseRows]) -> SparseRows:
+        """Puts the features of the same texts side by side."""
+        if len(parts) == 1:
+            return parts[0]
+        starts = np.cumsum([0, *(part.width for part in parts)])
+        order = np.argsort(np.concatenate([part.rows for part in parts]), kind="stable")
+        columns = np.concatenate([part.columns + start for part, start in zip(parts, starts[:-1], strict=True)])
+        values = np.concatenate([part.values for part in parts])
+        offsets = np.sum([part.offsets for part in parts], axis=0)
+        return cls(values[order], columns[order], offsets, int(starts[-1]))
+
+    @property
+    def rows(self) -> Labels:
+        """The text of each entry, ``(entries,)``."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    def of_length_one(self) -> SparseRows:
+        """The same with rows whose squares sum to 1; a row without entries stays so."""
+        rows = self.rows
+        lengths = np.sqrt(np.bincount(rows, weights=self.values**2, minlength=len(self.offsets) - 1))
+        return SparseRows(self.values / lengths[rows], self.columns, self.offsets, self.width)
+
+    def scores(self, weight: npt.NDArray[np.float32]) -> Floats:
+        """The product with the weights of each label, ``(labels, features)``: ``(texts, labels)``, summed in float64.
+
+        The sums are made in the order of the entries, so that they do not depend on the other texts.
+        """
+        rows, texts = self.rows, len(self.offsets) - 1
+        products = (self.values * label[self.columns].astype(np.float64) for label in weight)
+        return np.stack([np.bincount(rows, weights=each, minlength=texts) for each in products], axis=1)
 
 
 class LinearModel(ABC):
@@ -57,7 +109,7 @@ class LinearModel(ABC):
         self.num_labels = 2 if len(self._bias) == 1 and not independent else len(self._bias)
 
     @abstractmethod
-    def features(self, texts: Sequence[str]) -> csr_matrix:
+    def features(self, texts: Sequence[str]) -> SparseRows:
         """Features of cleaned texts, ``(texts, features)``."""
 
     @property
@@ -89,7 +141,7 @@ class LinearModel(ABC):
         """
         if len(texts) == 0:
             return np.zeros((0, self.num_labels), dtype=np.float32)
-        scores: Floats = self.features(texts) @ self._weight.astype(np.float64).T + self._bias.astype(np.float64)
+        scores = self.features(texts).scores(self._weight) + self._bias.astype(np.float64)
         return label_scores(scores, independent=self.independent).astype(np.float32)
 
     def loss(self, texts: Sequence[str], labels: npt.ArrayLike) -> float:
@@ -216,6 +268,19 @@ def foreign_settings(path: Path) -> CheckpointError:
     return CheckpointError(f"'{path}' has settings that this version does not write; train the linear model again")
 
 
+def check_classes(truth: Labels, num_labels: int) -> None:
+    """Refuses labels of one class alone, or beyond the number of labels.
+
+    Raises:
+        DataError: If they are.
+    """
+    classes = np.unique(truth)
+    if len(classes) < 2:
+        raise DataError(f"training rows have the labels {classes.tolist()} only; at least two classes are needed")
+    if classes[0] < 0 or classes[-1] >= num_labels:
+        raise DataError(f"labels are {classes.tolist()}; allowed: 0 to {num_labels - 1}")
+
+
 def label_scores(scores: Floats, *, independent: bool) -> Floats:
     """Logits ``(texts, labels)`` from scores; two classes share one score, minus and plus half of it."""
     if scores.shape[1] == 1 and not independent:
@@ -226,5 +291,7 @@ def label_scores(scores: Floats, *, independent: bool) -> Floats:
 def cross_entropy(logits: Floats, truth: Labels) -> float:
     """Mean cross-entropy in nats of logits ``(texts, labels)``; of 0 and 1 a label, over labels too."""
     if truth.ndim == 2:
-        return float(-log_expit(np.where(truth == 1, 1.0, -1.0) * logits).mean())
-    return float(-log_softmax(logits, axis=1)[np.arange(len(truth)), truth].mean())
+        return float(np.logaddexp(0.0, np.where(truth == 1, -1.0, 1.0) * logits).mean())
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    normalizers = np.log(np.exp(shifted).sum(axis=1))
+    return float(-(shifted[np.arange(len(truth)), truth] - normalizers).mean())

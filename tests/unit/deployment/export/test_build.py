@@ -14,16 +14,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from factories import RunFactory
 from recurra import Classifier
+from recurra.cli.main import main
 from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, StorageError
+from recurra.core.model_files import seal_model
 from recurra.core.record import AuditResult, read_record, write_record
 from recurra.data.cleaning import clean_texts
+from recurra.data.vocabulary import train_wordpiece, wordpiece
 from recurra.deployment.export import ExportOptions, export_run
 from recurra.deployment.export.formats import safetensors as safetensors_format
-from recurra.deployment.export.manifest import ExportManifest, read_export
+from recurra.deployment.export.manifest import ExportManifest, needs_torch, read_export
+from recurra.models.controls.static import StaticClassifier
 from recurra.tasks.classification.evaluation import evaluate_run
-from reviews import review_rows, snapshot, train_tiny
+from reviews import review_rows, snapshot, train_tiny, write_csv, write_reviews
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TEXTS = [text for text, _ in review_rows(60, seed=9)]
@@ -316,8 +319,90 @@ def test_an_export_that_computes_something_else_is_not_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_linear_model_has_nothing_to_export(tmp_path: Path) -> None:
-    run = RunFactory(tmp_path).run("linear")
-    with pytest.raises(ConfigurationError, match="is a linear model: it has no layers"):
-        export_run(run, tmp_path / "out")
+LINEAR_FILES = {
+    "linear": {"linear.json", "linear.safetensors"},
+    "linear-tuned": {"linear.json", "linear.safetensors"},
+    "static": {"static.json", "static.safetensors", "tokenizer.json"},
+}
+
+
+@pytest.fixture(scope="module")
+def linear_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of each linear model, the static one on a vocabulary and vectors of its own, and one of any labels."""
+    root = tmp_path_factory.mktemp("linear")
+    data = write_reviews(root / "reviews.csv")
+    several = write_csv(
+        root / "several.csv", [(text, f"{label};seen" if "film" in text else label) for text, label in review_rows()]
+    )
+    runs = {name: root / name for name in ("linear", "linear-tuned", "several")}
+    for name, run in runs.items():
+        rows = ["--data", str(several), "data.label_separator=;"] if name == "several" else ["--data", str(data)]
+        model = "linear" if name == "several" else name
+        assert main(["train", "--model", model, *rows, "--output", str(run), "--no-latency", "--quiet"]) == 0
+    runs["static"] = Path(shutil.copytree(runs["linear"], root / "static"))
+    texts, labels = zip(*review_rows(), strict=True)
+    tokenizer = wordpiece(train_wordpiece(texts, 200))
+    vectors = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 8)).astype(np.float32)
+    model = StaticClassifier.fit(
+        texts, np.array([label == "positive" for label in labels]), vectors, tokenizer, encoder="tiny"
+    )
+    shutil.rmtree(runs["static"] / "model")
+    model.save(runs["static"] / "model")
+    seal_model(runs["static"])
+    return runs
+
+
+@pytest.mark.parametrize("name", [*LINEAR_FILES, "several"])
+def test_a_linear_model_is_exported_as_it_is(name: str, linear_runs: dict[str, Path], tmp_path: Path) -> None:
+    folder, run = tmp_path / "out", linear_runs[name]
+    manifest = export_run(run, folder)
+    files = LINEAR_FILES.get(name, LINEAR_FILES["linear"])
+    assert {path.name for path in folder.iterdir()} == {*files, "run-record.json", "README.md", "export.json"}
+    for file in files:
+        assert (folder / file).read_bytes() == (run / "model" / file).read_bytes()
+    assert read_export(folder) == manifest
+    assert (manifest.kind, manifest.format, manifest.precision) == ("linear", "safetensors", "fp32")
+    assert manifest.check.rows == 24 and manifest.check.largest_logit_difference == 0
+    assert manifest.check.computation.engine == "numpy" and manifest.check.accuracy is not None
+    assert manifest.weights_bytes == sum((folder / file).stat().st_size for file in files if "tensors" in file)
+    assert not needs_torch(folder) and not needs_torch(run)
+    found, reference = Classifier.open(folder), Classifier.from_run(run)
+    assert np.array_equal(found.logits(TEXTS), reference.logits(TEXTS)) and found.depth is None
+    assert found.predict(TEXTS).tolist() == reference.predict(TEXTS).tolist()
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "neither torch nor transformers" in card and "A text is read to its end" in card
+    assert "are cut" not in card and "stock classes" not in card and "epochs," not in card
+    with pytest.raises(ConfigurationError, match="computed in fp64, not in bf16; leave --precision out"):
+        Classifier.from_export(folder, precision="bf16")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (ExportOptions("onnx"), "which is not written as onnx; give --format safetensors"),
+        (ExportOptions(precision="fp16"), "its weights are stored in fp32; leave --precision fp16 out"),
+        (ExportOptions(vocabulary=0), "no token table to make smaller; leave --vocabulary 0 out"),
+        (ExportOptions(agreement=0.9), "it has no exits; leave --agreement 0.9 out"),
+    ],
+)
+def test_what_a_linear_model_cannot_have_is_refused(
+    options: ExportOptions, said: str, linear_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"is a linear model.*{said}"):
+        export_run(linear_runs["linear"], tmp_path / "out", options)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("file", ["linear.json", "linear.safetensors"])
+def test_a_changed_linear_model_is_refused(file: str, linear_runs: dict[str, Path], tmp_path: Path) -> None:
+    run = Path(shutil.copytree(linear_runs["linear"], tmp_path / "run"))
+    export_run(run, tmp_path / "out")
+    for folder in (tmp_path / "out", run / "model"):
+        content = bytearray((folder / file).read_bytes())
+        content[-4] ^= 1
+        (folder / file).write_bytes(content)
+    with pytest.raises(CheckpointError, match="was changed after the export was made"):
+        Classifier.open(tmp_path / "out")
+    with pytest.raises(CheckpointError, match="was changed after the run was made"):
+        export_run(run, tmp_path / "again")
+    assert not (tmp_path / "again").exists()

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.sparse import hstack
+from scipy.sparse import random as random_rows
+from scipy.special import log_expit, log_softmax
+from sklearn.preprocessing import normalize
 from sklearn.svm import LinearSVC
 
 from recurra.core.errors import DataError
 from recurra.core.label_record import are_unequal
-from recurra.models.controls.fitting import Fit, cross_validate
-from recurra.models.controls.weights import cross_entropy, label_scores
+from recurra.models.controls.fitting import Fit, cross_validate, matrix_of
+from recurra.models.controls.weights import SparseRows, cross_entropy, label_scores
 
 
 def _clouds(rows: int, shares: list[float], seed: int = 0, width: int = 6) -> tuple[np.ndarray, np.ndarray]:
@@ -57,3 +61,23 @@ def test_independent_labels_and_labels_that_a_fold_lacks() -> None:
 def test_refuses_a_single_row() -> None:
     with pytest.raises(DataError, match="1 training rows"):
         cross_validate(np.zeros((1, 2)), np.zeros(1, dtype=int), [Fit("hinge", 1.0)], num_labels=2)
+
+
+@pytest.mark.parametrize("labels", [1, 5])
+def test_sparse_rows_are_scipys(labels: int) -> None:
+    parts = [random_rows(40, width, density=0.1, random_state=width, format="csr") for width in (30, 7)]
+    whole = hstack(parts, format="csr")
+    weight = np.random.default_rng(0).normal(size=(labels, 37)).astype(np.float32)
+    found = SparseRows.joined([SparseRows(part.data, part.indices, part.indptr, part.shape[1]) for part in parts])
+    assert (matrix_of(found) != whole).nnz == 0
+    assert np.array_equal(found.scores(weight), whole @ weight.astype(np.float64).T)
+    assert np.array_equal(matrix_of(found.of_length_one()).toarray(), normalize(whole).toarray())
+
+
+def test_cross_entropy_is_scipys() -> None:
+    rng = np.random.default_rng(1)
+    logits, truth = 30 * rng.normal(size=(50, 4)), rng.integers(0, 2, (50, 4))
+    assert cross_entropy(logits, truth) == pytest.approx(-log_expit(np.where(truth == 1, logits, -logits)).mean())
+    first = truth.argmax(axis=1)
+    assert cross_entropy(logits, first) == pytest.approx(-log_softmax(logits, axis=1)[np.arange(50), first].mean())
+    assert np.isfinite(cross_entropy(1e6 * logits, truth)) and np.isfinite(cross_entropy(1e6 * logits, first))

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 from tokenizers import Tokenizer
 from transformers import BertModel
@@ -15,6 +14,7 @@ from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.models.adaptation.convert import piece_vectors
 from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls import load_linear_model
+from recurra.models.controls.fitting import matrix_of
 from recurra.models.controls.static import SETTINGS_NAME, TOKENIZER_NAME, StaticClassifier
 from tiny_encoder import TEXTS, write_tiny_encoder
 
@@ -53,7 +53,13 @@ def test_scores_of_pieces_are_the_regression_on_mean_vectors(tokenizer: Tokenize
         assert (logits.argmax(axis=1) == wanted.argmax(axis=1)).all()
     assert model.num_parameters == (1 if classes == 2 else classes) * (pieces + 1)
     assert model.logits([""]).shape == (1, classes)
-    assert isinstance(model.features(["a good film"]), csr_matrix)
+    texts = ["good bad good film", "", "dull"]
+    found, lists = (
+        matrix_of(model.features(texts)).toarray(),
+        [tokenizer.encode(t, add_special_tokens=False).ids for t in texts],
+    )
+    for row, ids in zip(found, lists, strict=True):
+        assert row == pytest.approx(np.bincount(ids, minlength=pieces) / max(1, len(ids)))
 
 
 def test_saved_and_loaded_logits_are_equal_to_the_bit(tmp_path: Path, tokenizer: Tokenizer) -> None:

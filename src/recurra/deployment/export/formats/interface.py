@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from recurra.core.record import AnyLabelRecord
     from recurra.deployment.engines.interface import LoadedEngine
     from recurra.deployment.engines.trained import TransformerEngine
+    from recurra.models.controls.weights import LinearModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,18 +40,20 @@ class StoredModel:
     Attributes:
         folder: The export.
         precision: Precision of the stored weights.
-        max_length: Tokens after which a text is cut.
+        max_length: Tokens after which a text is cut; a linear model reads all of it.
         pad_token_id: Token that fills.
+        linear: Whether it is a linear model, which the format's `ExportFormat.write_linear` wrote.
     """
 
     folder: Path
     precision: str
     max_length: int
     pad_token_id: int
+    linear: bool = False
 
 
 class ExportFormat(ABC):
-    """A way to store a classifier of ours, a Transformer, and to predict with what was stored.
+    """A way to store a classifier of ours and to predict with what was stored.
 
     A subclass is declared in a module of its own that imports torch, onnx and the like inside its methods only, and is
     named once in `recurra.deployment.export.formats.registry`. Command line, manifests, studies, reports and the server
@@ -59,14 +62,15 @@ class ExportFormat(ABC):
     Attributes:
         name: What users ask for, also the folder name of a study's exports: lower case letters, digits and hyphens.
         precisions: What the weights can be stored in, the first being the widest.
-        weight_files: Files that hold the weights.
+        weight_files: Files that hold the weights, if they are there.
         carries_exits: Whether what `open` returns is a `recurra.deployment.engines.depth.DeepEngine`, so that texts can
             leave at the exits of a model that has them. If not, exports compute all recurrences.
-        needs_torch: Whether `open` takes torch and transformers.
+        needs_torch: Whether `open` takes torch and transformers for a Transformer; a linear model never needs them.
         packages: What `write` imports beyond the dependencies of this package.
         install: What pip is told to install them.
         usage: Markdown for the card: how other programs read the folder. ``{cleaning}``, ``{max_length}`` and
             ``{pad_token_id}`` stand for those of the export.
+        linear_usage: The same for a linear model; none if the format stores Transformers alone.
     """
 
     name: ClassVar[str]
@@ -77,6 +81,7 @@ class ExportFormat(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     install: ClassVar[str] = ""
     usage: ClassVar[str]
+    linear_usage: ClassVar[str | None] = None
 
     @abstractmethod
     def write(self, source: ExportSource, precision: str, folder: Path) -> None:
@@ -91,9 +96,18 @@ class ExportFormat(ABC):
             AuditError: If the weights do not fit the precision, or what was written is not what was meant.
         """
 
+    def write_linear(self, model: LinearModel, folder: Path) -> None:  # noqa: ARG002 - for those that override it
+        """Writes a linear model with all that it reads texts with, in FP32; asked of formats with a `linear_usage`.
+
+        Args:
+            model: The run's.
+            folder: Where to write; it is empty.
+        """
+        raise TypeError(f"the format {self.name} has no linear_usage: it stores no linear model")
+
     @abstractmethod
     def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> LoadedEngine:
-        """Reads what `write` wrote.
+        """Reads what `write` or `write_linear` wrote.
 
         Args:
             stored: The model.

@@ -1,11 +1,11 @@
-"""Exports as a Hugging Face folder: weights in FP32, bf16 or FP16 as safetensors."""
+"""Exports as a Hugging Face folder: weights in FP32, bf16 or FP16 as safetensors. Linear models as files of ours."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recurra.core.errors import AuditError
+from recurra.core.errors import AuditError, ConfigurationError
 from recurra.deployment.export.formats.interface import ExportFormat, ExportSource, StoredModel
 from recurra.deployment.export.formats.precisions import BF16, FP16, FP32
 
@@ -13,30 +13,50 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from recurra.deployment.engines.interface import LoadedEngine
+    from recurra.models.controls.weights import LinearModel
 
 # The name that transformers looks for.
 WEIGHTS_NAME = "model.safetensors"
+# `recurra.models.controls.ngrams.WEIGHTS_NAME` and that of `static`, without importing numpy.
+LINEAR_WEIGHTS_NAMES = ("linear.safetensors", "static.safetensors")
 
 
 class SafetensorsFormat(ExportFormat):
-    """What transformers reads as it is."""
+    """What transformers reads as it is; a linear model is read by us alone, without torch."""
 
     name = "safetensors"
     precisions = (FP32, BF16, FP16)
-    weight_files = (WEIGHTS_NAME,)
+    weight_files = (WEIGHTS_NAME, *LINEAR_WEIGHTS_NAMES)
     carries_exits = True
     needs_torch = True
     usage = (
         '`recurra.Classifier.from_export(".")` in Python; after `import recurra` the stock classes of transformers '
         "read this folder too, and\nthen the texts have to be cleaned first: {cleaning}."
     )
+    linear_usage = (
+        '`recurra.Classifier.from_export(".")` in Python, which imports neither torch nor transformers here. The JSON '
+        "file beside the weights\nnames the n-grams, or the tokenizer's pieces have scores: see the guide of exports. "
+        "Texts are cleaned first: {cleaning}."
+    )
 
     def write(self, source: ExportSource, precision: str, folder: Path) -> None:
         """Writes ``config.json`` and ``model.safetensors``."""
         write_safetensors(source.run / "model", precision, folder)
 
+    def write_linear(self, model: LinearModel, folder: Path) -> None:
+        """Writes the files of a linear run's model folder."""
+        model.save(folder)
+
     def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> LoadedEngine:  # noqa: ARG002 - torch has its own
-        """Reads it into torch, whose threads are set there."""
+        """Reads it into torch, whose threads are set there; a linear model into numpy."""
+        if stored.linear:
+            if precision is not None:
+                raise ConfigurationError(
+                    f"a linear model is computed in fp64, not in {precision}; leave --precision out"
+                )
+            from recurra.deployment.engines.linear import LinearEngine
+
+            return LinearEngine.load(stored.folder)
         from recurra.deployment.engines.trained import TransformerEngine
 
         return TransformerEngine.load(stored.folder, precision=precision, max_length=stored.max_length)

@@ -1,0 +1,96 @@
+"""Which run of a comparison is recommended, and the one place where a path that somebody gives becomes a run.
+
+``best.json`` lies in the folder of the comparison. Wherever one run is wanted, that folder stands for the run that it
+names, and so does ``best`` in it: ``runs/reviews`` and ``runs/reviews/best``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import StringConstraints
+
+from recurra.core.errors import CheckpointError
+from recurra.core.record import RECORD_NAME
+from recurra.core.sealed import SealedByValues
+
+BEST_NAME = "best.json"
+RUNS_NAME = "runs"
+# The last part of a path that asks for it in so many words.
+_BEST = Path(BEST_NAME).stem
+_MOST_LISTED = 10
+
+
+class BestRunRecord(SealedByValues):
+    """The recommended run of a comparison.
+
+    Attributes:
+        folder: Of the run, relative to the comparison's: ``runs/NAME``.
+        model: Its model, as tables name it.
+        seed: Its seed.
+        why: Why this model.
+    """
+
+    schema_version: Literal[1] = 1
+    # One name below the folder of runs, no path: a file that was passed on must not point elsewhere.
+    folder: Annotated[str, StringConstraints(pattern=rf"^{RUNS_NAME}/[^/\\.][^/\\]*$", max_length=300)]
+    model: str
+    seed: int
+    why: str
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """What a path stands for.
+
+    Attributes:
+        folder: The run; the path as it was given, if that is no comparison.
+        note: Which run of a comparison was taken, in a line; empty if it is none.
+    """
+
+    folder: Path
+    note: str = ""
+
+
+def find_run(path: Path | str) -> FoundRun:
+    """Returns the run that a path stands for: of a comparison the recommended one, of anything else the path itself.
+
+    Args:
+        path: A run, an export, a folder of a model, or a comparison's folder; the latter also with ``/best``.
+
+    Raises:
+        CheckpointError: If it is a comparison without a recommended run, or with one that is not there or lies outside
+            of it; its finished runs are named.
+    """
+    path = Path(path)
+    comparison = path.parent if path.name == _BEST and not path.exists() else path
+    file = comparison / BEST_NAME
+    if not comparison.is_dir() or (comparison / RECORD_NAME).exists():
+        return FoundRun(path)
+    if not file.is_file():
+        if not _finished(comparison):
+            return FoundRun(path)
+        raise CheckpointError(f"'{comparison}' holds several runs, and '{file}' recommends none; {_list(comparison)}")
+    best = BestRunRecord.read(file, what="a recommendation of ours", cure=_list(comparison))
+    run = comparison / best.folder
+    if not run.resolve().is_relative_to(comparison.resolve()):
+        raise CheckpointError(f"'{file}' names '{best.folder}', which lies outside of it; {_list(comparison)}")
+    if not (run / RECORD_NAME).is_file():
+        raise CheckpointError(f"'{file}' names '{best.folder}', which is no finished run; {_list(comparison)}")
+    return FoundRun(run, f"'{comparison}' holds several runs; taking the recommended one, {run} ({best.model})")
+
+
+def _finished(comparison: Path) -> list[Path]:
+    """Runs of a comparison that have a record."""
+    return sorted(record.parent for record in (comparison / RUNS_NAME).glob(f"*/{RECORD_NAME}"))
+
+
+def _list(comparison: Path) -> str:
+    """What to do: the runs to choose from."""
+    runs = [str(run) for run in _finished(comparison)]
+    if not runs:
+        return "none of its runs is finished: start its command again"
+    more = f" and {len(runs) - _MOST_LISTED:,} more" if len(runs) > _MOST_LISTED else ""
+    return f"give one of them: {', '.join(runs[:_MOST_LISTED])}{more}"
