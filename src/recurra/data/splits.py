@@ -92,6 +92,16 @@ def _read(path: Path | str, config: DataConfig) -> FileTable:
     return read_table(path, config.text_column, config.label_column, config.group_column, labels=config.labels)
 
 
+def read_rows(path: Path | str, config: DataConfig) -> FileTable:
+    """The labelled rows of a user's file, with spellings joined where that is asked for.
+
+    Raises:
+        DataError: If the file cannot be used.
+    """
+    table = _read(path, config)
+    return join_spellings(table) if config.join_labels else table
+
+
 def _in_spelling(names: Sequence[str], table: FileTable, config: DataConfig) -> FileTable:
     return join_spellings(table, names) if config.join_labels else table
 

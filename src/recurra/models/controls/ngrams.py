@@ -16,11 +16,12 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix, hstack
+from scipy.special import softmax
 from sklearn.preprocessing import normalize
 
 from recurra.core.errors import DataError
 from recurra.core.label_record import are_unequal
-from recurra.models.controls.fitting import Fit, check_classes, cross_validate
+from recurra.models.controls.fitting import FOLDS, Fit, check_classes, cross_validate, out_of_fold
 from recurra.models.controls.weights import Floats, Labels, LinearModel, foreign_settings
 
 WEIGHTS_NAME = "linear.safetensors"
@@ -251,11 +252,7 @@ class LinearClassifier(LinearModel):
         """
         truth = _checked(texts, labels, num_labels)
         vectorizers, features = _vectorized(WORDS_AND_CHARACTERS, texts)
-        fits = [Fit("hinge", c) for c in _HINGE_C] if truth.ndim == 1 else []
-        if num_labels == 2 or truth.ndim == 2:
-            fits += [Fit("logistic", c) for c in _LOGISTIC_C]
-        if truth.ndim == 1 and are_unequal(np.bincount(truth).tolist()):
-            fits += [Fit(fit.loss, fit.c, balanced=True) for fit in fits]
+        fits = _tuned_fits(truth, num_labels)
         found = cross_validate(features, truth, fits, num_labels=num_labels, seed=seed)
         how = {"independent": truth.ndim == 2, "fitted_by": str(found)}
         return cls(vectorizers, found.weight, found.bias, found.fit.c, **how)
@@ -296,6 +293,40 @@ class LinearClassifier(LinearModel):
         parts = np.split(tensors["idf"], ends[:-1])
         vectorizers = [Vectorizer(ngrams, terms, idf) for (ngrams, terms), idf in zip(kinds, parts, strict=True)]
         return cls(vectorizers, tensors["weight"], tensors["bias"], **cls._given(settings))
+
+
+def out_of_fold_probabilities(
+    texts: Sequence[str], labels: npt.ArrayLike, *, num_labels: int, seed: int = 0
+) -> tuple[Floats, str]:
+    """Probabilities of every text from a control as `LinearClassifier.fit_tuned` makes it that did not see its label.
+
+    Args:
+        texts: Cleaned texts.
+        labels: One a text, integers from 0 to ``num_labels - 1``, shape ``(texts,)``.
+        num_labels: Number of classes.
+        seed: Of the folds and the solver.
+
+    Returns:
+        Calibrated probabilities ``(texts, num_labels)``, and what gave them in a line.
+
+    Raises:
+        DataError: If there is one class only, or no text has a word.
+        ValueError: If texts and labels differ in number.
+    """
+    truth = _checked(texts, labels, num_labels)
+    _, features = _vectorized(WORDS_AND_CHARACTERS, texts)
+    logits, fit = out_of_fold(features, truth, _tuned_fits(truth, num_labels), num_labels=num_labels, seed=seed)
+    kinds = " + ".join(map(str, WORDS_AND_CHARACTERS))
+    return softmax(logits, axis=1), f"TF-IDF ({kinds}) + {fit}, out of {FOLDS} folds"
+
+
+def _tuned_fits(truth: Labels, num_labels: int) -> list[Fit]:
+    fits = [Fit("hinge", c) for c in _HINGE_C] if truth.ndim == 1 else []
+    if num_labels == 2 or truth.ndim == 2:
+        fits += [Fit("logistic", c) for c in _LOGISTIC_C]
+    if truth.ndim == 1 and are_unequal(np.bincount(truth).tolist()):
+        fits += [Fit(fit.loss, fit.c, balanced=True) for fit in fits]
+    return fits
 
 
 def _checked(texts: Sequence[str], labels: npt.ArrayLike, num_labels: int) -> Labels:
