@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,7 @@ def label_errors(
     assignments: options.DataOverrides = None,
     text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,
+    skip_unlabelled: options.SkipUnlabelled = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A .csv file for all rows, the most doubtful first.")
     ] = None,
@@ -38,7 +40,7 @@ def label_errors(
     """
     if output is not None and output.suffix.lower() != ".csv":
         raise ConfigurationError(f"'{output}' has the extension '{output.suffix}'; allowed: .csv")
-    given = {"--text-column": text_column, "--label-column": label_column}
+    given = {"--text-column": text_column, "--label-column": label_column, "--skip-unlabelled": skip_unlabelled or None}
     config = _of_a_file(file, given, assignments)
     from recurra.evaluation.label_errors import find_label_errors
 
@@ -61,6 +63,7 @@ def label_errors(
                 "suspects": int(found.suspects.sum()),
                 "agreement": found.agreement,
                 "model": found.model,
+                "notes": found.notes,
                 "output": None if output is None else str(output),
                 "top": rows,
             }
@@ -69,7 +72,7 @@ def label_errors(
         _print(found, top, output)
 
 
-def _of_a_file(file: str, given: dict[str, str | None], assignments: list[str] | None) -> DataConfig:
+def _of_a_file(file: str, given: Mapping[str, str | bool | None], assignments: list[str] | None) -> DataConfig:
     from recurra.data.corpora import CORPORA
     from recurra.tasks.labelling.data import labelled
 
@@ -107,6 +110,7 @@ def _print(found: LabelErrors, top: int, output: Path | None) -> None:
         [
             f"{suspects:,} of {len(found):,} labels are probably wrong (suspect); look at each before you change it.",
             f"judged by {found.model}; {found.agreement:.1%} of the rows have the label that it gives them",
+            *found.notes,
             *([f"all rows, the most doubtful first: {output}"] if output is not None else []),
         ]
     )

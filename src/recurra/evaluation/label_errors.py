@@ -61,6 +61,7 @@ class LabelErrors:
         order: Row numbers, the most doubtful first, ``(rows,)``.
         suspects: Rows whose label is probably wrong, ``(rows,)``.
         model: What gave the probabilities, in a line.
+        notes: Sentences on how the file was read and what is odd there.
     """
 
     table: FileTable
@@ -70,6 +71,7 @@ class LabelErrors:
     order: npt.NDArray[np.int64]
     suspects: npt.NDArray[np.bool_]
     model: str
+    notes: list[str]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -132,10 +134,10 @@ def find_label_errors(config: DataConfig, *, seed: int = 0) -> LabelErrors:
     from cleanlab.filter import find_label_issues
     from cleanlab.rank import get_self_confidence_for_each_label
 
-    table = read_rows(config.name, config)
+    table, notes = read_rows(config.name, config)
     names = config.labels.names(table, config.label_column)
     labels = config.labels.values(table, names)
     probabilities, model = out_of_fold_probabilities(table.texts, labels, num_labels=len(names), seed=seed)
     doubt = get_self_confidence_for_each_label(labels, probabilities)
     suspects = find_label_issues(labels, probabilities, filter_by="confident_learning", n_jobs=1)
-    return LabelErrors(table, names, labels, probabilities, np.argsort(doubt, kind="stable"), suspects, model)
+    return LabelErrors(table, names, labels, probabilities, np.argsort(doubt, kind="stable"), suspects, model, notes)
