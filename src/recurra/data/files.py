@@ -251,6 +251,19 @@ def _check_ids(ids: list[str], places: list[int], path: Path, unit: str, column:
         first[identity] = place
 
 
+@dataclass(frozen=True, eq=False)
+class TextRows:
+    """Some rows of a stream.
+
+    Attributes:
+        texts: As they stand in the file; ``""`` where there is none.
+        columns: Values of the columns that were asked for beside the text, one list a column.
+    """
+
+    texts: list[str]
+    columns: list[list[Any]]
+
+
 def stream_texts(path: Path | str, text_column: str = "text", chunk_rows: int = 4096) -> Iterator[list[str]]:
     """Yields the raw texts of a file in chunks, in order, in constant memory; rows without text come as ``""``.
 
@@ -263,31 +276,56 @@ def stream_texts(path: Path | str, text_column: str = "text", chunk_rows: int = 
     Raises:
         DataError: If the file cannot be read; what came before the defect was yielded.
     """
+    return (rows.texts for rows in stream_rows(path, text_column, (), chunk_rows))
+
+
+def stream_rows(
+    path: Path | str, text_column: str, columns: Sequence[str], chunk_rows: int = 4096
+) -> Iterator[TextRows]:
+    """Yields rows of a file in chunks as `stream_texts` does, with the values of other columns.
+
+    Args:
+        path: As `stream_texts` takes it; one without columns if ``columns`` is empty.
+        text_column: Column with the text.
+        columns: Further columns, the text's own perhaps among them; a row that lacks one has None there.
+        chunk_rows: Rows a chunk; fewer where their cells have `MAX_CHUNK_CHARACTERS` together.
+
+    Raises:
+        DataError: If the file cannot be read; what came before the defect was yielded.
+    """
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows {chunk_rows} must be at least 1")
     source = "standard input" if str(path) == STANDARD_INPUT else str(path)
     unit = "line" if str(path) == STANDARD_INPUT else _unit(Path(path))
-    chunk: list[str] = []
+    texts: list[str] = []
+    others: list[tuple[Any, ...]] = []
     characters = 0
-    for place, values in _text_rows(path, text_column):
-        text = check_text(values[0], source, unit, place)
-        chunk.append(text)
-        characters += len(text)
-        if len(chunk) == chunk_rows or characters >= MAX_CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
+    for place, values in _text_rows(path, text_column, columns):
+        texts.append(check_text(values[0], source, unit, place))
+        others.append(values[1:])
+        characters += len(texts[-1])
+        if columns:
+            cells = [cell for cell in values[1:] if isinstance(cell, str)]
+            characters += sum(len(check_text(cell, source, unit, place)) for cell in cells)
+        if len(texts) == chunk_rows or characters >= MAX_CHUNK_CHARACTERS:
+            yield TextRows(texts, _by_column(others))
+            texts, others, characters = [], [], 0
+    if texts:
+        yield TextRows(texts, _by_column(others))
 
 
-def _text_rows(path: Path | str, text_column: str) -> Iterator[Row]:
+def _by_column(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _text_rows(path: Path | str, text_column: str, columns: Sequence[str]) -> Iterator[Row]:
     if str(path) == STANDARD_INPUT:
         yield from plain_rows(sys.stdin.buffer, "standard input", text_column)
         return
     path = Path(path)
     check_path(path, STREAM_FORMATS)
     if path.suffix.lower() != ".txt":
-        yield from table_rows(path, (text_column,))
+        yield from table_rows(path, (text_column,), columns)
         return
     try:
         with path.open("rb") as stream:

@@ -155,6 +155,16 @@ def jsonl_rows(lines: Iterable[str], source: str, columns: Sequence[str], option
     Raises:
         DataError: For a line that is not a JSON object, lacks a column or has one twice.
     """
+    for place, value in _json_objects(lines, source):
+        names = columns
+        if not all(name in value for name in columns):
+            names = [find_column(source, name, list(value), line=place) for name in columns]
+        if isinstance(value, _RepeatingObject):
+            check_unique(source, [*names, *optional], value.keys_as_written, line=place)
+        yield place, tuple(value.get(name) for name in (*names, *optional))
+
+
+def _json_objects(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any]]]:
     place = 0
     for place, line in enumerate(lines, start=1):
         if line.isspace():
@@ -174,12 +184,7 @@ def jsonl_rows(lines: Iterable[str], source: str, columns: Sequence[str], option
                 f"'{source}' line {place} holds a {type(value).__name__}; write one JSON object a line, "
                 'e.g. {"text": "...", "label": "..."}'
             )
-        names = columns
-        if not all(name in value for name in columns):
-            names = [find_column(source, name, list(value), line=place) for name in columns]
-        if isinstance(value, _RepeatingObject):
-            check_unique(source, [*names, *optional], value.keys_as_written, line=place)
-        yield place, tuple(value.get(name) for name in (*names, *optional))
+        yield place, value
     if place == 0:
         raise DataError(f"'{source}' is empty; give one JSON object a line")
 
@@ -285,6 +290,30 @@ def table_rows(
         yield from jsonl_rows(_file_lines(path), str(path), columns, optional)
     else:
         yield from csv_rows(_file_lines(path), str(path), columns, optional, csv_delimiter(path, columns))
+
+
+def all_columns(path: Path, text_column: str) -> list[str]:
+    """Names of all columns of a CSV, TSV, JSONL or Parquet file, in their order; of JSONL those of all its lines.
+
+    Args:
+        path: The file.
+        text_column: A column that it should have, by which semicolons are recognised.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".jsonl":
+        return list(dict.fromkeys(key for _, value in _json_objects(_file_lines(path), str(path)) for key in value))
+    if suffix == ".parquet":
+        from recurra.data.parquet import parquet_columns
+
+        return parquet_columns(path)
+    reader = csv.reader(_file_lines(path), delimiter=csv_delimiter(path, [text_column]), strict=True)
+    try:
+        return [name.strip() for name in next((fields for fields in reader if fields), [])]
+    except csv.Error as error:
+        raise _broken_csv(str(path), 1, error) from error
 
 
 def _file_lines(path: Path) -> Iterator[str]:
