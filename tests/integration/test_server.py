@@ -74,6 +74,18 @@ def test_answers_are_those_of_the_classifier(server: Running, folders: dict[str,
     assert one.headers["content-type"] == "application/json" and one.headers["x-content-type-options"] == "nosniff"
 
 
+def test_a_doubtful_text_gets_no_label_if_that_is_asked_for(server: Running) -> None:
+    plain = server.post({"text": TEXTS, "model": "other"}).json["results"][0]["predictions"]
+    highest = [max(one["probabilities"].values()) for one in plain]
+    least = float(np.median(highest))
+    found = server.post({"text": TEXTS, "model": "other", "abstain_below": least}).json["results"][0]["predictions"]
+    assert 0 < sum(one["abstained"] for one in found) < len(TEXTS)
+    for before, one, sure in zip(plain, found, highest, strict=True):
+        assert one["abstained"] == (sure < least) and one["probabilities"] == before["probabilities"]
+        assert one["label"] == (None if sure < least else before["label"])
+    assert "abstained" not in plain[0]
+
+
 def test_many_at_once_get_their_own(server: Running, folders: dict[str, Path]) -> None:
     texts = [*TEXTS, *LEGITIMATE.values()]
     wanted = Classifier.open(folders["tiny"]).predict_proba(texts)
