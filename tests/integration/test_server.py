@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 
 from recurra import Classifier
-from recurra.deployment.serving.served import name_folders, open_models
+from recurra.deployment.decision import AnyLabels
+from recurra.deployment.serving.served import ServedModel, name_folders, open_models
 from recurra.deployment.serving.settings import Limits
 from reviews import review_rows, train_linear, train_tiny
 from served import HEAD, Answer, Running, running, slow_model
@@ -84,6 +85,16 @@ def test_a_doubtful_text_gets_no_label_if_that_is_asked_for(server: Running) -> 
         assert one["abstained"] == (sure < least) and one["probabilities"] == before["probabilities"]
         assert one["label"] == (None if sure < least else before["label"])
     assert "abstained" not in plain[0]
+
+
+def test_a_model_of_several_labels_has_thresholds_and_does_not_abstain() -> None:
+    model, engine = slow_model("several")
+    engine.open.set()
+    several = Classifier(engine, ["no", "yes"], decision=AnyLabels(["no", "yes"], [0.5, 0.5], ";"))
+    with running([ServedModel(several, model.description)]) as found:
+        assert found.post({"text": "a"}).status == 200
+        answer = found.post({"text": "a", "abstain_below": 0.9})
+    assert answer.status == 422 and "multi-label model 'several'" in answer.json["error"]["message"]
 
 
 def test_many_at_once_get_their_own(server: Running, folders: dict[str, Path]) -> None:

@@ -15,6 +15,7 @@ pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 from recurra.deployment.serving import request as request_module
 from recurra.deployment.serving.refusals import Refusal
 from recurra.deployment.serving.request import parse_request
+from recurra.deployment.serving.schema import ClassifyRequest
 from recurra.deployment.serving.settings import Limits
 
 LIMITS = Limits(max_texts=5, max_characters=40_000)
