@@ -316,6 +316,19 @@ def all_columns(path: Path, text_column: str) -> list[str]:
         raise _broken_csv(str(path), 1, error) from error
 
 
+def check_columns(path: Path, columns: Sequence[str]) -> None:
+    """Refuses columns that cannot be read, or not all together.
+
+    Raises:
+        DataError: If one is there twice, or holds lists or records in Parquet.
+    """
+    check_unique(path, columns, columns)
+    if path.suffix.lower() == ".parquet":
+        from recurra.data.parquet import check_single_values
+
+        check_single_values(path, columns)
+
+
 def _file_lines(path: Path) -> Iterator[str]:
     try:
         with path.open("rb") as stream:

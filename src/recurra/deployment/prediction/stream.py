@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import ConfigurationError, DataError
-from recurra.data.columns import check_unique
 from recurra.data.files import STANDARD_INPUT, STREAM_FORMATS, TextRows, stream_rows
-from recurra.data.formats import all_columns, check_path, csv_delimiter
+from recurra.data.formats import all_columns, check_columns, check_path, csv_delimiter
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.prediction.layout import PredictedRows, PredictionWriter
 
@@ -69,11 +68,7 @@ class KeptColumns:
         check_path(path, STREAM_FORMATS)
         names = all_columns(path, text_column)
         try:
-            check_unique(path, names, names)
-            if path.suffix.lower() == ".parquet":
-                from recurra.data.parquet import check_single_values
-
-                check_single_values(path, names)
+            check_columns(path, names)
         except DataError as error:
             raise DataError(f"{error}, or leave all but the text out with --no-keep-columns") from error
         delimiter = csv_delimiter(path, [text_column]) if path.suffix.lower() in (".csv", ".tsv") else None
