@@ -186,7 +186,7 @@ def test_a_run_is_evaluated_and_predicts_as_recorded(
 
     texts = [text for text, _ in rows[:5]]
     some = answer(capsys, "predict", folder, *texts, "--json")["predictions"]
-    assert [row["label"] for row in some] == table["label"][:5]
+    assert [row["label"] for row in some] == table["label_predicted"][:5]
     assert [row["probability"] for row in some] == pytest.approx(table["probability"][:5], abs=1e-5)
     assert main(["predict", str(folder), *texts]) == 0
     lines = capsys.readouterr().out.splitlines()

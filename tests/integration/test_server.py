@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 
 from recurra import Classifier
-from recurra.deployment.serving.served import name_folders, open_models
+from recurra.deployment.decision import AnyLabels
+from recurra.deployment.serving.served import ServedModel, name_folders, open_models
 from recurra.deployment.serving.settings import Limits
 from reviews import review_rows, train_linear, train_tiny
 from served import HEAD, Answer, Running, running, slow_model
@@ -72,6 +73,28 @@ def test_answers_are_those_of_the_classifier(server: Running, folders: dict[str,
     one = server.post({"text": TEXTS[0]})
     assert one.json["results"][0]["model"] == "tiny" and len(one.json["results"][0]["predictions"]) == 1
     assert one.headers["content-type"] == "application/json" and one.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_doubtful_text_gets_no_label_if_that_is_asked_for(server: Running) -> None:
+    plain = server.post({"text": TEXTS, "model": "other"}).json["results"][0]["predictions"]
+    highest = [max(one["probabilities"].values()) for one in plain]
+    least = float(np.median(highest))
+    found = server.post({"text": TEXTS, "model": "other", "abstain_below": least}).json["results"][0]["predictions"]
+    assert 0 < sum(one["abstained"] for one in found) < len(TEXTS)
+    for before, one, sure in zip(plain, found, highest, strict=True):
+        assert one["abstained"] == (sure < least) and one["probabilities"] == before["probabilities"]
+        assert one["label"] == (None if sure < least else before["label"])
+    assert "abstained" not in plain[0]
+
+
+def test_a_model_of_several_labels_has_thresholds_and_does_not_abstain() -> None:
+    model, engine = slow_model("several")
+    engine.open.set()
+    several = Classifier(engine, ["no", "yes"], decision=AnyLabels(["no", "yes"], [0.5, 0.5], ";"))
+    with running([ServedModel(several, model.description)]) as found:
+        assert found.post({"text": "a"}).status == 200
+        answer = found.post({"text": "a", "abstain_below": 0.9})
+    assert answer.status == 422 and "multi-label model 'several'" in answer.json["error"]["message"]
 
 
 def test_many_at_once_get_their_own(server: Running, folders: dict[str, Path]) -> None:

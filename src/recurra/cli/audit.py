@@ -33,6 +33,7 @@ def audit_data(
     test: options.TestFile = None,
     max_length: options.MaxLength = None,
     form_must_not_predict: options.FormMustNotPredict = False,
+    skip_unlabelled: options.SkipUnlabelled = False,
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
@@ -48,6 +49,7 @@ def audit_data(
         "--test": test,
         "--max-length": max_length,
         "--form-must-not-predict": form_must_not_predict or None,
+        "--skip-unlabelled": skip_unlabelled or None,
     }
     config = options.configured_data(name, given, assignments, data_root, models=[])
     title, audits = task_of_data(config).audit_data(config, data_root)

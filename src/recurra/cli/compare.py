@@ -73,6 +73,7 @@ def compare(
     test: options.TestFile = None,
     max_length: options.MaxLength = None,
     form_must_not_predict: options.FormMustNotPredict = False,
+    skip_unlabelled: options.SkipUnlabelled = False,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     workers: options.Workers = 0,
@@ -113,6 +114,7 @@ def compare(
         "--test": test,
         "--max-length": max_length,
         "--form-must-not-predict": form_must_not_predict or None,
+        "--skip-unlabelled": skip_unlabelled or None,
     }
     named = None if models is None else [name.strip() for name in models.split(",") if name.strip()]
     ladder = choose_models(chosen, named, protocol=protocol, encoder=encoder, plan=plan, from_scratch=from_scratch)

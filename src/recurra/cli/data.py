@@ -86,6 +86,7 @@ def describe(
     group_column: options.GroupColumn = None,
     validation: options.ValidationFile = None,
     test: options.TestFile = None,
+    skip_unlabelled: options.SkipUnlabelled = False,
     data_root: options.DataRoot = None,
     as_json: options.Json = False,
 ) -> None:
@@ -102,6 +103,7 @@ def describe(
         "--group-column": group_column,
         "--validation": validation,
         "--test": test,
+        "--skip-unlabelled": skip_unlabelled or None,
     }
     config = options.configured_data(name, given, assignments, data_root)
     present(task_of_data(config).describe_data(config, data_root), as_json=as_json)

@@ -79,7 +79,7 @@ def generate(
         cache=cache,
         rule=make_rule(exit_rule, threshold=threshold, after=exit_after),
     )
-    texts = [text for chunk in source_chunks(prompts or [], source, text_column) for text in chunk]
+    texts = [text for chunk in source_chunks(prompts or [], source, text_column) for text in chunk.texts]
     quieten_libraries()
     generator = Generator(LanguageModel.load(run, precision=precision), settings)
     results = _print(generator, texts, batch_size, as_json=as_json)

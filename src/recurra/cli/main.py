@@ -19,6 +19,7 @@ from recurra.cli import (
     exits,
     export,
     generate,
+    label_errors,
     models,
     predict,
     serve,
@@ -54,6 +55,7 @@ app.command("exits")(exits.exits)
 app.command("compare")(compare.compare)
 app.add_typer(study.app, name="study")
 app.add_typer(audit.app, name="audit")
+app.command("label-errors")(label_errors.label_errors)
 app.command("bench")(bench.bench)
 app.command("export")(export.export)
 app.command("serve")(serve.serve)

@@ -104,6 +104,10 @@ FormMustNotPredict = Annotated[
         help="The form of a text (length, punctuation, case) must not tell its label: where it does, the audit fails.",
     ),
 ]
+SkipUnlabelled = Annotated[
+    bool,
+    typer.Option("--skip-unlabelled", help="Leave rows of a file without a label out, and say which; else an error."),
+]
 DataProtocol = Annotated[
     str | None, typer.Option("--data-protocol", help="How rows become splits, e.g. official or pooled for sst2.")
 ]

@@ -17,9 +17,11 @@ from recurra.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from recurra.core.progress import Reporter
+    from recurra.data.files import TextRows
     from recurra.deployment.classifier import Classifier
     from recurra.deployment.jobs.job import Job
-    from recurra.deployment.prediction.stream import PredictionCounts
+    from recurra.deployment.prediction.stream import KeptColumns, PredictionCounts
+    from recurra.models.exits.rule import ExitRule
 
 
 def predict(
@@ -56,6 +58,18 @@ def predict(
         bool,
         typer.Option("--escape-formulas", help="In .csv and .tsv: an apostrophe before what a spreadsheet would run."),
     ] = False,
+    keep_columns: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-columns/--no-keep-columns",
+            help="With --output: the columns of a single input file stay, ours come after them. Default: keep.",
+            show_default=False,
+        ),
+    ] = None,
+    abstain_below: Annotated[
+        float | None,
+        typer.Option("--abstain-below", min=0.0, max=1.0, help="Rows whose highest probability is lower get no label."),
+    ] = None,
     exit_rule: options.ExportExitRuleName = None,
     threshold: options.ExitThreshold = None,
     exit_after: options.ExitAfter = None,
@@ -68,13 +82,13 @@ def predict(
     """
     run = options.one_run(run, quiet=quiet)
     early = (exit_rule, threshold, exit_after) != (None, None, None)
-    if escape_formulas and (output is None or output.suffix.lower() not in {".csv", ".tsv"}):
-        raise ConfigurationError(
-            f"--escape-formulas is for a .csv or .tsv file; the output is {output or 'no file'}: leave it out"
-        )
+    _check_output_options(output, escape_formulas=escape_formulas, keep_columns=keep_columns)
     if engine is EngineName.RAY or (source is not None and source != "-" and Path(source).is_dir()):
         if early:
             raise ConfigurationError("an exit rule is for texts and single files; a folder's files are read in full")
+        if keep_columns or abstain_below is not None:
+            option = "--keep-columns" if keep_columns else "--abstain-below"
+            raise ConfigurationError(f"{option} is for single files; predict a folder without it")
         job = _job(run, texts, source, output, text_column, precision, batch_size, part_format)
         place = Place(address, workers, worker_cpus, retries) if engine is EngineName.RAY else None
         raise typer.Exit(predict_folder(job, place, as_json=as_json, quiet=quiet))
@@ -83,11 +97,13 @@ def predict(
     from recurra.deployment.classifier import Classifier
     from recurra.deployment.export.manifest import needs_torch
     from recurra.deployment.prediction.files import check_output
-    from recurra.deployment.prediction.stream import source_chunks
+    from recurra.deployment.prediction.stream import KeptColumns, source_chunks
 
     if output is not None:
         check_output(output, source)
-    chunks = source_chunks(texts or [], source, text_column)
+    keep = output is not None and keep_columns is not False and not texts
+    kept = KeptColumns.of(source, text_column) if keep else None
+    chunks = source_chunks(texts or [], source, text_column, kept)
     # A file that cannot be read is told before the model is loaded.
     first = next(chunks, None)
     if needs_torch(run):
@@ -97,12 +113,7 @@ def predict(
     tune_allocator()
     rule = None
     if early:
-        from recurra.models.exits.registry import CALIBRATED, make_rule
-
-        if exit_rule != CALIBRATED:
-            rule = make_rule(exit_rule, threshold=threshold, after=exit_after, known=[CALIBRATED])
-        elif (threshold, exit_after) != (None, None):
-            raise ConfigurationError(f"'{CALIBRATED}' has its own threshold; leave --threshold and --exit out")
+        rule = _exit_rule(exit_rule, threshold, exit_after)
         # What is left of a batch has any size, and on a CPU half precision compiles a kernel for each.
         if precision is None and needs_torch(run):
             precision = "fp32"
@@ -111,11 +122,59 @@ def predict(
         classifier.stop_early(rule)
     reporter = Reporter(quiet=quiet)
     rest = chunks if first is None else itertools.chain([first], chunks)
-    counts = _write(classifier, rest, output, reporter, as_json=as_json, escape_formulas=escape_formulas)
+    counts = _write(
+        classifier,
+        rest,
+        output,
+        reporter,
+        as_json=as_json,
+        escape_formulas=escape_formulas,
+        kept=kept,
+        abstain_below=abstain_below,
+    )
+    _tell(classifier, counts, reporter, kept=kept, abstain_below=abstain_below)
+
+
+def _check_output_options(output: Path | None, *, escape_formulas: bool, keep_columns: bool | None) -> None:
+    if escape_formulas and (output is None or output.suffix.lower() not in {".csv", ".tsv"}):
+        raise ConfigurationError(
+            f"--escape-formulas is for a .csv or .tsv file; the output is {output or 'no file'}: leave it out"
+        )
+    if keep_columns and output is None:
+        raise ConfigurationError("--keep-columns is for files of predictions; give --output FILE")
+
+
+def _exit_rule(name: str | None, threshold: float | None, exit_after: int | None) -> ExitRule | None:
+    """The exit rule that is asked for; none is the one that an export carries."""
+    from recurra.models.exits.registry import CALIBRATED, make_rule
+
+    if name != CALIBRATED:
+        return make_rule(name, threshold=threshold, after=exit_after, known=[CALIBRATED])
+    if (threshold, exit_after) != (None, None):
+        raise ConfigurationError(f"'{CALIBRATED}' has its own threshold; leave --threshold and --exit out")
+    return None
+
+
+def _tell(
+    classifier: Classifier,
+    counts: PredictionCounts,
+    reporter: Reporter,
+    *,
+    kept: KeptColumns | None,
+    abstain_below: float | None,
+) -> None:
+    """Says what a reader of the predictions must know."""
     if classifier.computation is not None:
         reporter.say(classifier.computation.describe())
     if counts.empty:
         reporter.say(f"{counts.empty:,} of {counts.rows:,} texts are empty; their labels say nothing of them")
+    if counts.abstained is not None:
+        share = f" ({counts.abstained / counts.rows:.1%})" if counts.rows else ""
+        reporter.say(f"{counts.abstained:,} of {counts.rows:,} rows{share} have no label: below {abstain_below:g}")
+    if kept is not None and kept.delimiter == ";":
+        reporter.say(f"'{kept.source}' is read with semicolons between its fields, as its header has them")
+    if kept is not None and "label" in kept.names:
+        reporter.say("the column 'label' is the input's; the predicted labels are in 'label_predicted'")
 
 
 def _job(
@@ -141,30 +200,35 @@ def _job(
 
 def _write(
     classifier: Classifier,
-    chunks: Iterable[Sequence[str]],
+    chunks: Iterable[TextRows],
     output: Path | None,
     reporter: Reporter,
     *,
     as_json: bool,
     escape_formulas: bool,
+    kept: KeptColumns | None,
+    abstain_below: float | None,
 ) -> PredictionCounts:
     from recurra.deployment.prediction.files import open_writer
     from recurra.deployment.prediction.stream import write_stream
     from recurra.deployment.prediction.text_writers import JsonDocumentWriter, LineWriter
 
+    abstains = abstain_below is not None
     if output is None:
         with standard_output():
             if not as_json:
-                return write_stream(classifier, chunks, LineWriter(sys.stdout, classifier.decision))
-            with JsonDocumentWriter(sys.stdout, classifier.decision, classifier.computation) as document:
-                return write_stream(classifier, chunks, document)
+                lines = LineWriter(sys.stdout, classifier.decision)
+                return write_stream(classifier, chunks, lines, abstain_below=abstain_below)
+            how = classifier.computation
+            with JsonDocumentWriter(sys.stdout, classifier.decision, how, abstains=abstains) as document:
+                return write_stream(classifier, chunks, document, abstain_below=abstain_below)
         raise typer.Exit  # the reader has left
-    opened = open_writer(output, classifier.decision, escape_formulas=escape_formulas)
+    opened = open_writer(output, classifier.decision, escape_formulas=escape_formulas, kept=kept, abstains=abstains)
     with reporter.task("predicting", None) as task, opened as writer:
-        counts = write_stream(classifier, chunks, writer, advance=task.advance)
+        counts = write_stream(classifier, chunks, writer, advance=task.advance, abstain_below=abstain_below)
     if as_json:
-        how = None if classifier.computation is None else classifier.computation.plain()
-        print_json({"output": str(output), **counts.plain(), "computation": how})
+        said = None if classifier.computation is None else classifier.computation.plain()
+        print_json({"output": str(output), **counts.plain(), "computation": said})
     else:
         reporter.say(f"{counts.rows:,} rows: {output}")
     return counts

@@ -27,6 +27,7 @@ def train(
     test: options.TestFile = None,
     max_length: options.MaxLength = None,
     form_must_not_predict: options.FormMustNotPredict = False,
+    skip_unlabelled: options.SkipUnlabelled = False,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     threads: options.Threads = 0,
@@ -64,6 +65,7 @@ def train(
         "--test": test,
         "--max-length": max_length,
         "--form-must-not-predict": form_must_not_predict or None,
+        "--skip-unlabelled": skip_unlabelled or None,
         "--latency": latency,
     }
     name, keys = resolve_model(model)

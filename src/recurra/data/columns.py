@@ -1,4 +1,4 @@
-"""What is said of a column that is not there, or there twice."""
+"""Columns by their names: in any case, and what is said of one that is not there, or there twice."""
 
 from __future__ import annotations
 
@@ -6,6 +6,30 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recurra.core.errors import DataError, did_you_mean
+
+
+def find_column(path: Path | str, column: str, present: Sequence[str], *, line: int | None = None) -> str:
+    """The name by which a table, or one line of it, has a column: as asked for, or in other case or with blanks around.
+
+    Raises:
+        DataError: If there is none, or several of which none is written as asked for.
+    """
+    if column in present:
+        return column
+    found = [name for name in dict.fromkeys(present) if _same_name(name, column)]
+    if not found:
+        raise missing_column(path, column, present, line=line)
+    if len(found) > 1:
+        where = f"'{path}'" if line is None else f"'{path}' line {line}"
+        raise DataError(
+            f"{where} has no column '{column}' but {', '.join(repr(name) for name in found)}; "
+            "name the right one with --text-column or --label-column"
+        )
+    return found[0]
+
+
+def _same_name(name: str, other: str) -> bool:
+    return name.strip().casefold() == other.strip().casefold()
 
 
 def missing_column(path: Path | str, column: str, present: Sequence[str], *, line: int | None = None) -> DataError:

@@ -66,6 +66,7 @@ class DataConfig(RunData):
             see `recurra.data.spellings`.
         form_must_not_predict: Whether the form of a text (length, punctuation, case, spacing) must not tell its label:
             the audit that finds it does then fails, and is a note otherwise.
+        skip_unlabelled: Leave rows of a user's file without a label out, and say which; otherwise they are an error.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
@@ -103,6 +104,7 @@ class DataConfig(RunData):
     auxiliary: Literal["treebank"] | None = None
     join_labels: bool = False
     form_must_not_predict: bool = False
+    skip_unlabelled: bool = False
 
     # What transformers calls it, where that is not one label a text.
     problem_type: ClassVar[str | None] = None

@@ -177,7 +177,7 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
     else:
         given = [
             key
-            for key in ("validation", "test", "group_column", "join_labels")
+            for key in ("validation", "test", "group_column", "join_labels", "skip_unlabelled")
             if getattr(config, key) not in (None, False)
         ]
         if given:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from recurra.data.formats import (
     TABLE_FORMATS,
     Row,
     check_path,
+    csv_delimiter,
     plain_rows,
     table_rows,
     too_long,
@@ -39,9 +40,6 @@ class LabelReader(Protocol):
         ...
 
 
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
-
-
 @dataclass(frozen=True)
 class FileTable:
     """Labelled rows of a file, cleaned.
@@ -58,6 +56,8 @@ class FileTable:
         headers: Places of rows that repeat the names of the columns, as where files were put behind each other.
         swallowed: Places of rows whose text holds lines that look like rows: a quotation mark that opens there is
             closed lines later.
+        unlabelled: Places of rows left out because they have no label.
+        delimiter: What stands between the fields of CSV and TSV; None of others.
     """
 
     source: str
@@ -70,6 +70,8 @@ class FileTable:
     empty: int
     headers: list[int] = field(default_factory=list)
     swallowed: list[int] = field(default_factory=list)
+    unlabelled: list[int] = field(default_factory=list)
+    delimiter: str | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -83,6 +85,7 @@ def read_table(
     id_column: str | None = None,
     *,
     labels: LabelReader | None = None,
+    skip_unlabelled: bool | None = None,
 ) -> FileTable:
     """Reads a labelled CSV, TSV, JSONL or Parquet file, cleans its texts and drops those that are empty then.
 
@@ -93,6 +96,8 @@ def read_table(
         group_column: Column whose equal values belong together.
         id_column: Column with unique identities; None takes ``id`` if there is such a column, else the place.
         labels: Reads the cells of the label column; none takes words.
+        skip_unlabelled: Whether rows without a label are left out and told in the table instead of an error; None is an
+            error too, for callers whose users have no such choice.
 
     Raises:
         DataError: If the file cannot be used, with the place and what to do.
@@ -107,7 +112,7 @@ def read_table(
     unlabelled: list[int] = []
     # Fields at both ends of the further lines of a cell, by the place of the row.
     inner: dict[int, set[str]] = {}
-    delimiter = _DELIMITERS.get(path.suffix.lower())
+    delimiter = csv_delimiter(path, columns) if path.suffix.lower() in (".csv", ".tsv") else None
     for place, values in table_rows(path, columns, optional, whole=True):
         text = clean_text(check_text(values[0], str(path), unit, place))
         if not text:
@@ -133,21 +138,35 @@ def read_table(
         groups.append(as_word(values[2], path, unit, place, group_column) if group_column else "")
         ids.append(as_word(values[-1], path, unit, place, id_column or DEFAULT_ID_COLUMN) or f"{unit}-{place}")
         places.append(place)
-        if label == label_column and str(values[0]).strip() == text_column:
+        if _folded(label) == _folded(label_column) and _folded(values[0]) == _folded(text_column):
             headers.append(place)
-    if unlabelled:
+    if unlabelled and not skip_unlabelled:
+        skip = ", or leave them out with --skip-unlabelled" if skip_unlabelled is False else ""
         raise DataError(
-            f"'{path}' has {len(unlabelled)} rows without a label in column '{label_column}' "
-            f"(first: {unit} {unlabelled[0]}); fill them in or remove the rows"
+            f"'{path}' has {len(unlabelled):,} rows without a label in column '{label_column}' "
+            f"({unit} {listed_places(unlabelled)}); fill them in or remove the rows{skip}"
         )
     if not texts:
         what = f"{empty} rows, all without text after cleaning" if empty else "no rows"
+        what = f"{len(unlabelled):,} rows with text, all without label" if unlabelled else what
         raise DataError(f"'{path}' has {what}; give rows with text in column '{text_column}'")
     _check_ids(ids, places, path, unit, id_column or DEFAULT_ID_COLUMN)
     known = {label for label in found if isinstance(label, str)}
     swallowed = [place for place, ends in inner.items() if ends & known]
     own_groups = groups if group_column else None
-    return FileTable(str(path), unit, texts, found, ids, own_groups, places, empty, headers, swallowed)
+    return FileTable(
+        str(path), unit, texts, found, ids, own_groups, places, empty, headers, swallowed, unlabelled, delimiter
+    )
+
+
+def listed_places(places: Sequence[int], most: int = 20) -> str:
+    """Places as a person reads them, for example ``3, 9, 12 and 4 more``."""
+    more = f" and {len(places) - most:,} more" if len(places) > most else ""
+    return ", ".join(map(str, places[:most])) + more
+
+
+def _folded(name: object) -> str:
+    return str(name).strip().casefold()
 
 
 def _ends_of_lines(cell: str, delimiter: str) -> set[str]:
@@ -232,6 +251,19 @@ def _check_ids(ids: list[str], places: list[int], path: Path, unit: str, column:
         first[identity] = place
 
 
+@dataclass(frozen=True, eq=False)
+class TextRows:
+    """Some rows of a stream.
+
+    Attributes:
+        texts: As they stand in the file; ``""`` where there is none.
+        columns: Values of the columns that were asked for beside the text, one list a column.
+    """
+
+    texts: list[str]
+    columns: list[list[Any]]
+
+
 def stream_texts(path: Path | str, text_column: str = "text", chunk_rows: int = 4096) -> Iterator[list[str]]:
     """Yields the raw texts of a file in chunks, in order, in constant memory; rows without text come as ``""``.
 
@@ -244,31 +276,56 @@ def stream_texts(path: Path | str, text_column: str = "text", chunk_rows: int = 
     Raises:
         DataError: If the file cannot be read; what came before the defect was yielded.
     """
+    return (rows.texts for rows in stream_rows(path, text_column, (), chunk_rows))
+
+
+def stream_rows(
+    path: Path | str, text_column: str, columns: Sequence[str], chunk_rows: int = 4096
+) -> Iterator[TextRows]:
+    """Yields rows of a file in chunks as `stream_texts` does, with the values of other columns.
+
+    Args:
+        path: As `stream_texts` takes it; one without columns if ``columns`` is empty.
+        text_column: Column with the text.
+        columns: Further columns, the text's own perhaps among them; a row that lacks one has None there.
+        chunk_rows: Rows a chunk; fewer where their cells have `MAX_CHUNK_CHARACTERS` together.
+
+    Raises:
+        DataError: If the file cannot be read; what came before the defect was yielded.
+    """
     if chunk_rows < 1:
         raise ValueError(f"chunk_rows {chunk_rows} must be at least 1")
     source = "standard input" if str(path) == STANDARD_INPUT else str(path)
     unit = "line" if str(path) == STANDARD_INPUT else _unit(Path(path))
-    chunk: list[str] = []
+    texts: list[str] = []
+    others: list[tuple[Any, ...]] = []
     characters = 0
-    for place, values in _text_rows(path, text_column):
-        text = check_text(values[0], source, unit, place)
-        chunk.append(text)
-        characters += len(text)
-        if len(chunk) == chunk_rows or characters >= MAX_CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
+    for place, values in _text_rows(path, text_column, columns):
+        texts.append(check_text(values[0], source, unit, place))
+        others.append(values[1:])
+        characters += len(texts[-1])
+        if columns:
+            cells = [cell for cell in values[1:] if isinstance(cell, str)]
+            characters += sum(len(check_text(cell, source, unit, place)) for cell in cells)
+        if len(texts) == chunk_rows or characters >= MAX_CHUNK_CHARACTERS:
+            yield TextRows(texts, _by_column(others))
+            texts, others, characters = [], [], 0
+    if texts:
+        yield TextRows(texts, _by_column(others))
 
 
-def _text_rows(path: Path | str, text_column: str) -> Iterator[Row]:
+def _by_column(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _text_rows(path: Path | str, text_column: str, columns: Sequence[str]) -> Iterator[Row]:
     if str(path) == STANDARD_INPUT:
         yield from plain_rows(sys.stdin.buffer, "standard input", text_column)
         return
     path = Path(path)
     check_path(path, STREAM_FORMATS)
     if path.suffix.lower() != ".txt":
-        yield from table_rows(path, (text_column,))
+        yield from table_rows(path, (text_column,), columns)
         return
     try:
         with path.open("rb") as stream:

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from recurra.core.errors import DataError, UnavailableError, did_you_mean
-from recurra.data.columns import check_unique, missing_column
+from recurra.data.columns import check_unique, find_column
 
 # A longer cell is nearly always an opening quotation mark without its end; only 512 tokens are ever used of a text.
 MAX_CELL_CHARACTERS = 500_000
 MAX_LINE_BYTES = 8 * 2**20
+# Below what the csv module allows one field.
+_LONGEST_HEADER = 100_000
 
 Row = tuple[int, tuple[Any, ...]]
 """Place of the row in the file, counted from 1, and the values of the columns that were asked for."""
@@ -98,11 +100,30 @@ def csv_rows(
 
 
 def _positions(source: str, header: list[str], columns: Sequence[str], optional: Sequence[str]) -> list[int | None]:
-    for column in columns:
-        if column not in header:
-            raise missing_column(source, column, header)
-    check_unique(source, [*columns, *optional], header)
-    return [header.index(column) if column in header else None for column in (*columns, *optional)]
+    names = [*(find_column(source, column, header) for column in columns), *optional]
+    check_unique(source, names, header)
+    return [header.index(name) if name in header else None for name in names]
+
+
+def csv_delimiter(path: Path, columns: Sequence[str]) -> str:
+    """What stands between the fields of a CSV or TSV file: a semicolon if only that finds the columns in the header.
+
+    Spreadsheets write semicolons into ``.csv`` where the comma is the decimal sign.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    header: str = next((line for line in _file_lines(path) if not line.isspace()), "")
+    # A name of which one half is in the next line is none that anybody asks for.
+    by_comma, by_semicolon = (_header_names(header, delimiter) for delimiter in ",;")
+    wanted = {name.strip().casefold() for name in columns}
+    return ";" if wanted <= by_semicolon and not wanted <= by_comma else ","
+
+
+def _header_names(line: str, delimiter: str) -> set[str]:
+    return {name.strip().casefold() for name in next(csv.reader([line[:_LONGEST_HEADER]], delimiter=delimiter), [])}
 
 
 def _broken_csv(source: str, place: int, error: csv.Error) -> DataError:
@@ -135,6 +156,16 @@ def jsonl_rows(lines: Iterable[str], source: str, columns: Sequence[str], option
     Raises:
         DataError: For a line that is not a JSON object, lacks a column or has one twice.
     """
+    for place, value in _json_objects(lines, source):
+        names = columns
+        if not all(name in value for name in columns):
+            names = [find_column(source, name, list(value), line=place) for name in columns]
+        if isinstance(value, _RepeatingObject):
+            check_unique(source, [*names, *optional], value.keys_as_written, line=place)
+        yield place, tuple(value.get(name) for name in (*names, *optional))
+
+
+def _json_objects(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any]]]:
     place = 0
     for place, line in enumerate(lines, start=1):
         if line.isspace():
@@ -154,12 +185,7 @@ def jsonl_rows(lines: Iterable[str], source: str, columns: Sequence[str], option
                 f"'{source}' line {place} holds a {type(value).__name__}; write one JSON object a line, "
                 'e.g. {"text": "...", "label": "..."}'
             )
-        for name in columns:
-            if name not in value:
-                raise missing_column(source, name, list(value), line=place)
-        if isinstance(value, _RepeatingObject):
-            check_unique(source, [*columns, *optional], value.keys_as_written, line=place)
-        yield place, tuple(value.get(name) for name in (*columns, *optional))
+        yield place, value
     if place == 0:
         raise DataError(f"'{source}' is empty; give one JSON object a line")
 
@@ -208,14 +234,16 @@ def parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str], *,
     check_pyarrow("or use CSV or JSONL")
     from recurra.data.parquet import check_single_values, check_unfolded, iterate_parquet, parquet_columns
 
-    present = [name for name in optional if name in parquet_columns(path)]
-    check_single_values(path, [*columns, *present])
+    names = parquet_columns(path)
+    needed = [find_column(path, column, names) for column in columns]
+    present = [name for name in optional if name in names]
+    check_single_values(path, [*needed, *present])
     if whole:
-        check_unfolded(path, [*columns, *present])
+        check_unfolded(path, [*needed, *present])
     place = 0
-    for batch in iterate_parquet(path, [*columns, *present]):
-        missing = [None] * len(batch[columns[0]])
-        for values in zip(*(batch.get(name, missing) for name in (*columns, *optional)), strict=True):
+    for batch in iterate_parquet(path, [*needed, *present]):
+        missing = [None] * len(batch[needed[0]])
+        for values in zip(*(batch.get(name, missing) for name in (*needed, *optional)), strict=True):
             place += 1
             yield place, values
 
@@ -275,13 +303,53 @@ def table_rows(
     if suffix == ".parquet":
         yield from parquet_rows(path, columns, optional, whole=whole)
         return
+    if suffix == ".jsonl":
+        yield from jsonl_rows(_file_lines(path), str(path), columns, optional)
+    else:
+        yield from csv_rows(_file_lines(path), str(path), columns, optional, csv_delimiter(path, columns))
+
+
+def all_columns(path: Path, text_column: str) -> list[str]:
+    """Names of all columns of a CSV, TSV, JSONL or Parquet file, in their order; of JSONL those of all its lines.
+
+    Args:
+        path: The file.
+        text_column: A column that it should have, by which semicolons are recognised.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".jsonl":
+        return list(dict.fromkeys(key for _, value in _json_objects(_file_lines(path), str(path)) for key in value))
+    if suffix == ".parquet":
+        from recurra.data.parquet import parquet_columns
+
+        return parquet_columns(path)
+    reader = csv.reader(_file_lines(path), delimiter=csv_delimiter(path, [text_column]), strict=True)
+    try:
+        return [name.strip() for name in next((fields for fields in reader if fields), [])]
+    except csv.Error as error:
+        raise _broken_csv(str(path), 1, error) from error
+
+
+def check_columns(path: Path, columns: Sequence[str]) -> None:
+    """Refuses columns that cannot be read, or not all together.
+
+    Raises:
+        DataError: If one is there twice, or holds lists or records in Parquet.
+    """
+    check_unique(path, columns, columns)
+    if path.suffix.lower() == ".parquet":
+        from recurra.data.parquet import check_single_values
+
+        check_single_values(path, columns)
+
+
+def _file_lines(path: Path) -> Iterator[str]:
     try:
         with path.open("rb") as stream:
-            lines = decoded_lines(raw_lines(stream), str(path))
-            if suffix == ".jsonl":
-                yield from jsonl_rows(lines, str(path), columns, optional)
-            else:
-                yield from csv_rows(lines, str(path), columns, optional, "\t" if suffix == ".tsv" else ",")
+            yield from decoded_lines(raw_lines(stream), str(path))
     except OSError as error:
         raise DataError(f"cannot read '{path}': {error.strerror}; check the file and its permissions") from error
 

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from recurra.data.files import FileTable
+from recurra.data.files import FileTable, listed_places
 
 MISSING_WORDS = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "nil", "missing", "undefined"})
 
@@ -89,7 +89,7 @@ def _respelt(label: str | Sequence[str], chosen: Mapping[str, str]) -> str | tup
 
 
 def label_notes(tables: Sequence[FileTable], *, joined: bool) -> list[str]:
-    """Sentences on labels in several spellings, labels that look missing, and headers that stand among the rows.
+    """Sentences on labels in several spellings or that look missing, and on how files were read and what is odd there.
 
     Args:
         tables: What the files hold, with labels as they are written there.
@@ -108,6 +108,14 @@ def label_notes(tables: Sequence[FileTable], *, joined: bool) -> list[str]:
     if missing := [label for label in counts if looks_missing(label)]:
         listed = _listed(_counted(missing, counts), ", ")
         notes.append(f"Labels that look like missing values are taken as classes: {listed}; remove rows without label.")
+    for table in tables:
+        if table.delimiter == ";":
+            notes.append(f"'{table.source}' is read with semicolons between its fields, as its header has them.")
+        if table.unlabelled:
+            notes.append(
+                f"{len(table.unlabelled):,} rows of '{table.source}' have no label and are left out ({table.unit} "
+                f"{listed_places(table.unlabelled)})."
+            )
     for table in tables:
         if table.headers:
             places = _listed([str(place) for place in table.headers], ", ")

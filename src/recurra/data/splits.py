@@ -65,7 +65,12 @@ def load_files(config: DataConfig) -> TextDataset:
         splits=splits,
         selection_split="validation",
         reported_splits=["validation", "test"],
-        dropped={f"{name}: empty after cleaning": other.empty for name, other in tables.items() if other.empty},
+        dropped={
+            f"{name}: {why}": count
+            for name, other in tables.items()
+            for why, count in (("empty after cleaning", other.empty), ("without label", len(other.unlabelled)))
+            if count
+        },
         notes=[
             *_notes(splits, names, given=list(given)),
             *label_notes(list(tables.values()), joined=config.join_labels),
@@ -85,11 +90,30 @@ def load_split(path: Path | str, config: DataConfig, names: Sequence[str], *, na
     Raises:
         DataError: If the file cannot be used or has a label that the model does not know.
     """
-    return _as_split(name, _in_spelling(names, _read(path, config), config), names, config)
+    # Nobody would be told what is left out here.
+    columns = config.text_column, config.label_column, config.group_column
+    return _as_split(name, _in_spelling(names, read_table(path, *columns, labels=config.labels), config), names, config)
 
 
 def _read(path: Path | str, config: DataConfig) -> FileTable:
-    return read_table(path, config.text_column, config.label_column, config.group_column, labels=config.labels)
+    return read_table(
+        path,
+        config.text_column,
+        config.label_column,
+        config.group_column,
+        labels=config.labels,
+        skip_unlabelled=config.skip_unlabelled,
+    )
+
+
+def read_rows(path: Path | str, config: DataConfig) -> tuple[FileTable, list[str]]:
+    """The labelled rows of a user's file, with spellings joined where that is asked for, and what is to be said of it.
+
+    Raises:
+        DataError: If the file cannot be used.
+    """
+    table = _read(path, config)
+    return join_spellings(table) if config.join_labels else table, label_notes([table], joined=config.join_labels)
 
 
 def _in_spelling(names: Sequence[str], table: FileTable, config: DataConfig) -> FileTable:

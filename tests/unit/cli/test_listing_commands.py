@@ -184,3 +184,26 @@ def test_wrong_names_are_refused(arguments: list[str], said: str, capsys: pytest
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == "" and said in err and err.count("\n") == 1
+
+
+def test_rows_without_a_label_are_refused_or_skipped_by_every_command_that_trains_or_audits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_csv(tmp_path / "r.csv", [*review_rows(80), ("a row that nobody labelled", "")])
+    for command in (["audit", "data"], ["data", "describe"], ["label-errors"]):
+        assert main([*command, str(path)]) == 2
+        assert "1 rows without a label in column 'label' (line 82)" in capsys.readouterr().err
+        assert main([*command, str(path), "--skip-unlabelled", "--json"]) == 0
+        capsys.readouterr()
+    assert "no label and are left out (line 82)" in str(answer(capsys, "label-errors", str(path), "--skip-unlabelled"))
+    output = tmp_path / "run"
+    train = ["train", "--model", "linear", "--data", str(path), "--output", str(output), "--no-latency", "--quiet"]
+    assert main(train) == 2
+    assert main([*train, "--skip-unlabelled"]) == 0
+    capsys.readouterr()
+    record = json.loads((output / "record.json").read_text(encoding="utf-8"))
+    assert record["data"]["dropped"] == {"rows: without label": 1}
+    # Rows that are evaluated on are given on purpose: what lacks a label is told, not passed over.
+    assert main(["evaluate", str(output), "--data", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "without a label" in error and "--skip-unlabelled" not in error

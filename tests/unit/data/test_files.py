@@ -226,7 +226,7 @@ def test_parquet_that_is_none_or_is_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_missing_labels_are_counted(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path, suffix, [("a", "1"), ("b", ""), ("c", " "), ("d", "0")])
-    refused(path, "2 rows without a label", "'label'", "first: row 2" if suffix == ".parquet" else "first: line")
+    refused(path, "2 rows without a label", "'label'", "(row 2, 3)" if suffix == ".parquet" else "(line ")
 
 
 def test_labels_of_every_kind_become_words(tmp_path: Path) -> None:
@@ -373,3 +373,73 @@ def test_a_named_pipe_is_called_one(tmp_path: Path) -> None:
     pipe = tmp_path / "rows.csv"
     os.mkfifo(pipe)
     refused(pipe, "is a named pipe, which cannot be read twice")
+
+
+def test_semicolons_are_recognised_by_the_header_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    rows = [(f"film; number {number}, 1,5 stars", ("neg", "pos")[number % 2]) for number in range(40)]
+    path.write_text("\n\ntext;label\n" + "".join(f'"{text}";{label}\n' for text, label in rows), encoding="utf-8")
+    table = read_table(path, "text", "label")
+    assert (table.delimiter, table.labels) == (";", [label for _, label in rows])
+    assert [text for chunk in stream_texts(path) for text in chunk] == [text for text, _ in rows]
+    assert any("read with semicolons" in note for note in load_dataset(DataConfig(name=str(path))).notes)
+    # A file of commas stays one, whatever stands in other names and in texts.
+    path.write_text("text,a;b,label\ngood; fine,x,1\nbad,y,0\n", encoding="utf-8")
+    assert (read_table(path, "text", "label").delimiter, read_table(path, "text", "label").texts[0]) == (
+        ",",
+        "good; fine",
+    )
+    path.write_text("text;label\ngood;1;2\n", encoding="utf-8")
+    refused(path, "line 2 has 3 fields", "header has 2")
+    path.write_text("txt;label\ngood;1\n", encoding="utf-8")
+    refused(path, "no column 'text'")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_headers_match_in_any_case_and_with_blanks_around(tmp_path: Path, suffix: str) -> None:
+    names = ["Text", " LABEL "]
+    path = tmp_path / f"rows{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.table({names[0]: ["good", "bad"], names[1]: ["1", "0"]}), path)
+    elif suffix == ".jsonl":
+        # Each line for itself, for lines may differ.
+        lines = [dict(zip(names, ("good", "1"), strict=True)), {"text": "bad", "label": "0"}]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    else:
+        separator = {".csv": ",", ".tsv": "\t"}[suffix]
+        path.write_text("\n".join(map(separator.join, [names, ["good", "1"], ["bad", "0"]])) + "\n", encoding="utf-8")
+    table = read_table(path, "text", "label")
+    assert (table.texts, table.labels) == (["good", "bad"], ["1", "0"])
+    assert [text for chunk in stream_texts(path) for text in chunk] == ["good", "bad"]
+
+
+def test_a_name_as_it_is_written_wins_and_two_like_it_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("TEXT,text,label\nno,yes,1\nno,well,0\n")
+    assert read_table(path, "text", "label").texts == ["yes", "well"]
+    path.write_text("TEXT,Text,label\nno,yes,1\n")
+    refused(path, "no column 'text' but 'TEXT', 'Text'")
+    # Only what is asked for is looked for in other spellings: ids are not.
+    path.write_text("ID,text,label\n7,yes,1\n7,well,0\n")
+    assert read_table(path, "text", "label").ids == ["line-2", "line-3"]
+
+
+def test_rows_without_a_label_are_listed_or_left_out_and_told(tmp_path: Path) -> None:
+    rows = [(f"film number {number}", ("neg", "pos")[number % 2]) for number in range(40)]
+    path = write(tmp_path, ".csv", [*rows, ("no label", ""), *[("nor this", " ")] * 30])
+    refused(path, "31 rows without a label", "line 42, 43, 44", "and 11 more")
+    with pytest.raises(DataError, match="or leave them out with --skip-unlabelled"):
+        load_dataset(DataConfig(name=str(path)))
+    table = read_table(path, "text", "label", skip_unlabelled=True)
+    assert (len(table), table.unlabelled) == (40, list(range(42, 73)))
+    dataset = load_dataset(DataConfig(name=str(path), skip_unlabelled=True))
+    assert dataset.dropped == {"rows: without label": 31}
+    assert any("31 rows" in note and "(line 42, 43" in note for note in dataset.notes)
+    assert sum(len(split) for split in dataset.splits.values()) == 40
+    with pytest.raises(DataError, match="2 rows with text, all without label"):
+        read_table(write(tmp_path, ".csv", [("a", ""), ("b", "")]), "text", "label", skip_unlabelled=True)
+
+
+def test_leaving_rows_out_changes_no_id_of_runs_that_do_not() -> None:
+    assert "skip_unlabelled" not in DataConfig(name="sst2", skip_unlabelled=False).plain()
+    assert DataConfig(name="sst2", skip_unlabelled=True).plain()["skip_unlabelled"] is True

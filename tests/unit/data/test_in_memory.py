@@ -86,7 +86,7 @@ def test_a_missing_text_is_left_out_and_a_missing_label_refused_as_in_files(noth
     table = read_table(written(read(frame), tmp_path), "text", "label")
     assert (table.texts, table.empty) == (TEXTS, 1)
     unlabelled = written(read((TEXTS, ["pos", nothing, "neg", "pos"])), tmp_path)
-    with pytest.raises(DataError, match=r"1 rows without a label in column 'label' \(first: row 2\)"):
+    with pytest.raises(DataError, match=r"1 rows without a label in column 'label' \(row 2\)"):
         read_table(unlabelled, "text", "label")
 
 

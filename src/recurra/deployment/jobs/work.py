@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from recurra.core.errors import DataError, RecurraError
-from recurra.data.files import stream_texts
+from recurra.data.files import stream_rows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.jobs.partitions import Partition, PartManifest, finished, hash_of
 from recurra.deployment.prediction.files import open_writer
@@ -40,7 +40,7 @@ def carry_out(partition: Partition, job: str, text_column: str, classifier: Clas
     partition.manifest.unlink(missing_ok=True)
     before, digest = _stamp(partition.source), hash_of(partition.source)
     with open_writer(partition.output, classifier.decision) as writer:
-        chunks = stream_texts(partition.source, text_column, CHUNK_ROWS)
+        chunks = stream_rows(partition.source, text_column, (), CHUNK_ROWS)
         counts = write_stream(classifier, chunks, writer)
         if _stamp(partition.source) != before:
             raise DataError(f"'{partition.source}' was changed while it was read; start again when nobody writes to it")

@@ -11,6 +11,7 @@ from recurra.core.files import atomic_path
 from recurra.data.formats import check_pyarrow
 from recurra.deployment.decision import Decision
 from recurra.deployment.prediction.layout import Layout, PredictionWriter
+from recurra.deployment.prediction.stream import KeptColumns
 from recurra.deployment.prediction.text_writers import JsonLinesWriter, TableWriter
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -43,7 +44,14 @@ def check_output(path: Path, source: Path | str | None = None) -> None:
 
 @contextlib.contextmanager
 def open_writer(
-    path: Path, decision: Decision, *, ids: bool = False, truth: bool = False, escape_formulas: bool = False
+    path: Path,
+    decision: Decision,
+    *,
+    ids: bool = False,
+    truth: bool = False,
+    escape_formulas: bool = False,
+    kept: KeptColumns | None = None,
+    abstains: bool = False,
 ) -> Iterator[PredictionWriter]:
     """Opens a file of predictions by its extension; it takes its place when all is written, and not at all otherwise.
 
@@ -53,20 +61,23 @@ def open_writer(
         ids: Whether rows carry an id.
         truth: Whether rows carry the true label.
         escape_formulas: Whether cells of CSV and TSV that a spreadsheet would run are written as text.
+        kept: Columns of the input that are written before ours.
+        abstains: Whether rows may get no label.
 
     Raises:
-        ConfigurationError: For an unknown extension.
+        ConfigurationError: For an unknown extension, or columns that cannot stand beside ours.
         StorageError: If it cannot be written; what was there is untouched.
         UnavailableError: If it is Parquet and pyarrow is not installed, which a server has no use for.
     """
     check_output(path)
-    layout = Layout(decision, ids=ids, truth=truth)
+    names = [] if kept is None else kept.names
+    layout = Layout(decision, ids=ids, truth=truth, kept=names, abstains=abstains)
     suffix = path.suffix.lower()
     with atomic_path(path) as temporary:
         if suffix == ".parquet":
             from recurra.deployment.prediction.parquet_writer import ParquetWriter
 
-            with contextlib.closing(ParquetWriter(temporary, layout)) as parquet:
+            with contextlib.closing(ParquetWriter(temporary, layout, None if kept is None else kept.source)) as parquet:
                 yield parquet
             return
         # The csv module writes its own line ends.

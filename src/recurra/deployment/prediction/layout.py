@@ -9,9 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from recurra.core.errors import ConfigurationError
 from recurra.deployment.decision import Decision
 
 _DIGITS = 6
+# What a column of ours is called beside one of the user's with the same name.
+PREDICTED = "_predicted"
+PROBABILITIES = "probabilities"
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,12 +27,23 @@ class PredictedRows:
         probabilities: Shape ``(rows, labels)``.
         ids: Identities of the rows, if they are written.
         truth: Names of the true labels, if they are written.
+        kept: Values of the columns of the input that are kept, one list a column.
+        abstained: Rows that get no label, ``(rows,)``; none if every row gets one.
     """
 
     texts: Sequence[str]
     probabilities: npt.NDArray[np.float64]
     ids: Sequence[str] | None = None
     truth: Sequence[str] | None = None
+    kept: Sequence[Sequence[Any]] = ()
+    abstained: npt.NDArray[np.bool_] | None = None
+
+    def label_texts(self, decision: Decision) -> list[str | None]:
+        """The labels of each row as one text; none of a row that gets none."""
+        labels: list[str | None] = list(decision.texts(self.probabilities))
+        if self.abstained is None:
+            return labels
+        return [None if without else label for label, without in zip(labels, self.abstained.tolist(), strict=True)]
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -47,37 +62,73 @@ class Layout:
 
     ``id`` and ``truth`` if asked for, ``text``, ``label`` (the most probable), ``probability`` (of that label), and
     ``probability_NAME`` for each class. Of a multi-label model ``label`` has all labels, and ``probability`` is absent.
+    ``abstained`` stands behind ``probability`` where rows may get no label.
+
+    Columns of the input that are kept come first and as they are, the text's own among them in place of ``text``; a
+    column of ours with the name of one of them has `PREDICTED` behind its name.
 
     Args:
         decision: What makes labels of probabilities.
         ids: Whether rows carry an id.
         truth: Whether rows carry the true label.
+        kept: Names of the columns of the input that are kept, the text's own among them; none keeps none.
+        abstains: Whether rows may get no label.
+
+    Raises:
+        ConfigurationError: If the input has both a column of our name and one of that with `PREDICTED` behind it.
     """
 
-    def __init__(self, decision: Decision, *, ids: bool = False, truth: bool = False) -> None:
+    def __init__(
+        self,
+        decision: Decision,
+        *,
+        ids: bool = False,
+        truth: bool = False,
+        kept: Sequence[str] = (),
+        abstains: bool = False,
+    ) -> None:
         self.label_names = decision.label_names
+        self.kept = list(kept)
+        self.abstains = abstains
         self._decision = decision
         self._ids = ids
         self._truth = truth
+        for name in (*self._own_names(), *(f"probability_{label}" for label in self.label_names), PROBABILITIES):
+            if name in self.kept and f"{name}{PREDICTED}" in self.kept:
+                raise ConfigurationError(
+                    f"the input has the columns '{name}' and '{name}{PREDICTED}', and the predictions need one of the "
+                    "two names: rename a column, or leave the input's columns out with --no-keep-columns"
+                )
+
+    def name(self, own: str) -> str:
+        """What a column of ours is called beside those that are kept."""
+        return f"{own}{PREDICTED}" if own in self.kept else own
+
+    def _own_names(self) -> list[str]:
+        front = [name for name, there in (("id", self._ids), ("truth", self._truth)) if there]
+        text = [] if self.kept else ["text"]
+        chosen = ["probability"] if self._decision.exclusive else []
+        return [*front, *text, "label", *chosen, *(["abstained"] if self.abstains else [])]
 
     @property
-    def class_columns(self) -> list[str]:
-        """Columns of the probabilities of the classes."""
-        return [f"probability_{name}" for name in self.label_names]
+    def row_columns(self) -> list[str]:
+        """All columns but the probabilities of the classes, in order."""
+        return [*self.kept, *map(self.name, self._own_names())]
 
     @property
     def columns(self) -> list[str]:
         """All columns, in order."""
-        front = [name for name, there in (("id", self._ids), ("truth", self._truth)) if there]
-        chosen = ["probability"] if self._decision.exclusive else []
-        return [*front, "text", "label", *chosen, *self.class_columns]
+        return [*self.row_columns, *(self.name(f"probability_{label}") for label in self.label_names)]
 
     def values(self, rows: PredictedRows) -> list[list[Any]]:
         """The values of each column, in the order of `columns`."""
         probabilities = np.round(rows.probabilities, _DIGITS)
-        front = [list(part) for part in (rows.ids, rows.truth) if part is not None]
-        front += [list(rows.texts), self._decision.texts(rows.probabilities)]
+        front: list[list[Any]] = [list(part) for part in (rows.ids, rows.truth) if part is not None]
+        front = [*map(list, rows.kept), *front] if self.kept else [*front, list(rows.texts)]
+        front.append(rows.label_texts(self._decision))
         if self._decision.exclusive:
             best = self._decision.decide(rows.probabilities)
             front.append(probabilities[np.arange(len(rows)), best].tolist())
+        if self.abstains:
+            front.append([False] * len(rows) if rows.abstained is None else rows.abstained.tolist())
         return [*front, *probabilities.T.tolist()]

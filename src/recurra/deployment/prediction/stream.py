@@ -6,10 +6,12 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from recurra.core.errors import ConfigurationError
-from recurra.data.files import stream_texts
+from recurra.core.errors import ConfigurationError, DataError
+from recurra.data.files import STANDARD_INPUT, STREAM_FORMATS, TextRows, stream_rows
+from recurra.data.formats import all_columns, check_columns, check_path, csv_delimiter
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.prediction.layout import PredictedRows, PredictionWriter
 
@@ -24,35 +26,86 @@ class PredictionCounts:
     Attributes:
         rows: Texts, the empty ones among them.
         empty: Texts without a character but white space; they are predicted like any other and keep their place.
-        labels: Rows by predicted label; a row with several counts for each.
+        labels: Rows by predicted label; a row with several counts for each, one without a label for none.
+        abstained: Rows that got no label; none if every row was to get one.
     """
 
     rows: int = 0
     empty: int = 0
     labels: Counter[str] = field(default_factory=Counter)
+    abstained: int | None = None
 
     def plain(self) -> dict[str, Any]:
         """Returns plain JSON values."""
-        return {"rows": self.rows, "empty": self.empty, "labels": dict(self.labels)}
+        more = {} if self.abstained is None else {"abstained": self.abstained}
+        return {"rows": self.rows, "empty": self.empty, "labels": dict(self.labels), **more}
 
 
-def predict_chunks(classifier: Classifier, chunks: Iterable[Sequence[str]]) -> Iterator[PredictedRows]:
+@dataclass(frozen=True)
+class KeptColumns:
+    """Columns of a file that stand beside what is predicted for its rows.
+
+    Attributes:
+        source: The file.
+        names: All its columns, in their order.
+        delimiter: What stands between the fields of CSV and TSV; None of others.
+    """
+
+    source: Path
+    names: list[str]
+    delimiter: str | None = None
+
+    @classmethod
+    def of(cls, source: str | None, text_column: str) -> KeptColumns | None:
+        """Those of a CSV, TSV, JSONL or Parquet file; none of texts, plain lines and standard input.
+
+        Raises:
+            DataError: If the file cannot be read, or its columns cannot all be kept.
+        """
+        if source is None or source == STANDARD_INPUT or Path(source).suffix.lower() == ".txt":
+            return None
+        path = Path(source)
+        check_path(path, STREAM_FORMATS)
+        names = all_columns(path, text_column)
+        try:
+            check_columns(path, names)
+        except DataError as error:
+            raise DataError(f"{error}, or leave all but the text out with --no-keep-columns") from error
+        delimiter = csv_delimiter(path, [text_column]) if path.suffix.lower() in (".csv", ".tsv") else None
+        return cls(path, names, delimiter)
+
+
+def predict_chunks(
+    classifier: Classifier, chunks: Iterable[TextRows], abstain_below: float | None = None
+) -> Iterator[PredictedRows]:
     """Yields predictions chunk by chunk, rows in their order.
 
     Args:
         classifier: What predicts; cleans the texts itself.
-        chunks: Raw texts, for example from `recurra.data.files.stream_texts`.
+        chunks: Raw texts, for example from `recurra.data.files.stream_rows`.
+        abstain_below: Rows whose highest probability is lower get no label.
+
+    Raises:
+        ConfigurationError: If a multi-label model is to abstain: it gives no label where none is likely.
     """
-    for texts in chunks:
-        yield PredictedRows(texts, classifier.predict_proba(texts))
+    if abstain_below is not None and not classifier.decision.exclusive:
+        raise ConfigurationError(
+            "a multi-label model has a threshold for each label and gives none where none is reached; "
+            "leave --abstain-below out"
+        )
+    for chunk in chunks:
+        found = classifier.predict_proba(chunk.texts)
+        abstained = None if abstain_below is None else found.max(axis=1) < abstain_below
+        yield PredictedRows(chunk.texts, found, kept=chunk.columns, abstained=abstained)
 
 
 def write_stream(
     classifier: Classifier,
-    chunks: Iterable[Sequence[str]],
+    chunks: Iterable[TextRows],
     writer: PredictionWriter,
     *,
     advance: Callable[[int], None] | None = None,
+    abstain_below: float | None = None,
 ) -> PredictionCounts:
     """Predicts all chunks and writes them.
 
@@ -61,25 +114,33 @@ def write_stream(
         chunks: Raw texts.
         writer: Where predictions go.
         advance: Called with the number of rows after each chunk.
+        abstain_below: As `predict_chunks` takes it.
     """
-    counts = PredictionCounts()
-    for rows in predict_chunks(classifier, chunks):
+    counts = PredictionCounts(abstained=None if abstain_below is None else 0)
+    for rows in predict_chunks(classifier, chunks, abstain_below):
         writer.write(rows)
         counts.rows += len(rows)
         counts.empty += sum(not text.strip() for text in rows.texts)
-        counts.labels.update(itertools.chain.from_iterable(classifier.decision.labels(rows.probabilities)))
+        labelled = rows.probabilities
+        if rows.abstained is not None:
+            counts.abstained = (counts.abstained or 0) + int(rows.abstained.sum())
+            labelled = labelled[~rows.abstained]
+        counts.labels.update(itertools.chain.from_iterable(classifier.decision.labels(labelled)))
         if advance is not None:
             advance(len(rows))
     return counts
 
 
-def source_chunks(texts: Sequence[str], source: str | None, text_column: str) -> Iterator[Sequence[str]]:
+def source_chunks(
+    texts: Sequence[str], source: str | None, text_column: str, kept: KeptColumns | None = None
+) -> Iterator[TextRows]:
     """Yields the texts to predict in chunks, from a list or from a file.
 
     Args:
         texts: Texts, if they are given one by one.
         source: A file, or ``-`` for standard input, if not.
         text_column: Column of the file with the text.
+        kept: Columns of the file that come along.
 
     Raises:
         ConfigurationError: If both are given, or neither.
@@ -90,5 +151,5 @@ def source_chunks(texts: Sequence[str], source: str | None, text_column: str) ->
     if source is None:
         if not texts:
             raise ConfigurationError("no texts are given; write them behind the run, or --input FILE, or --input -")
-        return iter([list(texts)])
-    return iter(stream_texts(source, text_column, CHUNK_ROWS))
+        return iter([TextRows(list(texts), [])])
+    return stream_rows(source, text_column, [] if kept is None else kept.names, CHUNK_ROWS)

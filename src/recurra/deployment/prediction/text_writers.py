@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from typing import Any, TextIO
 
 import numpy as np
 
 from recurra.deployment.decision import Decision
 from recurra.deployment.engines.computation import Computation
-from recurra.deployment.prediction.layout import Layout, PredictedRows
+from recurra.deployment.prediction.layout import PROBABILITIES, Layout, PredictedRows
 
 # What makes a cell a formula in the common spreadsheets.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -38,9 +39,32 @@ class TableWriter:
     def write(self, rows: PredictedRows) -> None:
         """Writes some rows."""
         for values in zip(*self._layout.values(rows), strict=True):
-            cells = [self._cell(value) for value in values]
+            cells = [self._cell(as_cell(value)) for value in values]
             returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
             (self._quoting if returns else self._writer).writerow(cells)
+
+
+def as_cell(value: Any) -> Any:
+    """A value as a cell of CSV: words, numbers and nothing as they are, the rest as `as_word` writes it."""
+    return (
+        value
+        if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool))
+        else as_word(value)
+    )
+
+
+def as_word(value: Any) -> str:
+    """A value of the input as text: words as they are, JSON values as JSON, the rest as Python writes it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float | list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _as_json(value: Any) -> Any:
+    """A value of the input as JSON has it: what is no number there is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def escape_formula(value: Any) -> Any:
@@ -70,12 +94,12 @@ class JsonLinesWriter:
 
     def write(self, rows: PredictedRows) -> None:
         """Writes some rows."""
-        fixed = len(self._layout.columns) - len(self._layout.label_names)
-        names = self._layout.columns[:fixed]
+        names = self._layout.row_columns
+        fixed = len(names)
         for values in zip(*self._layout.values(rows), strict=True):
-            row = dict(zip(names, values[:fixed], strict=True))
-            row["probabilities"] = dict(zip(self._layout.label_names, values[fixed:], strict=True))
-            line = json.dumps(row, ensure_ascii=False)
+            row = dict(zip(names, map(_as_json, values[:fixed]), strict=True))
+            row[self._layout.name(PROBABILITIES)] = dict(zip(self._layout.label_names, values[fixed:], strict=True))
+            line = json.dumps(row, ensure_ascii=False, default=as_word)
             if self._between:
                 self._stream.write(f"{self._between}\n{line}" if self._started else line)
             else:
@@ -95,10 +119,10 @@ class LineWriter:
         decision = self._decision
         decided = decision.decide(rows.probabilities)
         for text, label, number, row in zip(
-            rows.texts, decision.texts(rows.probabilities), decided, rows.probabilities, strict=True
+            rows.texts, rows.label_texts(decision), decided, rows.probabilities, strict=True
         ):
             chosen = ";".join(f"{probability:.4f}" for probability in np.atleast_1d(row[number]))
-            self._stream.write(f"{label}\t{chosen}\t{' '.join(text.split())}\n")
+            self._stream.write(f"{label or ''}\t{chosen}\t{' '.join(text.split())}\n")
 
 
 class JsonDocumentWriter:
@@ -108,12 +132,15 @@ class JsonDocumentWriter:
         stream: Where to write.
         decision: What makes labels of probabilities.
         computation: How the predictions were computed, to be said in the document too.
+        abstains: Whether rows may get no label.
     """
 
-    def __init__(self, stream: TextIO, decision: Decision, computation: Computation | None = None) -> None:
+    def __init__(
+        self, stream: TextIO, decision: Decision, computation: Computation | None = None, *, abstains: bool = False
+    ) -> None:
         self._stream = stream
         self._computation = computation
-        self._rows = JsonLinesWriter(stream, Layout(decision), between=",")
+        self._rows = JsonLinesWriter(stream, Layout(decision, abstains=abstains), between=",")
 
     def __enter__(self) -> JsonDocumentWriter:
         how = f'"computation": {json.dumps(self._computation.plain())}, ' if self._computation else ""

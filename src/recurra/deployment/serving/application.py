@@ -127,6 +127,8 @@ class _Service:
             wanted = parse_request(body, self._limits)
             texts = wanted.texts
             names = wanted.chosen(list(self._models))
+            if wanted.abstain_below is not None:
+                self._check_one_label(names)
             futures: list[Future[Computed]] = []
             try:
                 futures.extend(self._batchers[name].submit(texts, wanted.asked) for name in names)
@@ -136,13 +138,20 @@ class _Service:
                 # Nobody waits for what is left of a request that was refused, is too late, or whose client is gone.
                 for future in futures:
                     future.cancel()
-        results = [self._result(name, one) for name, one in zip(names, computed, strict=True)]
+        results = [self._result(name, one, wanted.abstain_below) for name, one in zip(names, computed, strict=True)]
         return Response(encode({"results": results}), media_type="application/json")
 
-    def _result(self, name: str, computed: Computed) -> dict[str, Any]:
+    def _check_one_label(self, names: Sequence[str]) -> None:
+        several = next((name for name in names if not self._models[name].classifier.decision.exclusive), None)
+        if several is not None:
+            raise Refusal(
+                422, "invalid", f"'abstain_below' is not for the multi-label model '{several}', which has thresholds"
+            )
+
+    def _result(self, name: str, computed: Computed, abstain_below: float | None) -> dict[str, Any]:
         return {
             "model": name,
-            "predictions": predictions_of(computed.answers, self._models[name].classifier.decision),
+            "predictions": predictions_of(computed.answers, self._models[name].classifier.decision, abstain_below),
             "waited_ms": round(computed.waited_ms, 3),
             "computed_ms": round(computed.computed_ms, 3),
             "batch_texts": computed.batch_texts,

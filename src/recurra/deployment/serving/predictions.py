@@ -12,9 +12,18 @@ from recurra.deployment.engines.depth import Trace
 from recurra.deployment.serving.asked import Answers
 
 
-def predictions_of(answers: Answers, decision: Decision) -> list[dict[str, Any]]:
-    """Returns an object for each text; what was not asked for has no key."""
+def predictions_of(answers: Answers, decision: Decision, abstain_below: float | None = None) -> list[dict[str, Any]]:
+    """Returns an object for each text; what was not asked for has no key.
+
+    Args:
+        answers: What the model said.
+        decision: What makes labels of probabilities.
+        abstain_below: Texts whose highest probability is lower get no label.
+    """
     found = _said(answers.probabilities, decision)
+    if abstain_below is not None:
+        for one, abstained in zip(found, (answers.probabilities.max(axis=1) < abstain_below).tolist(), strict=True):
+            one.update({"label": None if abstained else one["label"], "abstained": abstained})
     if answers.exited_after is not None:
         for one, number in zip(found, answers.exited_after.tolist(), strict=True):
             one["exited_after"] = number

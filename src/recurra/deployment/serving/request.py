@@ -13,7 +13,11 @@ from recurra.deployment.serving.schema import ClassifyRequest
 from recurra.deployment.serving.settings import Limits
 
 _FIELDS = tuple(ClassifyRequest.model_fields)
-_MUST_BE = {"exit_rule": "'calibrated' or null", "recurrences": "true or false"}
+_MUST_BE = {
+    "exit_rule": "'calibrated' or null",
+    "recurrences": "true or false",
+    "abstain_below": "a number from 0 to 1, or null",
+}
 # JSON values of a body that are no texts: keys, names of models, what stands beside them.
 _OTHER_VALUES = 256
 # Of a body with too many values this much is read, to say what is wrong with it.

@@ -52,6 +52,12 @@ class ClassifyRequest(BaseModel):
         description="Also say what was thought after each recurrence. All are computed then, also with an exit rule.",
     )
 
+    abstain_below: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="A text whose highest probability is lower gets no label: 'label' is null then. Multi-label models "
+        "have thresholds of their own and refuse it.",
+    )
+
     @property
     def asked(self) -> Asked:
         """What is asked of the models beyond labels."""
@@ -91,9 +97,14 @@ class Thought(BaseModel):
 class Prediction(BaseModel):
     """What a model says of one text. What was not asked for, or what the model has no means for, is left out."""
 
-    label: str = Field(description="The most probable label; of a multi-label model all labels, joined.")
+    label: str | None = Field(
+        description="The most probable label; of a multi-label model all labels, joined. Null if 'abstained'."
+    )
     labels: list[str] | None = Field(default=None, description="Of a multi-label model: the labels, perhaps none.")
     probabilities: dict[str, float] = Field(description="By label; they add up to 1, but of a multi-label model.")
+    abstained: bool | None = Field(
+        default=None, description="If 'abstain_below' was asked for: whether the highest probability is lower."
+    )
     exited_after: int | None = Field(
         default=None, description="If 'exit_rule' was asked for: recurrences that the text took; the label is of there."
     )

@@ -146,21 +146,49 @@ def cross_validate(
     Raises:
         DataError: If there are fewer than two rows.
     """
+    chosen, factor, score, measure = _choose(features, truth, fits, num_labels=num_labels, seed=seed)
+    weight, bias = chosen.weights(features, truth, num_labels=num_labels, seed=seed)
+    return CrossValidated(weight * factor, bias * factor, chosen, score, measure)
+
+
+def out_of_fold(
+    features: Any, truth: Labels, fits: Sequence[Fit], *, num_labels: int, seed: int = 0
+) -> tuple[Floats, Fit]:
+    """Logits of every row from a fit that did not see it, calibrated as those of `cross_validate` are.
+
+    Args:
+        features: As `cross_validate` takes them.
+        truth: Likewise.
+        fits: Likewise; the best of them is used.
+        num_labels: Number of labels.
+        seed: Of the folds and the solver.
+
+    Returns:
+        Logits ``(rows, labels)``, and the fit that gave them.
+
+    Raises:
+        DataError: If there are fewer than two rows.
+    """
+    chosen, _, _, _ = _choose(features, truth, fits, num_labels=num_labels, seed=seed)
+    order = np.random.default_rng(seed).permutation(len(truth))
+    logits = np.zeros((len(truth), num_labels))
+    logits[order] = _left_out(features[order], truth[order], chosen, num_labels=num_labels, seed=seed)
+    factor, _ = _calibrated(logits, truth)
+    return logits * factor, chosen
+
+
+def _choose(
+    features: Any, truth: Labels, fits: Sequence[Fit], *, num_labels: int, seed: int
+) -> tuple[Fit, float, float, str]:
+    """The best fit, the factor of its scores, its figure, and what the figure is."""
     if len(truth) < 2:
         raise DataError(f"{len(truth)} training rows cannot be cross-validated; give at least two")
-    rng = np.random.default_rng(seed)
-    rows = rng.permutation(len(truth))[:MOST_ROWS]
+    rows = np.random.default_rng(seed).permutation(len(truth))[:MOST_ROWS]
     part, sample = features[rows], truth[rows]
-    fold = _folds(sample)
     measure, judge = _measure(sample)
     best: tuple[tuple[float, float], Fit, float] | None = None
     for fit in fits:
-        scores = np.zeros((len(rows), 1 if num_labels == 2 and truth.ndim == 1 else num_labels))
-        for left_out in np.unique(fold):
-            inside = fold != left_out
-            weight, bias = fit.weights(part[inside], sample[inside], num_labels=num_labels, seed=seed, rough=True)
-            scores[~inside] = part[~inside] @ weight.T + bias
-        logits = label_scores(scores, independent=truth.ndim == 2)
+        logits = _left_out(part, sample, fit, num_labels=num_labels, seed=seed, rough=True)
         factor, loss = _calibrated(logits, sample)
         rank = (judge(logits, loss), -loss)
         if best is None or rank > best[0]:
@@ -168,8 +196,18 @@ def cross_validate(
     if best is None:
         raise ValueError("no fit to choose from")
     (score, _), chosen, factor = best
-    weight, bias = chosen.weights(features, truth, num_labels=num_labels, seed=seed)
-    return CrossValidated(weight * factor, bias * factor, chosen, score, measure)
+    return chosen, factor, score, measure
+
+
+def _left_out(features: Any, truth: Labels, fit: Fit, *, num_labels: int, seed: int, rough: bool = False) -> Floats:
+    """Logits of every row, ``(rows, labels)``, from the fit on the other folds."""
+    fold = _folds(truth)
+    scores = np.zeros((len(truth), 1 if num_labels == 2 and truth.ndim == 1 else num_labels))
+    for left_out in np.unique(fold):
+        inside = fold != left_out
+        weight, bias = fit.weights(features[inside], truth[inside], num_labels=num_labels, seed=seed, rough=rough)
+        scores[~inside] = features[~inside] @ weight.T + bias
+    return label_scores(scores, independent=truth.ndim == 2)
 
 
 def _folds(truth: Labels) -> Labels:

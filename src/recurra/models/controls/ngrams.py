@@ -257,17 +257,11 @@ class LinearClassifier(LinearModel):
             DataError: If there is one class only, or no text has a word.
             ValueError: If texts and labels differ in number.
         """
-        from recurra.models.controls.fitting import Fit, cross_validate, matrix_of
+        from recurra.models.controls.fitting import cross_validate, matrix_of
 
         truth = _checked(texts, labels, num_labels)
-        least = 1 if len(texts) <= _MANY_ROWS else 2
-        kinds = [replace(ngrams, least_texts=least) for ngrams in WORDS_AND_CHARACTERS]
-        vectorizers, rows = _vectorized(kinds, texts)
-        fits = [Fit("hinge", c) for c in _HINGE_C] if truth.ndim == 1 else []
-        if num_labels == 2 or truth.ndim == 2:
-            fits += [Fit("logistic", c) for c in _LOGISTIC_C]
-        if truth.ndim == 1 and are_unequal(np.bincount(truth).tolist()):
-            fits += [Fit(fit.loss, fit.c, balanced=True) for fit in fits]
+        vectorizers, rows = _vectorized(_tuned_kinds(len(texts)), texts)
+        fits = _tuned_fits(truth, num_labels)
         found = cross_validate(matrix_of(rows), truth, fits, num_labels=num_labels, seed=seed)
         how = {"independent": truth.ndim == 2, "fitted_by": str(found)}
         return cls(vectorizers, found.weight, found.bias, found.fit.c, **how)
@@ -308,6 +302,51 @@ class LinearClassifier(LinearModel):
         parts = np.split(tensors["idf"], ends[:-1])
         vectorizers = [Vectorizer(ngrams, terms, idf) for (ngrams, terms), idf in zip(kinds, parts, strict=True)]
         return cls(vectorizers, tensors["weight"], tensors["bias"], **cls._given(settings))
+
+
+def out_of_fold_probabilities(
+    texts: Sequence[str], labels: npt.ArrayLike, *, num_labels: int, seed: int = 0
+) -> tuple[Floats, str]:
+    """Probabilities of every text from a control as `LinearClassifier.fit_tuned` makes it that did not see its label.
+
+    Args:
+        texts: Cleaned texts.
+        labels: One a text, integers from 0 to ``num_labels - 1``, shape ``(texts,)``.
+        num_labels: Number of classes.
+        seed: Of the folds and the solver.
+
+    Returns:
+        Calibrated probabilities ``(texts, num_labels)``, and what gave them in a line.
+
+    Raises:
+        DataError: If there is one class only, or no text has a word.
+        ValueError: If texts and labels differ in number.
+    """
+    from scipy.special import softmax
+
+    from recurra.models.controls.fitting import FOLDS, matrix_of, out_of_fold
+
+    truth = _checked(texts, labels, num_labels)
+    _, rows = _vectorized(_tuned_kinds(len(texts)), texts)
+    logits, fit = out_of_fold(matrix_of(rows), truth, _tuned_fits(truth, num_labels), num_labels=num_labels, seed=seed)
+    kinds = " + ".join(map(str, WORDS_AND_CHARACTERS))
+    return softmax(logits, axis=1), f"TF-IDF ({kinds}) + {fit}, out of {FOLDS} folds"
+
+
+def _tuned_kinds(rows: int) -> list[Ngrams]:
+    least = 1 if rows <= _MANY_ROWS else 2
+    return [replace(ngrams, least_texts=least) for ngrams in WORDS_AND_CHARACTERS]
+
+
+def _tuned_fits(truth: Labels, num_labels: int) -> list[Any]:
+    from recurra.models.controls.fitting import Fit
+
+    fits = [Fit("hinge", c) for c in _HINGE_C] if truth.ndim == 1 else []
+    if num_labels == 2 or truth.ndim == 2:
+        fits += [Fit("logistic", c) for c in _LOGISTIC_C]
+    if truth.ndim == 1 and are_unequal(np.bincount(truth).tolist()):
+        fits += [Fit(fit.loss, fit.c, balanced=True) for fit in fits]
+    return fits
 
 
 def _checked(texts: Sequence[str], labels: npt.ArrayLike, num_labels: int) -> Labels:

@@ -42,6 +42,7 @@ _KEYS = {
     "--test": "test",
     "--max-length": "max_length",
     "--form-must-not-predict": "form_must_not_predict",
+    "--skip-unlabelled": "skip_unlabelled",
 }
 Model = tuple[str, Mapping[str, Any]]
 

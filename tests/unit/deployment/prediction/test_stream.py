@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.core.errors import ConfigurationError
+from recurra.data.files import TextRows
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.decision import OneLabel
+from recurra.deployment.decision import AnyLabels, OneLabel
 from recurra.deployment.prediction.layout import PredictedRows
 from recurra.deployment.prediction.stream import predict_chunks, source_chunks, write_stream
 from recurra.deployment.prediction.text_writers import JsonDocumentWriter, LineWriter
@@ -28,6 +30,10 @@ class LengthEngine:
         return np.stack([-lengths, lengths - 4], axis=1)
 
 
+def chunk(texts: Sequence[str]) -> TextRows:
+    return TextRows(list(texts), [])
+
+
 def classifier() -> Classifier:
     return Classifier(LengthEngine(), ["short", "long"])
 
@@ -37,7 +43,7 @@ TEXTS = st.lists(st.text(max_size=8), min_size=1, max_size=12)
 
 @given(TEXTS, st.integers(1, 5))
 def test_chunks_do_not_change_predictions(texts: list[str], size: int) -> None:
-    chunks = [texts[start : start + size] for start in range(0, len(texts), size)]
+    chunks = [chunk(texts[start : start + size]) for start in range(0, len(texts), size)]
     parts = list(predict_chunks(classifier(), chunks))
     assert [text for part in parts for text in part.texts] == texts
     together = np.concatenate([part.probabilities for part in parts])
@@ -53,7 +59,7 @@ def test_everything_is_counted_and_empty_texts_keep_their_place(texts: list[str]
         def write(self, rows: PredictedRows) -> None:
             written.append(rows)
 
-    counts = write_stream(classifier(), [texts, ["", " ", "a long text"]], Writer(), advance=steps.append)
+    counts = write_stream(classifier(), [chunk(texts), chunk(["", " ", "a long text"])], Writer(), advance=steps.append)
     assert counts.rows == len(texts) + 3 == sum(steps) == sum(counts.labels.values())
     assert counts.empty == 2 + sum(not text.strip() for text in texts)
     assert [list(part.texts) for part in written] == [texts, ["", " ", "a long text"]]
@@ -63,25 +69,49 @@ def test_everything_is_counted_and_empty_texts_keep_their_place(texts: list[str]
 def test_the_json_document_is_one_document(chunks: list[list[str]]) -> None:
     stream = io.StringIO()
     with JsonDocumentWriter(stream, OneLabel(["short", "long"])) as writer:
-        write_stream(classifier(), chunks, writer)
+        write_stream(classifier(), map(chunk, chunks), writer)
     found = json.loads(stream.getvalue())["predictions"]
-    assert [row["text"] for row in found] == [text for chunk in chunks for text in chunk]
+    assert [row["text"] for row in found] == [text for texts in chunks for text in texts]
     for row in found:
         assert row["probability"] == max(row["probabilities"].values()) == row["probabilities"][row["label"]]
 
 
 def test_a_line_a_row_whatever_the_text() -> None:
     stream = io.StringIO()
-    write_stream(classifier(), [["one\ntwo\tthree", ""]], LineWriter(stream, OneLabel(["short", "long"])))
+    write_stream(classifier(), [chunk(["one\ntwo\tthree", ""])], LineWriter(stream, OneLabel(["short", "long"])))
     assert stream.getvalue() == "long\t1.0000\tone two three\nshort\t0.9820\t\n"
 
 
 def test_texts_come_from_one_place(tmp_path: Path) -> None:
-    assert list(source_chunks(["a", "b"], None, "text")) == [["a", "b"]]
+    assert [each.texts for each in source_chunks(["a", "b"], None, "text")] == [["a", "b"]]
     path = tmp_path / "t.txt"
     path.write_text("one\n\ntwo\n")
-    assert list(source_chunks([], str(path), "text")) == [["one", "", "two"]]
+    assert [each.texts for each in source_chunks([], str(path), "text")] == [["one", "", "two"]]
     with pytest.raises(ConfigurationError, match="give one of the two"):
         source_chunks(["a"], str(path), "text")
     with pytest.raises(ConfigurationError, match="no texts are given"):
         source_chunks([], None, "text")
+
+
+@given(TEXTS, st.floats(0.5, 1))
+def test_rows_below_the_threshold_get_no_label_and_the_others_theirs(texts: list[str], least: float) -> None:
+    found = classifier().predict_proba(texts)
+    stream = io.StringIO()
+    with JsonDocumentWriter(stream, OneLabel(["short", "long"]), abstains=True) as writer:
+        counts = write_stream(classifier(), [chunk(texts)], writer, abstain_below=least)
+    rows = json.loads(stream.getvalue())["predictions"]
+    expected = [None if row.max() < least else ("short", "long")[row.argmax()] for row in found]
+    assert [row["label"] for row in rows] == expected
+    assert [row["abstained"] for row in rows] == [label is None for label in expected]
+    assert (counts.abstained, counts.labels) == (
+        expected.count(None),
+        Counter(label for label in expected if label is not None),
+    )
+    assert [row["probability"] for row in rows] == pytest.approx(found.max(axis=1), abs=1e-6)
+
+
+def test_several_labels_a_row_do_not_abstain() -> None:
+    decision = AnyLabels(["short", "long"], [0.5, 0.5], ";")
+    several = Classifier(LengthEngine(), ["short", "long"], decision=decision)
+    with pytest.raises(ConfigurationError, match="leave --abstain-below out"):
+        list(predict_chunks(several, [chunk(["a"])], 0.9))

@@ -15,6 +15,7 @@ pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 from recurra.deployment.serving import request as request_module
 from recurra.deployment.serving.refusals import Refusal
 from recurra.deployment.serving.request import parse_request
+from recurra.deployment.serving.schema import ClassifyRequest
 from recurra.deployment.serving.settings import Limits
 
 LIMITS = Limits(max_texts=5, max_characters=40_000)
@@ -39,7 +40,7 @@ FLOODS = {
     "numbers": (listed(b"1"), 422, "too_many_texts", MANY_TEXTS),
     "texts": (listed(b'"a"'), 422, "too_many_texts", MANY_TEXTS),
     "a long text before": (listed(b"1", b'{"text": ["' + b"x" * 30_000 + b'",'), 422, "too_many_texts", MANY_VALUES),
-    "other keys": (KEYS, 422, "invalid", "unknown key 'k0'; allowed: text, model, exit_rule, recurrences"),
+    "other keys": (KEYS, 422, "invalid", f"unknown key 'k0'; allowed: {', '.join(ClassifyRequest.model_fields)}"),
     "one key": (listed(b'"text":"a"', b"{", b"}"), 422, "too_many_texts", MANY_VALUES),
     "a key before": (listed(b"[]", b'{"text": [' + b" " * 20_000), 422, "too_many_texts", MANY_VALUES),
     "models": (listed(b'"m"', b'{"text": "a", "model": ['), 422, "too_many_texts", MANY_VALUES),
@@ -143,9 +144,13 @@ def test_the_length_comes_before_the_items() -> None:
         (b'{"text": NaN}', "'text' must be a string or a list of strings"),
         (b'{"text": "a", "recurrences": 1}', "'recurrences' must be true or false"),
         (b'{"text": "a", "exit_rule": NaN}', "'exit_rule' must be 'calibrated' or null"),
-        (b'{"texts": "a"}', "unknown key 'texts' (did you mean 'text'?); allowed: text, model, exit_rule, recurrences"),
+        (b'{"text": "a", "abstain_below": 1.5}', "'abstain_below' must be a number from 0 to 1, or null"),
+        (b'{"text": "a", "abstain_below": NaN}', "'abstain_below' must be a number from 0 to 1, or null"),
+        (b'{"text": "a", "abstain_below": true}', "'abstain_below' must be a number from 0 to 1, or null"),
+        (b'{"texts": "a"}', "unknown key 'texts' (did you mean 'text'?); allowed: text, model, exit_rule, recurrences, "
+         "abstain_below"),
         (b'{"text": "a", "texts": 1, "x": 2}', "unknown key 'texts' (did you mean 'text'?); allowed: text, model, "
-         "exit_rule, recurrences"),
+         "exit_rule, recurrences, abstain_below"),
         (b'{"text": [], "x": 1}', "'text' is an empty list; give at least one"),
         (b'{"text": "a", "model": ["m", ""]}', "'model' holds an empty name; leave 'model' out for the first model"),
     ],

@@ -1,0 +1,116 @@
+"""``recurra label-errors``: rows of a labelled file whose label is probably wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from recurra.cli import options
+from recurra.cli.output import print_json, print_lines, print_table
+from recurra.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from recurra.data.configuration import DataConfig
+    from recurra.evaluation.label_errors import LabelErrors
+
+_SHOWN_CHARACTERS = 100
+
+
+def label_errors(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A labelled .csv, .tsv, .jsonl or .parquet file.")],
+    assignments: options.DataOverrides = None,
+    text_column: options.TextColumn = None,
+    label_column: options.LabelColumn = None,
+    skip_unlabelled: options.SkipUnlabelled = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A .csv file for all rows, the most doubtful first.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="How many rows to show.")] = 20,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the folds.")] = 0,
+    as_json: options.Json = False,
+) -> None:
+    """Show the rows whose label is probably wrong: those a linear model that did not see the label doubts most.
+
+    Example: recurra label-errors reviews.csv --output doubts.csv
+    """
+    if output is not None and output.suffix.lower() != ".csv":
+        raise ConfigurationError(f"'{output}' has the extension '{output.suffix}'; allowed: .csv")
+    given = {"--text-column": text_column, "--label-column": label_column, "--skip-unlabelled": skip_unlabelled or None}
+    config = _of_a_file(file, given, assignments)
+    from recurra.evaluation.label_errors import find_label_errors
+
+    if output is not None:
+        from recurra.deployment.prediction.files import check_output
+
+        check_output(output, file)
+    found = find_label_errors(config, seed=seed)
+    if output is not None:
+        found.write(output)
+    if as_json:
+        rows = [
+            {found.table.unit: row.place, **{key: value for key, value in asdict(row).items() if key != "place"}}
+            for row in itertools.islice(found, top)
+        ]
+        print_json(
+            {
+                "file": file,
+                "rows": len(found),
+                "suspects": int(found.suspects.sum()),
+                "agreement": found.agreement,
+                "model": found.model,
+                "notes": found.notes,
+                "output": None if output is None else str(output),
+                "top": rows,
+            }
+        )
+    else:
+        _print(found, top, output)
+
+
+def _of_a_file(file: str, given: Mapping[str, str | bool | None], assignments: list[str] | None) -> DataConfig:
+    from recurra.data.corpora import CORPORA
+    from recurra.tasks.labelling.data import labelled
+
+    if file in CORPORA:
+        raise ConfigurationError(f"'{file}' is a corpus; give a labelled file of yours (.csv, .tsv, .jsonl, .parquet)")
+    return labelled(options.configured_data(file, given, assignments, None))
+
+
+def _print(found: LabelErrors, top: int, output: Path | None) -> None:
+    rows = [
+        [
+            f"{row.place:,}",
+            row.label,
+            f"{row.label_probability:.3f}",
+            row.suggested,
+            f"{row.probability:.3f}",
+            "yes" if row.suspect else "no",
+            row.text if len(row.text) <= _SHOWN_CHARACTERS else f"{row.text[:_SHOWN_CHARACTERS]}…",
+        ]
+        for row in itertools.islice(found, top)
+    ]
+    title = f"{Path(found.table.source).name}: the {len(rows)} most doubtful labels of {len(found):,} rows"
+    headings = [
+        found.table.unit.capitalize(),
+        "Label",
+        "Its probability",
+        "Suggested",
+        "Probability",
+        "Suspect",
+        "Text",
+    ]
+    print_table(title, headings, rows, left=("Label", "Suggested", "Suspect", "Text"))
+    suspects = int(found.suspects.sum())
+    print_lines(
+        [
+            f"{suspects:,} of {len(found):,} labels are probably wrong (suspect); look at each before you change it.",
+            f"judged by {found.model}; {found.agreement:.1%} of the rows have the label that it gives them",
+            *found.notes,
+            *([f"all rows, the most doubtful first: {output}"] if output is not None else []),
+        ]
+    )

@@ -1,0 +1,143 @@
+"""Rows of a labelled file whose label is probably wrong, found by a model that did not see the label.
+
+Confident learning (Northcutt, Jiang and Chuang 2021, "Confident Learning: Estimating Uncertainty in Dataset Labels",
+JAIR 70) as cleanlab does it: rows are ranked by the probability that their label has, out of fold, and those are
+suspects that a class other than their label claims with at least the probability that its own rows have on average.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.core.errors import ConfigurationError
+from recurra.core.files import atomic_path
+from recurra.data.configuration import DataConfig
+from recurra.data.files import FileTable
+from recurra.data.splits import read_rows
+from recurra.models.controls.ngrams import out_of_fold_probabilities
+
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class DoubtedLabel:
+    """A row, and how its label looks to a model that did not see it.
+
+    Attributes:
+        place: Where it stands in the file, from 1: the line, of Parquet the row.
+        text: Its cleaned text.
+        label: Its label.
+        suggested: The most probable other label.
+        label_probability: Probability of its label.
+        probability: Probability of the suggested one.
+        suspect: Whether confident learning takes its label for wrong.
+    """
+
+    place: int
+    text: str
+    label: str
+    suggested: str
+    label_probability: float
+    probability: float
+    suspect: bool
+
+
+@dataclass(frozen=True, eq=False)
+class LabelErrors:
+    """All rows of a file, the most doubtful label first.
+
+    Attributes:
+        table: The rows.
+        names: Label names, by index.
+        labels: Index of each row's label, ``(rows,)``.
+        probabilities: Out of fold, calibrated, ``(rows, labels)``.
+        order: Row numbers, the most doubtful first, ``(rows,)``.
+        suspects: Rows whose label is probably wrong, ``(rows,)``.
+        model: What gave the probabilities, in a line.
+        notes: Sentences on how the file was read and what is odd there.
+    """
+
+    table: FileTable
+    names: list[str]
+    labels: npt.NDArray[np.int64]
+    probabilities: npt.NDArray[np.float64]
+    order: npt.NDArray[np.int64]
+    suspects: npt.NDArray[np.bool_]
+    model: str
+    notes: list[str]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[DoubtedLabel]:
+        for row in self.order.tolist():
+            own, given = self.probabilities[row], int(self.labels[row])
+            other = int(np.where(np.arange(len(own)) == given, -1.0, own).argmax())
+            yield DoubtedLabel(
+                self.table.places[row],
+                self.table.texts[row],
+                self.names[given],
+                self.names[other],
+                round(float(own[given]), _DIGITS),
+                round(float(own[other]), _DIGITS),
+                bool(self.suspects[row]),
+            )
+
+    @property
+    def agreement(self) -> float:
+        """Share of rows whose label is the most probable one."""
+        return float((self.probabilities.argmax(axis=1) == self.labels).mean())
+
+    def write(self, path: Path) -> None:
+        """Writes all rows as CSV, the most doubtful first.
+
+        Raises:
+            StorageError: If it cannot be written; what was there is untouched.
+        """
+        with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            # The text is last: it is what makes lines long.
+            columns = [name for name in DoubtedLabel.__dataclass_fields__ if name not in ("place", "text")]
+            writer.writerow([self.table.unit, *columns, "text"])
+            for row in self:
+                values: dict[str, Any] = asdict(row) | {"suspect": str(row.suspect).lower()}
+                writer.writerow([row.place, *(values[name] for name in columns), row.text])
+
+
+def find_label_errors(config: DataConfig, *, seed: int = 0) -> LabelErrors:
+    """Ranks the rows of a user's file by how doubtful their label is.
+
+    Each row is judged by the tuned linear control (`recurra.models.controls.ngrams.LinearClassifier.fit_tuned`) fitted
+    on four fifths of the file that it is not in.
+
+    Args:
+        config: Names file and columns.
+        seed: Of the folds and the solver.
+
+    Raises:
+        ConfigurationError: If rows may have several labels.
+        DataError: If the file cannot be used, or no text has a word.
+    """
+    if config.problem_type is not None:
+        raise ConfigurationError(
+            f"'{config.name}' is read with several labels a row (label_separator); doubtful labels are found in files "
+            "with one label a row: give such a file, one label at a time"
+        )
+    # Both take a second or two to import.
+    from cleanlab.filter import find_label_issues
+    from cleanlab.rank import get_self_confidence_for_each_label
+
+    table, notes = read_rows(config.name, config)
+    names = config.labels.names(table, config.label_column)
+    labels = config.labels.values(table, names)
+    probabilities, model = out_of_fold_probabilities(table.texts, labels, num_labels=len(names), seed=seed)
+    doubt = get_self_confidence_for_each_label(labels, probabilities)
+    suspects = find_label_issues(labels, probabilities, filter_by="confident_learning", n_jobs=1)
+    return LabelErrors(table, names, labels, probabilities, np.argsort(doubt, kind="stable"), suspects, model, notes)

@@ -1,0 +1,197 @@
+"""``recurra predict`` on a file: the user's columns stay, ours come after them, and doubtful rows get no label."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recurra.cli.main import main
+from recurra.deployment.prediction.files import SUFFIXES
+from reviews import train_linear
+
+TEXTS = ['the film was "great", and clever', "the plot was awful\nand boring", "the pace was number 7"]
+OURS = ["label", "probability", "probability_negative", "probability_positive"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(train_linear(tmp_path_factory.mktemp("model")))
+
+
+def write(path: Path, columns: dict[str, list[Any]]) -> Path:
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, list(columns), delimiter="\t" if path.suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def read(path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        return table.column_names, table.to_pylist()
+    with path.open(encoding="utf-8", newline="") as stream:
+        if path.suffix == ".jsonl":
+            rows = [json.loads(line) for line in stream]
+            return list(rows[0]), rows
+        reader = csv.DictReader(stream, delimiter="\t" if path.suffix == ".tsv" else ",")
+        return list(reader.fieldnames or []), list(reader)
+
+
+@pytest.mark.parametrize("output", SUFFIXES)
+@pytest.mark.parametrize("source", SUFFIXES)
+def test_columns_stay_in_their_order_and_ours_come_after_them(
+    model: str, tmp_path: Path, source: str, output: str
+) -> None:
+    given = {"ticket": ["7", "8", "9"], "review": TEXTS, "note": ["=1+1", "", 'a "b"\tc']}
+    path, written = write(tmp_path / f"in{source}", given), tmp_path / f"out{output}"
+    arguments = ["predict", model, "--input", str(path), "--text-column", "review", "--output", str(written), "-q"]
+    assert main(arguments) == 0
+    names, rows = read(written)
+    assert names == [*given, *(["label", "probability", "probabilities"] if output == ".jsonl" else OURS)]
+    for name, values in given.items():
+        assert [row[name] for row in rows] == values
+    assert [row["label"] for row in rows][:2] == ["positive", "negative"]
+    assert main([*arguments, "--no-keep-columns"]) == 0
+    plain_names, plain = read(written)
+    assert plain_names[0] == "text" and [row["text"] for row in plain] == TEXTS
+    assert [row["label"] for row in plain] == [row["label"] for row in rows]
+
+
+def test_a_column_of_our_name_stays_and_ours_is_called_predicted(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"probability": ["a", "b", "c"], "text": TEXTS, "label": ["x", "y", "z"], "probabilities": ["1", "2", "3"]}
+    path = write(tmp_path / "in.csv", given)
+    assert main(["predict", model, "-i", str(path), "-o", str(tmp_path / "out.csv")]) == 0
+    assert "predicted labels are in 'label_predicted'" in capsys.readouterr().err
+    names, rows = read(tmp_path / "out.csv")
+    ours = ["label_predicted", "probability_predicted", "probability_negative", "probability_positive"]
+    assert names == [*given, *ours]
+    assert [row["label"] for row in rows] == ["x", "y", "z"]
+    assert [row["label_predicted"] for row in rows][:2] == ["positive", "negative"]
+    assert main(["predict", model, "-i", str(path), "-o", str(tmp_path / "out.jsonl"), "-q"]) == 0
+    names, rows = read(tmp_path / "out.jsonl")
+    assert names == [*given, "label_predicted", "probability_predicted", "probabilities_predicted"]
+    assert set(rows[0]["probabilities_predicted"]) == {"negative", "positive"} and rows[0]["probabilities"] == "1"
+    both = write(tmp_path / "both.csv", {**given, "label_predicted": ["", "", ""]})
+    assert main(["predict", model, "-i", str(both), "-o", str(tmp_path / "both_out.csv"), "-q"]) == 2
+    error = capsys.readouterr().err
+    assert "'label' and 'label_predicted'" in error and "--no-keep-columns" in error and error.count("\n") == 1
+    assert not (tmp_path / "both_out.csv").exists()
+    assert main(["predict", model, "-i", str(both), "-o", str(tmp_path / "o.csv"), "-q", "--no-keep-columns"]) == 0
+
+
+def test_values_keep_their_types_where_the_format_has_them(model: str, tmp_path: Path) -> None:
+    day, moment = datetime.date(2026, 1, 2), datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
+    given = pa.table(
+        {
+            "text": TEXTS,
+            "stars": pa.array([1, None, 3], pa.int8()),
+            "score": pa.array([0.5, float("nan"), None]),
+            "day": [day, day, None],
+            "moment": pa.array([moment, None, moment], pa.timestamp("us")),
+            "price": pa.array([Decimal("1.50"), None, Decimal("2.25")]),
+            "kind": pa.array(["a", "b", "a"]).dictionary_encode(),
+            "good": [True, False, None],
+        }
+    )
+    path = tmp_path / "in.parquet"
+    pq.write_table(given, path)
+    for suffix in (".parquet", ".jsonl", ".csv"):
+        assert main(["predict", model, "-i", str(path), "-o", str(tmp_path / f"out{suffix}"), "-q"]) == 0
+    back = pq.read_table(tmp_path / "out.parquet")
+    for name in given.column_names:
+        assert back.schema.field(name).type == given.schema.field(name).type
+        assert str(back.column(name).to_pylist()) == str(given.column(name).to_pylist())
+    _, rows = read(tmp_path / "out.jsonl")
+    assert (rows[0]["stars"], rows[1]["score"], rows[0]["good"], rows[2]["good"]) == (1, None, True, None)
+    assert (rows[0]["day"], rows[0]["price"]) == ("2026-01-02", "1.50")
+    _, cells = read(tmp_path / "out.csv")
+    assert (cells[1]["stars"], cells[0]["good"], cells[0]["moment"]) == ("", "true", str(moment))
+    # What JSON nests stays so in JSON and is JSON elsewhere; a key that a line lacks is null.
+    lines = [{"text": TEXTS[0], "tags": ["a", {"b": 1}], "n": 1}, {"n": True, "text": TEXTS[1], "later": "x"}]
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for suffix in (".parquet", ".jsonl"):
+        assert main(["predict", model, "-i", str(source), "-o", str(tmp_path / f"nested{suffix}"), "-q"]) == 0
+    _, rows = read(tmp_path / "nested.jsonl")
+    assert [(row["tags"], row["n"], row["later"]) for row in rows] == [(["a", {"b": 1}], 1, None), (None, True, "x")]
+    names, rows = read(tmp_path / "nested.parquet")
+    assert names[:4] == ["text", "tags", "n", "later"]
+    assert [(row["tags"], row["n"]) for row in rows] == [('["a", {"b": 1}]', "1"), (None, "true")]
+
+
+def test_a_file_whose_columns_cannot_all_be_kept_says_what_to_do(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twice = tmp_path / "twice.csv"
+    twice.write_text("text,a,a\ngood,1,2\n")
+    nested = write(tmp_path / "nested.parquet", {"text": TEXTS, "tags": [["a"], [], ["b"]]})
+    for path, message in ((twice, "2 columns 'a'"), (nested, "holds list")):
+        out = ["-o", str(tmp_path / "out.csv"), "-q"]
+        assert main(["predict", model, "-i", str(path), *out]) == 2
+        error = capsys.readouterr().err
+        assert message in error and "--no-keep-columns" in error and error.count("\n") == 1
+        assert main(["predict", model, "-i", str(path), *out, "--no-keep-columns"]) == 0
+    missing = write(tmp_path / "missing.csv", {"txt": TEXTS})
+    assert main(["predict", model, "-i", str(missing), *out]) == 2
+    assert "did you mean 'txt'" in capsys.readouterr().err
+    assert main(["predict", model, "-i", str(missing), "--keep-columns"]) == 2
+    assert "--keep-columns is for files of predictions" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_doubtful_rows_get_no_label_a_column_says_so_and_the_share_is_told(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    path, written = write(tmp_path / "in.csv", {"text": TEXTS}), tmp_path / f"out{suffix}"
+    arguments = ["predict", model, "-i", str(path), "-o", str(written)]
+    assert main([*arguments, "-q"]) == 0
+    _, certain = read(written)
+    highest = sorted(float(row["probability"]) for row in certain)
+    least = (highest[0] + highest[1]) / 2
+    assert main([*arguments, "--abstain-below", str(least), "--json"]) == 0
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert answer["abstained"] == 1 and sum(answer["labels"].values()) == 2
+    assert "1 of 3 rows (33.3%) have no label" in err
+    names, rows = read(written)
+    assert names.index("abstained") == names.index("probability") + 1
+    nothing, yes = ("", "true") if suffix in (".csv", ".tsv") else (None, True)
+    for before, row in zip(certain, rows, strict=True):
+        doubtful = float(before["probability"]) < least
+        assert row["label"] == (nothing if doubtful else before["label"])
+        assert (row["abstained"] == yes) == doubtful
+        assert row["probability"] == before["probability"]
+
+
+def test_a_folder_neither_keeps_nor_abstains_and_semicolons_are_told(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "a.csv"
+    path.write_text("Stars; Text\n5;great film\n1;awful plot\n")
+    folder = ["predict", model, "-i", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
+    for more in (["--keep-columns"], ["--abstain-below", "0.9"]):
+        assert main([*folder, *more]) == 2
+        assert f"{more[0]} is for single files" in capsys.readouterr().err
+    assert main(["predict", model, "-i", str(path), "-o", str(tmp_path / "out.csv")]) == 0
+    assert "read with semicolons" in capsys.readouterr().err
+    names, rows = read(tmp_path / "out.csv")
+    assert names == ["Stars", "Text", *OURS]
+    assert [(row["Stars"], row["label"]) for row in rows] == [("5", "positive"), ("1", "negative")]

@@ -1,0 +1,173 @@
+"""Doubtful labels: planted errors come first, judged without their label; suspects are those of confident learning."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recurra.cli.main import main
+from recurra.core.errors import ConfigurationError
+from recurra.data.configuration import DataConfig
+from recurra.data.multilabel import MultiLabelData
+from recurra.data.parquet import read_parquet_columns
+from recurra.evaluation.label_errors import find_label_errors
+from recurra.models.controls.ngrams import LinearClassifier, out_of_fold_probabilities
+from reviews import write_csv
+
+_WORDS = {
+    "food": ["soup", "bread", "noodles", "sauce", "dessert", "salad"],
+    "cars": ["engine", "brakes", "tyres", "gearbox", "clutch", "diesel"],
+    "books": ["chapter", "novel", "author", "plot", "poem", "preface"],
+}
+
+
+def _planted(path: Path, rows: int = 240, wrong: int = 12) -> tuple[Path, set[int]]:
+    """A file of three topics, and the lines whose label is that of another topic."""
+    rng = np.random.default_rng(0)
+    names = list(_WORDS)
+    bad = set(rng.choice(rows, wrong, replace=False).tolist())
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["text", "label"])
+        for row in range(rows):
+            topic = names[row % 3]
+            text = " ".join(rng.choice(_WORDS[topic], 3).tolist())
+            writer.writerow([f"{text} number {row}", names[(row + 1) % 3] if row in bad else topic])
+    return path, {row + 2 for row in bad}
+
+
+def _file(path: Path) -> DataConfig:
+    return DataConfig(name=str(path))
+
+
+def test_planted_errors_lead_the_list_with_the_right_label(tmp_path: Path) -> None:
+    path, bad = _planted(tmp_path / "topics.csv")
+    found = find_label_errors(_file(path))
+    rows = list(found)
+    assert len(rows) == len(found) == 240 and sorted(row.place for row in rows) == list(range(2, 242))
+    assert {row.place for row in rows[: len(bad)]} == bad
+    names = list(_WORDS)
+    for row in rows[: len(bad)]:
+        assert row.suspect and row.suggested == names[(row.place - 2) % 3] != row.label
+        assert row.probability > 0.5 > row.label_probability
+    doubt = [row.label_probability for row in rows]
+    assert doubt == sorted(doubt)
+    assert found.agreement == pytest.approx(1 - len(bad) / 240)
+
+
+def test_suspects_are_the_off_diagonal_of_the_confident_joint(tmp_path: Path) -> None:
+    path, _ = _planted(tmp_path / "topics.csv", wrong=30)
+    found = find_label_errors(_file(path))
+    own = found.probabilities[np.arange(len(found)), found.labels]
+    thresholds = np.array([own[found.labels == label].mean() for label in range(3)])
+    claimed = found.probabilities >= thresholds - 1e-6
+    expected = []
+    for row, label in enumerate(found.labels.tolist()):
+        candidates = np.flatnonzero(claimed[row])
+        best = candidates[found.probabilities[row, candidates].argmax()] if len(candidates) else label
+        expected.append(best != label)
+    assert 0 < sum(expected) < 60
+    np.testing.assert_array_equal(found.suspects, expected)
+
+
+def test_no_row_is_judged_by_a_fit_that_saw_it() -> None:
+    # Labels by chance: whoever saw a row knows its label by heart, and who did not is right in half of them.
+    rng = np.random.default_rng(1)
+    texts = [" ".join(rng.choice(2_000, 12).astype(str).tolist()) for _ in range(400)]
+    labels = rng.integers(0, 2, 400)
+    probabilities, _ = out_of_fold_probabilities(texts, labels, num_labels=2)
+    assert (probabilities.argmax(axis=1) == labels).mean() == pytest.approx(0.5, abs=0.08)
+    # Calibrated: nothing is known, and nothing is claimed.
+    assert abs(probabilities - 0.5).mean() < 0.1
+    fitted = LinearClassifier.fit_tuned(texts, labels)
+    assert (fitted.logits(texts).argmax(axis=1) == labels).mean() > 0.95
+
+
+def test_a_label_of_one_row_is_no_error_of_the_program(tmp_path: Path) -> None:
+    path = tmp_path / "few.csv"
+    rows = [
+        ("good soup", "a"),
+        ("good bread", "a"),
+        ("bad engine", "b"),
+        ("bad brakes", "b"),
+        ("odd one", "c"),
+        ("weak tyres", "b"),
+    ]
+    path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows), encoding="utf-8")
+    found = list(find_label_errors(_file(path)))
+    assert len(found) == 6 and {row.label for row in found} == {"a", "b", "c"}
+
+
+def test_several_labels_a_row_are_refused(tmp_path: Path) -> None:
+    path, _ = _planted(tmp_path / "topics.csv")
+    with pytest.raises(ConfigurationError, match="several labels a row"):
+        find_label_errors(MultiLabelData(name=str(path), label_separator=";"))
+
+
+def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, bad = _planted(tmp_path / "topics.csv")
+    output = tmp_path / "doubts.csv"
+    assert main(["label-errors", str(path), "--top", "12", "--output", str(output), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["rows"], len(answer["top"]), answer["output"]) == (240, 12, str(output))
+    assert {row["line"] for row in answer["top"]} == bad
+    with output.open(encoding="utf-8", newline="") as stream:
+        written = list(csv.DictReader(stream))
+    assert len(written) == 240
+    assert [int(row["line"]) for row in written[:12]] == [row["line"] for row in answer["top"]]
+    assert sum(row["suspect"] == "true" for row in written) == answer["suspects"]
+    assert main(["label-errors", str(path), "--top", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "the 3 most doubtful labels of 240 rows" in shown and "TF-IDF" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demo"], "'demo' is a corpus"),
+        (["FILE", "--output", "doubts.parquet"], "allowed: .csv"),
+        (["FILE", "--output", "FILE"], "is the input itself"),
+        (["FILE", "data.label_separator=;"], "several labels a row"),
+        (["FILE", "--label-column", "lable"], "did you mean 'label'"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    path, _ = _planted(tmp_path / "topics.csv", rows=30, wrong=1)
+    assert main(["label-errors", *(str(path) if each == "FILE" else each for each in arguments)]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("corpus", "column", "measured"),
+    [
+        ("yelp_sentences/upstream_dev", "label", 0.86),
+        ("amazon_fdu_mtl/train", "domain", 0.79),
+        ("amazon_fdu_mtl/train", "label", 0.67),
+    ],
+)
+def test_a_tenth_of_the_list_holds_most_planted_errors(
+    tmp_path: Path, data_root: Path, corpus: str, column: str, measured: float
+) -> None:
+    """The figures of docs/how-to/own-data.md: 3,000 real rows, 5 % with another label by chance."""
+    columns = read_parquet_columns(data_root / f"{corpus}.parquet", ["text", column])
+    rng = np.random.default_rng(0)
+    rows = rng.permutation(len(columns["text"]))[:3_000].tolist()
+    names = sorted({str(columns[column][row]) for row in rows})
+    labels = np.array([names.index(str(columns[column][row])) for row in rows])
+    bad = rng.choice(len(rows), len(rows) // 20, replace=False)
+    labels[bad] = (labels[bad] + rng.integers(1, len(names), len(bad))) % len(names)
+    path = write_csv(
+        tmp_path / "real.csv", [(columns["text"][row], names[label]) for row, label in zip(rows, labels, strict=True)]
+    )
+    found = list(find_label_errors(_file(path)))
+    first = {row.place for row in found[: len(found) // 10]}
+    assert np.mean([row + 2 in first for row in bad.tolist()]) == pytest.approx(measured, abs=0.03)
