@@ -186,7 +186,7 @@ def test_labels_in_several_spellings_are_told_everywhere_and_joined_where_it_is_
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--model", "recurent"], "unknown model 'recurent' (did you mean 'recurrent'?); allowed: linear, baseline"),
+        (["--model", "recurent"], "unknown model 'recurent' (did you mean 'recurrent'?); allowed: linear, linear-tuned, static, baseline"),
         (["--protocol", "papr"], "unknown protocol 'papr' (did you mean 'paper'?)"),
         (["max_epoch=3"], "unknown key 'max_epoch' (did you mean 'max_epochs'?)"),
         (["data.max_lenght=3"], "unknown key 'data.max_lenght' (did you mean 'data.max_length'?)"),
@@ -267,7 +267,7 @@ def test_without_a_network_the_message_names_what_would_do(tmp_path: Path, refus
         said = refused(*arguments, *(["--output", output] if arguments[0] != "data" else []))
         assert "--data-root" in said
     path = write_csv(tmp_path / "r.csv", REVIEWS)
-    said = refused("compare", path, "--tokenizer", "bert-base-uncased", "--output", output)
+    said = refused("compare", path, "--from-scratch", "--tokenizer", "bert-base-uncased", "--output", output)
     assert "--data-root" in said and "tokenizer=trained" in said
     assert not output.exists()
 

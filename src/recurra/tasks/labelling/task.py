@@ -97,7 +97,9 @@ class LabellingTask(Task):
         notes = []
         if "tokenizer" not in values:
             values["tokenizer"] = default_tokenizer(str(values["name"]), data_root)
-            notes.append(f"tokenizer: {values['tokenizer']} (choose with --tokenizer)")
+            # An encoder reads with a tokenizer of its own.
+            if not readers or any(ENCODER not in keys for _, keys in readers):
+                notes.append(f"tokenizer: {values['tokenizer']} (choose with --tokenizer)")
         if models and not readers:
             notes = []
         elif models is not None and "max_length" not in values and _is_file(str(values["name"])):
