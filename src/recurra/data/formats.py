@@ -318,11 +318,13 @@ def all_columns(path: Path, text_column: str) -> list[str]:
 
     Raises:
         DataError: If the file cannot be read.
+        UnavailableError: If it is Parquet and pyarrow is not installed.
     """
     suffix = path.suffix.lower()
     if suffix == ".jsonl":
         return list(dict.fromkeys(key for _, value in _json_objects(_file_lines(path), str(path)) for key in value))
     if suffix == ".parquet":
+        check_pyarrow("or use CSV or JSONL")
         from recurra.data.parquet import parquet_columns
 
         return parquet_columns(path)

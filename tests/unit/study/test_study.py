@@ -259,6 +259,8 @@ def _untimed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_untimed")
 def test_rows_in_memory_resume_and_are_the_runs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    # The command line would take its tokenizer from there.
+    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
     result = compare(Path("a"))
     (rows,) = (tmp_path / "a" / "rows").iterdir()
     assert len(MadeUp.started) == 5

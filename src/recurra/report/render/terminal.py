@@ -46,6 +46,7 @@ def terminal_blocks(summary: Summary, *, wide: bool = True) -> Iterator[Block]:
 def _block(part: Table, columns: list[Column], rows: list[object], table: TableSummary, *, first: bool) -> Block:
     recommended = next((advice for advice in table.advice if advice.priority == RECOMMENDED), None)
     said = (
+        *(f"FAILED: {group.name}. {group.meaning}" for group in table.failed_groups),
         *((f"Recommended: {recommended.choice}, {recommended.why}",) if recommended else ()),
         table.conclusion,
         *(f"- {line.statement}" for line in table.contrasts),
