@@ -186,7 +186,7 @@ def test_labels_in_several_spellings_are_told_everywhere_and_joined_where_it_is_
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--model", "recurent"], "unknown model 'recurent' (did you mean 'recurrent'?); allowed: linear, linear-tuned, static"),
+        (["--model", "recurent"], "unknown model 'recurent' (did you mean 'recurrent'?); allowed: linear"),
         (["--protocol", "papr"], "unknown protocol 'papr' (did you mean 'paper'?)"),
         (["max_epoch=3"], "unknown key 'max_epoch' (did you mean 'max_epochs'?)"),
         (["data.max_lenght=3"], "unknown key 'data.max_lenght' (did you mean 'data.max_length'?)"),
