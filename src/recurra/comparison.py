@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import Parameter, signature
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from recurra.core.best_run import BEST_NAME, BestRunRecord
@@ -18,12 +20,12 @@ from recurra.data.in_memory import rows_in_memory
 from recurra.data.tokenization import TRAINED
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import load_export_records
-from recurra.ladder import Entry, choose_models
+from recurra.ladder import Entry, Ladder, choose_models
 from recurra.report.files import write_study_report
 from recurra.report.load import load_runs, uncollected
 from recurra.report.render.notebook import results_frame, results_html, results_text
-from recurra.report.summary import plain_summary, reporting_of, summarise
-from recurra.study.assignments import sort_keywords
+from recurra.report.summary import plain_summary, summarise
+from recurra.study.assignments import Assignments, sort_keywords
 from recurra.study.cluster import Cluster
 from recurra.study.export_plan import PlannedExport
 from recurra.study.plan import ROWS_NAME
@@ -31,7 +33,7 @@ from recurra.study.planning import within_minutes
 from recurra.study.process import Outcome
 from recurra.study.spec import StudySpec
 from recurra.study.study import StudyOutcome, look_at_outcome, read_latency_file, refuse_folder_of_another, run_study
-from recurra.tasks.base import task
+from recurra.tasks.base import Given, Task, task
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import profile_of_values
 from recurra.tasks.questions import Limits, Questions
@@ -41,8 +43,6 @@ from recurra.tasks.summary import Summary
 # The longest review of the demo corpus has fewer tokens.
 DEMO_MAX_LENGTH = 64
 DEMO_VOCAB_SIZE = 2000
-# Of `compare`, beside the keys of protocol and data.
-_KEYWORDS = ("models", "seeds", "output", "protocol", "precision", "encoder", "plan", "data_root", "quiet")
 DEMO_MODELS = ("linear", "baseline-tiny", "recurrent-tiny")
 
 
@@ -99,18 +99,22 @@ class StudyResult:
 
     @cached_property
     def best(self) -> BestRun:
-        """The recommended run of the first table: of the smallest model that is not shown to be less accurate.
+        """The recommended run of the first table: of the smallest model within a point of the best one.
 
         Raises:
-            RunError: If no run is finished, or every model failed an audit of its own.
+            RunError: If no run is finished, every model failed an audit of its own or is no classifier, or none stays
+                within the limits.
         """
         table = next(iter(self.shown.tables), None)
-        advice = None if table is None else reporting_of(self.shown.task).recommend(table)
+        advice = None if table is None else table.recommended
         if table is None or advice is None:
-            raise RunError(f"no run of '{self.output}' can be recommended: none is finished and passed its own audits")
-        model = next((model for model in table.models if model.label == advice.choice), None)
-        if model is None:
+            raise RunError(
+                f"no run of '{self.output}' can be recommended: none is finished, passed its own audits and learned "
+                "what it was to"
+            )
+        if not advice.chooses:
             raise RunError(f"no run of '{self.output}' can be recommended: {advice.why.rstrip('.')}")
+        model = next(model for model in table.models if model.label == advice.choice)
         of_model = {run.run_id for run in model.runs}
         done = [(each.record, each) for each in self.outcomes if each.record is not None]
         record, outcome = max((pair for pair in done if pair[0].run_id in of_model), key=lambda pair: _merit(pair[0]))
@@ -134,6 +138,12 @@ class StudyResult:
         with contextlib.suppress(RunError):
             lines.append(f"best: {self.best.model} ({self.best.why.rstrip('.')}), in {self.best.folder}")
         return [*lines, f"report: {self.report}" if self.report else "no report: no run is finished"]
+
+    @property
+    def unmet_limits(self) -> list[str]:
+        """Of each table in which no model stays within the limits: which comes nearest."""
+        found = [table.recommended for table in self.shown.tables if table.recommended is not None]
+        return [advice.why.rstrip(".") for advice in found if not advice.chooses]
 
     @property
     def failed_exports(self) -> list[PlannedExport]:
@@ -274,6 +284,63 @@ def comparison(
     )
 
 
+def plan_comparison(
+    name: str,
+    chosen: Task,
+    ladder: Ladder,
+    assigned: Assignments,
+    options: Given = MappingProxyType({}),
+    *,
+    seeds: int | Sequence[int] | None = None,
+    precision: str = "fp32",
+    title: str = "",
+    limits: Limits | None = None,
+    minutes: float | None = None,
+    output: Path,
+    machine: Machine,
+    workers: int = 0,
+    reporter: Reporter,
+) -> tuple[StudySpec, str]:
+    """From what a user named to the study that answers it, and a line on what was chosen.
+
+    Args:
+        name: A file or corpus.
+        chosen: What the data are for.
+        ladder: The models.
+        assigned: Keys of protocol and data.
+        options: Options of a command line that concern the data.
+        seeds: Their number, or the seeds; none takes as many as the ladder says.
+        precision: ``fp32`` or ``bf16``.
+        title: Of the report.
+        limits: What the recommended model may cost.
+        minutes: Budget of training; see `recurra.study.planning.within_minutes`.
+        output: Folder of the study.
+        machine: Where data lie, threads of a run.
+        workers: Runs at once; 0 chooses.
+        reporter: For progress.
+
+    Raises:
+        RecurraError: If the data or the configuration cannot be used.
+    """
+    readers = [resolve_model(each) for each in ladder.models]
+    config, note = chosen.configure_data(name, options, assigned.data, machine.data_root, models=readers)
+    training, why = ladder.protocol_for(config, machine.data_root)
+    spec = comparison(
+        config,
+        models=ladder.models,
+        protocol=training,
+        protocol_overrides=assigned.protocol,
+        seeds=list(seeds) if isinstance(seeds, Iterable) else range(seeds or ladder.seeds),
+        precision=precision,
+        title=title,
+        limits=limits,
+    )
+    timed = ""
+    if minutes is not None:
+        spec, timed = within_minutes(spec, output, machine, minutes, workers=workers, reporter=reporter)
+    return spec, "; ".join(filter(None, (ladder.note, note, why, timed)))
+
+
 def study_name(data: str) -> str:
     """What the comparison on a file or corpus is called."""
     name = "".join(character if character.isalnum() or character in "._-" else "-" for character in Path(data).stem)
@@ -342,31 +409,30 @@ def compare(
     placed = {"name": str(data), **keys, **(rows.options(output / ROWS_NAME) if rows else {})}
     chosen = task(profile_of_values(placed).name)
     name = str(placed.pop("name"))
-    asked, assigned = sort_keywords(placed, protocol, task=chosen, others=_KEYWORDS)
+    own = [each.name for each in signature(compare).parameters.values() if each.kind is Parameter.KEYWORD_ONLY]
+    asked, assigned = sort_keywords(placed, protocol, task=chosen, others=own)
     named = [part.strip() for part in models.split(",")] if isinstance(models, str) else models
     ladder = choose_models(chosen, named, protocol=asked, encoder=encoder, plan=plan, from_scratch=from_scratch)
     if rows:
         refuse_folder_of_another(study_name(name), output)
         rows.write(output / ROWS_NAME)
-    readers = [resolve_model(each) for each in ladder.models]
-    config, note = chosen.configure_data(name, {}, assigned.data, root, models=readers)
-    training, why = ladder.protocol_for(config, root)
-    spec = comparison(
-        config,
-        models=ladder.models,
-        protocol=training,
-        protocol_overrides=assigned.protocol,
-        seeds=list(seeds) if isinstance(seeds, Iterable) else range(seeds or ladder.seeds),
+    machine, reporter = Machine(data_root=root), Reporter(quiet=quiet)
+    spec, note = plan_comparison(
+        name,
+        chosen,
+        ladder,
+        assigned,
+        seeds=seeds,
         precision=precision,
         title=rows.described if rows else "",
         limits=Limits.parse({"max_mib": max_mib, "max_ms": max_ms}, source="compare"),
+        minutes=minutes,
+        output=output,
+        machine=machine,
+        reporter=reporter,
     )
     shown = {"models": named, "encoder": encoder, "plan": plan, "protocol": protocol, "seeds": seeds, **placed}
     shown |= {"from_scratch": from_scratch or None, "max_mib": max_mib, "max_ms": max_ms, "minutes": minutes}
-    machine, reporter, timed = Machine(data_root=root), Reporter(quiet=quiet), ""
-    if minutes is not None:
-        spec, timed = within_minutes(spec, output, machine, minutes, reporter=reporter)
     options = [f"{key}={value!r}" for key, value in shown.items() if value is not None]
     command = f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
-    said = "; ".join(filter(None, (ladder.note, note, why, timed)))
-    return carry_out(spec, output, machine, reporter=reporter, command=command, note=said)
+    return carry_out(spec, output, machine, reporter=reporter, command=command, note=note)

@@ -90,20 +90,16 @@ def compare(
 
     Example: recurra compare reviews.csv --output runs/reviews
     """
-    from recurra.comparison import carry_out, comparison
+    from recurra.comparison import carry_out, plan_comparison
     from recurra.core.progress import Reporter
     from recurra.ladder import choose_models
     from recurra.study.assignments import named_data, sort_assignments
-    from recurra.study.planning import within_minutes
     from recurra.tasks.base import task
     from recurra.tasks.machine import Machine
     from recurra.tasks.profile import profile_of_values
     from recurra.tasks.questions import Limits
-    from recurra.tasks.runs import resolve_model
 
-    reporter = Reporter(quiet=quiet)
     chosen = task(profile_of_values(named_data(data, assignments or [])).name)
-    assigned = sort_assignments(assignments or [], model_keys=False, task=chosen)
     given = {
         "--tokenizer": tokenizer,
         "--data-protocol": data_protocol,
@@ -117,24 +113,23 @@ def compare(
         "--skip-unlabelled": skip_unlabelled or None,
     }
     named = None if models is None else [name.strip() for name in models.split(",") if name.strip()]
-    ladder = choose_models(chosen, named, protocol=protocol, encoder=encoder, plan=plan, from_scratch=from_scratch)
-    readers = [resolve_model(each) for each in ladder.models]
-    config, note = chosen.configure_data(data, given, assigned.data, data_root, models=readers)
-    training, why = ladder.protocol_for(config, data_root)
-    spec = comparison(
-        config,
-        models=ladder.models,
-        protocol=training,
-        protocol_overrides=assigned.protocol,
-        seeds=range(seeds or ladder.seeds),
+    machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)
+    reporter = Reporter(quiet=quiet)
+    spec, note = plan_comparison(
+        data,
+        chosen,
+        choose_models(chosen, named, protocol=protocol, encoder=encoder, plan=plan, from_scratch=from_scratch),
+        sort_assignments(assignments or [], model_keys=False, task=chosen),
+        given,
+        seeds=seeds,
         precision=precision,
         limits=Limits(max_mib=max_mib, max_ms=max_ms),
+        minutes=minutes,
+        output=output,
+        machine=machine,
+        workers=workers,
+        reporter=reporter,
     )
-    machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)
     command = shlex.join(["recurra", *sys.argv[1:]])
-    timed = ""
-    if minutes is not None:
-        spec, timed = within_minutes(spec, output, machine, minutes, workers=workers, reporter=reporter)
-    note = "; ".join(filter(None, (ladder.note, note, why, timed)))
     result = carry_out(spec, output, machine, workers=workers, reporter=reporter, command=command, note=note)
     present_study(result, as_json=as_json, wide=wide)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from recurra.tasks.presentation import Shown
 
 EXIT_FAILED = 1
+EXIT_INPUT = 2
 EXIT_AUDIT = 3
 
 
@@ -116,7 +117,7 @@ def present_study(result: StudyResult, *, as_json: bool, wide: bool = False) -> 
 
     Raises:
         typer.Exit: 1 if a run, an export or the timing failed, or the runs' own code if all failed with the same one;
-            3 if an audit failed.
+            3 if an audit failed; 2 if no model stays within the limits that were asked for.
     """
     failed = result.failed_runs
     if as_json:
@@ -140,6 +141,10 @@ def present_study(result: StudyResult, *, as_json: bool, wide: bool = False) -> 
     if result.failed_audits:
         sys.stderr.write(one_line(f"AUDIT FAILED: {'; '.join(result.failed_audits)}") + "\n")
         raise typer.Exit(EXIT_AUDIT)
+    for unmet in result.unmet_limits:
+        sys.stderr.write(one_line(f"error: {unmet}") + "\n")
+    if result.unmet_limits:
+        raise typer.Exit(EXIT_INPUT)
 
 
 def _print_study(result: StudyResult, *, wide: bool) -> None:

@@ -98,12 +98,11 @@ def scored_model(
     split: str,
     reporting: Reporting,
     *,
+    measure: Measure,
     known: KnownRows | None = None,
-    measure: Measure | None = None,
 ) -> ScoredModel:
     """Reads how a model's runs did on a split; rows that are ``known`` are not decoded again."""
     evaluated = all(split in run.record.metrics for run in runs)
-    measure = measure or reporting.measure
     values = tuple(measure.read(run.record.metrics[split]) for run in runs) if evaluated else ()
     return ScoredModel(
         label=label,
@@ -116,7 +115,7 @@ def scored_model(
         ),
         seeded=not all(reporting.stands_everywhere(run) for run in runs),
         every_value=values,
-        barred=reporting.barred(runs),
+        barred=reporting.barred(runs, split),
     )
 
 

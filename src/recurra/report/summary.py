@@ -11,7 +11,7 @@ from typing import Any
 from recurra.core.errors import DataError
 from recurra.core.record import EnvironmentRecord
 from recurra.deployment.export_record import ExportRecord
-from recurra.report.compare import KnownRows, compare_models, scored_model
+from recurra.report.compare import KnownRows, ScoredModel, compare_models, scored_model
 from recurra.report.contrasts import ScoredTables, answer_contrasts
 from recurra.report.grouping import group_tables
 from recurra.report.leaks import judge_leaks, mark_failed
@@ -19,7 +19,7 @@ from recurra.report.load import FailedRun, load_runs, read_latency, read_measure
 from recurra.report.models import Latencies, latency_warnings, summarise_model
 from recurra.report.pareto import mark_fronts
 from recurra.tasks.estimates import MeasuredExports
-from recurra.tasks.loaded_runs import LoadedRun, TableRuns
+from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.registry import part_of
 from recurra.tasks.reporting import Reporting
@@ -65,15 +65,13 @@ def summarise(
         reporting = reporting_of(tasks[0])
         tables = group_tables(runs, reporting)
         known: KnownRows = {}
-        scored: ScoredTables = {
-            table.key: {
-                label: scored_model(
-                    label, group, table.headline, reporting, known=known, measure=reporting.measure_of(table)
-                )
+        scored: dict[TableKey, Mapping[str, ScoredModel]] = {}
+        for table in tables:
+            measure = reporting.measure_of(table)
+            scored[table.key] = {
+                label: scored_model(label, group, table.headline, reporting, measure=measure, known=known)
                 for label, group in table.groups.items()
             }
-            for table in tables
-        }
         found = [
             _table(
                 table, scored, reporting,
@@ -167,6 +165,7 @@ def _table(
         splits=reporting.split_lines(kept[0]),
         notes=list(dict.fromkeys(note for run in kept for note in run.record.data.notes)),
         headline_split=headline,
+        judged_by=measure.key,
         reported_splits=list(dict.fromkeys(split for model in models for split in model.scores)),
         batch_sizes=batches,
         models=models,
@@ -178,7 +177,8 @@ def _table(
         exports=reporting.export_lines(table, exports, timed, questions),
     )
     made = reporting.table(common, table)
-    return replace(made, conclusion=reporting.conclude(made), advice=reporting.advise(made, questions.limits))
+    made = replace(made, conclusion=reporting.conclude(made), advice=reporting.advise(made, questions.limits))
+    return replace(made, recommended=reporting.recommend(made, questions.limits))
 
 
 def _machines(runs: Sequence[LoadedRun]) -> list[Hardware]:

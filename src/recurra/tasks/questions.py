@@ -123,6 +123,10 @@ class Limits(Settings):
         times = [] if self.max_ms is None else [math.inf if ms is None else ms / self.max_ms]
         return max([*times, *([] if self.max_mib is None else [mib / self.max_mib])], default=0.0)
 
+    def allow(self, mib: float, ms: float | None) -> bool:
+        """Whether a model is within."""
+        return self.excess(mib, ms) <= 1
+
     def __str__(self) -> str:
         parts = [] if self.max_mib is None else [f"{self.max_mib:g} MiB"]
         return " and ".join([*parts, *([] if self.max_ms is None else [f"{self.max_ms:g} ms a text"])])

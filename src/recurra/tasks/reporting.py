@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recurra.core.formatting import NONE, significant
 from recurra.deployment.export_record import ExportRecord
 from recurra.tasks.columns import Table
 from recurra.tasks.drawing.chart import Chart
@@ -28,12 +29,20 @@ class Alarm:
     lines: Callable[[Sequence[TableSummary]], Sequence[tuple[str, str]]]
 
 
+def nearest(models: Sequence[ModelSummary], limits: Limits) -> Advice:
+    """Says that no model stays within the limits, and which comes nearest."""
+    near = min(models, key=lambda model: limits.excess(model.file_size_mib, model.single_ms))
+    time = "" if near.single_ms is None else f" and {significant(near.single_ms)} ms a text"
+    cost = f"{significant(near.file_size_mib)} MiB on disk{time}"
+    return Advice(RECOMMENDED, NONE, f"no model here stays within {limits}; the nearest is {near.label} with {cost}.")
+
+
 class Reporting(ABC):
     """What the report asks a task. The methods that are not abstract suit most tasks.
 
     Attributes:
         task: Its name, as records have it.
-        measures: What it is judged by, the first above all.
+        measures: What its tables may be judged by, the first unless `measure_of` says otherwise.
         tables: Its tables in the order in which they are read, the results first.
         splits: The table of the splits that was run on.
         overview: A row a table over all studies; its rows are made from ``(study, address, table)``.
@@ -53,14 +62,13 @@ class Reporting(ABC):
     figures_name_their_table: bool = True
     published_tables: Collection[str] = ()
 
-    @property
-    def measure(self) -> Measure:
-        """What models are compared by."""
+    def measure_of(self, table: TableRuns) -> Measure:
+        """What the models of a table are compared by: another than the first where that one would mislead."""
         return self.measures[0]
 
-    def measure_of(self, table: TableRuns) -> Measure:
-        """What the models of one table are compared by; another where that one would mislead."""
-        return self.measure
+    def judge(self, table: TableSummary) -> Measure:
+        """What the models of a table were compared by."""
+        return next(measure for measure in self.measures if measure.key == table.judged_by)
 
     def beside(self, folder: Path, record: Any) -> Any:
         """Reads what lies beside a record.
@@ -100,9 +108,13 @@ class Reporting(ABC):
     def order(self, runs: Sequence[LoadedRun], headline: str) -> tuple[Any, ...]:
         """What the models of a table are sorted by."""
 
-    def barred(self, runs: Sequence[LoadedRun]) -> str:
-        """Why a model's figures are held against nobody's; empty if they may be."""
+    def barred(self, runs: Sequence[LoadedRun], split: str) -> str:
+        """Why a model's figures on a split are held against nobody's; empty if they may be."""
         return ""
+
+    def fault(self, table: TableSummary, model: ModelSummary) -> str:
+        """Why a model of a table should not be used, whatever it scores; empty if it may be."""
+        return model.barred
 
     # What is known of them.
 
@@ -141,17 +153,28 @@ class Reporting(ABC):
         del table, limits
         return []
 
-    def recommend(self, table: TableSummary) -> Advice | None:
+    def recommend(self, table: TableSummary, limits: Limits) -> Advice | None:
         """The model to take if nothing else is asked; none if there is none to trust.
 
-        It is that of the task's own advice. Where nothing was advised, it is the best of those that failed no audit of
-        their own.
+        It is that of the task's own advice. Where nothing was advised, it is the best of those within the limits that
+        have no fault and failed no audit of their own.
+
+        Args:
+            table: What is known of it, with the task's advice.
+            limits: What the model may cost.
         """
         found = next((advice for advice in table.advice if advice.priority == RECOMMENDED), None)
-        split, measure = table.headline_split, self.measure
-        models = [model for model in unspoiled(table.models, table.audits) if measure.of(model, split) is not None]
-        if found is not None or not models:
+        split, measure = table.headline_split, self.judge(table)
+        able = [
+            model
+            for model in unspoiled(table.models, table.audits)
+            if measure.of(model, split) is not None and not self.fault(table, model)
+        ]
+        if found is not None or not able:
             return found
+        models = [model for model in able if limits.allow(model.file_size_mib, model.single_ms)]
+        if not models:
+            return nearest(able, limits)
         best = max(models, key=lambda model: measure.merit(measure.mean(model, split)))
         others = "the best of several, whose sizes were not weighed" if len(models) > 1 else "no other is to be had"
         value = f"{measure.heading} {measure.value(measure.mean(best, split))} on {split}"

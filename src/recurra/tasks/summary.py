@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
+from recurra.core.formatting import NONE
 from recurra.tasks.estimates import ExportLine
 
 SUMMARY_VERSION = 3
@@ -93,6 +94,11 @@ class ModelSummary:
     failed_groups: list[str]
     barred: str
 
+    @property
+    def single_ms(self) -> float | None:
+        """Median milliseconds a text at batch 1; none if it was not timed."""
+        return self.latency["1"].median_ms if "1" in self.latency else None
+
 
 @dataclass(frozen=True)
 class SeedTest:
@@ -145,6 +151,12 @@ class PairTest:
     supported: bool
     statement: str
     reason: str = ""
+
+    def ahead(self, label: str) -> tuple[float, float] | None:
+        """The interval of how far one of the two is ahead of the other; none if there is none."""
+        if self.low is None or self.high is None:
+            return None
+        return (self.low, self.high) if label == self.first else (-self.high, -self.low)
 
 
 @dataclass(frozen=True)
@@ -236,6 +248,11 @@ class Advice:
     choice: str
     why: str
 
+    @property
+    def chooses(self) -> bool:
+        """Whether it names a model; otherwise it says why none can be named."""
+        return self.choice != NONE
+
 
 def unspoiled(models: Sequence[Any], audits: Sequence[AuditLine]) -> list[Any]:
     """The models that failed no audit of their own; one of the data concerns all of them alike."""
@@ -250,7 +267,9 @@ class TableSummary:
     Attributes:
         variant: What part of the data was trained on, in words; empty for all of it.
         splits: As the task describes them.
+        judged_by: Key of the measure that its tests, drawings and advice go by.
         published: Published figures beside ours, as the task has them.
+        recommended: The model to take if nothing else is asked; none if there is none to trust.
     """
 
     key: str
@@ -265,6 +284,7 @@ class TableSummary:
     splits: Any
     notes: list[str]
     headline_split: str
+    judged_by: str
     reported_splits: list[str]
     batch_sizes: list[int]
     models: Sequence[Any]
@@ -274,6 +294,7 @@ class TableSummary:
     published: list[Any] = field(default_factory=list)
     conclusion: str = ""
     advice: list[Advice] = field(default_factory=list)
+    recommended: Advice | None = None
     warnings: list[str] = field(default_factory=list)
     exports: list[ExportLine] = field(default_factory=list)
 

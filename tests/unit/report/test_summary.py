@@ -387,6 +387,7 @@ def test_a_model_that_ignores_a_class_or_gains_nothing_is_named_and_not_recommen
     assert "who always gives one answer on" in table["conclusion"]
     assert "linear scores highest" in table["conclusion"]
     assert table["advice"] == []
+    assert table["recommended"]["choice"] == "linear"
 
 
 def test_headline_is_a_split_that_chose_no_checkpoint(tmp_path: Path) -> None:

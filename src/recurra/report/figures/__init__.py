@@ -47,7 +47,7 @@ def charts_of(table: TableSummary, runs: Records, key: str, reporting: Reporting
         key: Unique in the page, for element identifiers.
         reporting: What the task of the runs adds.
     """
-    measure = reporting.measure
+    measure = reporting.judge(table)
     charts = [trade_off(table, batch, f"{key}-trade-off-{batch}", measure) for batch in table.batch_sizes]
     charts += [quality_against_size(table, f"{key}-size", measure), isolation(table, f"{key}-isolation", measure)]
     charts += reporting.charts(table, runs, key)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from recurra.core import formatting as form
 from recurra.core.formatting import points, significant, times, words
 from recurra.tasks.classification.conclusions import best_model, fault_of, find_test
 from recurra.tasks.classification.measures import ACCURACY
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
 from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Limits
+from recurra.tasks.reporting import nearest
 from recurra.tasks.summary import RECOMMENDED, Advice, PairTest, unspoiled
 
 NEEDED = "Is a Transformer needed?"
@@ -79,22 +79,16 @@ class _Choice:
     def interval(self, model: ClassifierSummary) -> tuple[float, float] | None:
         """95 % interval over rows of how far a model is ahead of the best one; none if they were not paired."""
         test = find_test(self.tests, self.best, model)
-        if test is None or test.low is None or test.high is None:
-            return None
-        return (-test.high, -test.low) if test.first == self.best.label else (test.low, test.high)
+        return None if test is None else test.ahead(model.label)
 
     def recommended(self, limits: Limits) -> Advice:
         """The smallest model that gives up at most a point, how sure that is, and what it saves.
 
         Of the models within the limits, if there are some; what stays outside is not weighed.
         """
-        excess = {model.label: limits.excess(model.file_size_mib, _alone_ms(model)) for model in self.models}
-        inside = [model for model in self.models if excess[model.label] <= 1]
+        inside = [model for model in self.models if limits.allow(model.file_size_mib, model.single_ms)]
         if not inside:
-            near = min(self.models, key=lambda model: excess[model.label])
-            time = "" if _alone_ms(near) is None else f" and {significant(_alone_ms(near) or 0)} ms a text"
-            why = f"no model here stays within {limits}; the nearest is {near.label} with {_size(near)}{time}"
-            return Advice(RECOMMENDED, form.NONE, f"{why}.")
+            return nearest(self.models, limits)
         if len(inside) < len(self.models):
             chosen = replace(self, models=inside).recommended(Limits())
             kept = f"within {limits} ({len(inside)} of {len(self.models)} models are)"
@@ -210,29 +204,26 @@ class _Choice:
 def _cost_ratio(control: ClassifierSummary, rival: ClassifierSummary) -> str:
     """What a Transformer costs beside the linear model, as far as both were measured."""
     parts = []
-    shared = sorted(int(batch) for batch in control.latency if batch in rival.latency)
-    if shared:
-        batch = str(shared[0])
-        ratio = rival.latency[batch].median_ms / max(control.latency[batch].median_ms, 1e-9)
-        parts.append(f"{times(ratio)} the time a text at batch {batch}")
+    if (found := _time_ratio(rival, control)) is not None:
+        parts.append(f"{times(found[0])} the time a text at batch {found[1]}")
     if control.training_wall_s > 0:
         parts.append(f"{times(rival.training_wall_s / control.training_wall_s)} the training time")
     return f"; {rival.label} takes {words(parts)}" if parts else ""
 
 
-def _alone_ms(model: ClassifierSummary) -> float | None:
-    """Median milliseconds a text at batch 1, if it was timed."""
-    return model.latency["1"].median_ms if "1" in model.latency else None
+def _time_ratio(slow: ClassifierSummary, fast: ClassifierSummary) -> tuple[float, int] | None:
+    """How many times the time of another a model takes, at the smallest batch at which both were timed."""
+    shared = [int(batch) for batch in slow.latency if batch in fast.latency]
+    if not shared:
+        return None
+    batch = min(shared)
+    return slow.latency[str(batch)].median_ms / max(fast.latency[str(batch)].median_ms, 1e-9), batch
 
 
 def _faster(small: ClassifierSummary, best: ClassifierSummary) -> str:
     """How much faster the smaller model is, if both were timed."""
-    shared = sorted(int(batch) for batch in small.latency if batch in best.latency)
-    if not shared:
-        return ""
-    batch = str(shared[0])
-    ratio = best.latency[batch].median_ms / max(small.latency[batch].median_ms, 1e-9)
-    return f" and {times(ratio)} faster at batch {batch}" if ratio >= 1.05 else ""
+    found = _time_ratio(best, small)
+    return f" and {times(found[0])} faster at batch {found[1]}" if found and found[0] >= 1.05 else ""
 
 
 def _size(model: ClassifierSummary) -> str:

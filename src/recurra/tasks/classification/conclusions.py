@@ -68,11 +68,11 @@ def _several(table: ClassificationTable, models: Sequence[ClassifierSummary], me
             continue
         test = find_test(table.tests, best, model)
         gap = measure.gap(measure.mean(model, split) - measure.mean(best, split))
-        if test is None or test.p_holm is None or test.low is None or test.high is None:
+        interval = None if test is None or test.p_holm is None else test.ahead(model.label)
+        if test is None or interval is None:
             unknown.append(f"{model.label} ({gap})")
         elif test.supported:
-            low, high = (-test.high, -test.low) if test.first == best.label else (test.low, test.high)
-            behind.append(f"{model.label} ({gap}, 95 % {point_range(low, high)})")
+            behind.append(f"{model.label} ({gap}, 95 % {point_range(*interval)})")
         else:
             level.append(f"{model.label} ({gap})")
     if behind:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,20 +88,16 @@ def _macro_f1_over_rows(metrics: MetricsRecord) -> tuple[float, float] | None:
 
 
 # For unequal classes: there accuracy is high for who ignores the rare ones.
-MACRO_F1 = Measure(
-    "macro_f1",
-    "Macro F1",
-    "points",
-    higher_is_better=True,
+MACRO_F1 = replace(
+    F1,
+    key="macro_f1",
+    heading="Macro F1",
     read=_macro_f1,
     of=_macro_f1_of,
     over_rows=_macro_f1_over_rows,
     paired_by_rows=True,
     of_labels=_macro_f1_of_labels,
     better="better by macro F1",
-    limits=(0.0, 1.0),
-    scale=100.0,
-    gap_digits=1,
 )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from recurra.core.record import MetricsRecord, RunRecord
 from recurra.deployment.export_record import ExportRecord
 from recurra.tasks.classification import columns
 from recurra.tasks.classification.advice import advise, level_models
-from recurra.tasks.classification.conclusions import conclude
+from recurra.tasks.classification.conclusions import conclude, fault_of
 from recurra.tasks.classification.curves import accuracy_by_epoch, loss_by_epoch, loss_limits
 from recurra.tasks.classification.export_advice import advise_exports
 from recurra.tasks.classification.exports import export_lines
@@ -43,8 +43,7 @@ class ClassificationReporting(LabellingReporting):
     """One label a text: accuracy and F1 over rows and seeds, a linear control, the papers' tables 6 to 13."""
 
     task = "classification"
-    measures = (ACCURACY, F1)
-    by_key: ClassVar[Mapping[str, Measure]] = {measure.key: measure for measure in (ACCURACY, MACRO_F1)}
+    measures = (ACCURACY, MACRO_F1)
     tables = columns.TABLES
     overview = OVERVIEW
     published_tables = tuple(PUBLISHED)
@@ -55,10 +54,9 @@ class ClassificationReporting(LabellingReporting):
         counts = _record(table.runs[0]).data.splits[table.headline].label_counts if table.headline else {}
         return MACRO_F1 if are_unequal(counts.values()) else ACCURACY
 
-    def barred(self, runs: Sequence[LoadedRun]) -> str:
+    def barred(self, runs: Sequence[LoadedRun], split: str) -> str:
         """A model that has one answer for every text has learned nothing, whatever its accuracy."""
         record = _record(runs[0])
-        split = next((name for name in ("test", *reversed(record.metrics)) if name in record.metrics), None)
         answers = {
             label
             for run in runs
@@ -69,6 +67,9 @@ class ClassificationReporting(LabellingReporting):
             return ""
         name = record.data.label_names[answers.pop()]
         return f"it says '{name}' of every text of {split}"
+
+    def fault(self, table: Any, model: Any) -> str:
+        return fault_of(table, model)
 
     def score(self, split: str, metrics: Sequence[MetricsRecord]) -> SplitScore:
         matrices = [item.confusion_matrix for item in metrics]
@@ -107,16 +108,16 @@ class ClassificationReporting(LabellingReporting):
         return export_lines(table, exports, measured, questions.published)
 
     def conclude(self, table: Any) -> str:
-        return conclude(table, self.by_key[table.judged_by])
+        return conclude(table, self.judge(table))
 
     def advise(self, table: Any, limits: Limits) -> list[Advice]:
-        measure = self.by_key[table.judged_by]
+        measure = self.judge(table)
         level = level_models(table, measure)
         advice = advise(table, measure, limits)
         return [*advice, *advise_exports(table.exports, level)]
 
     def table(self, common: TableSummary, table: TableRuns) -> ClassificationTable:
-        return ClassificationTable(**vars(common), **self.data_facts(table), judged_by=self.measure_of(table).key)
+        return ClassificationTable(**vars(common), **self.data_facts(table))
 
     def charts(self, table: ClassificationTable, runs: Records, key: str) -> list[Chart | None]:
         charts: list[Chart | None] = []

@@ -79,8 +79,7 @@ class PublishedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationTable(LabellingTable):
-    """A table of classifiers. ``judged_by`` is the key of the measure that its tests and its advice go by."""
+    """A table of classifiers."""
 
     models: Sequence[ClassifierSummary]
-    judged_by: str
     published: list[PublishedLine]
