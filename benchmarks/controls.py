@@ -26,7 +26,8 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.parquet import read_parquet_columns
-from recurra.models.controls.ngrams import TOKEN_PATTERN, LinearClassifier
+from recurra.models.controls.ngrams import LinearClassifier
+from recurra.models.controls.tfidf import TOKEN_PATTERN
 
 # About a thousand to two thousand training rows of each, and all rows of the smallest.
 PARTS = (

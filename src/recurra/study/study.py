@@ -26,6 +26,7 @@ from recurra.study.process import Outcome
 from recurra.study.ray_executor import RayExecutor
 from recurra.study.spec import StudySpec
 from recurra.tasks.machine import Machine
+from recurra.tasks.profile import ENCODER
 
 LATENCY_NAME = "latency.json"
 _OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME}
@@ -86,10 +87,14 @@ def run_study(
     with FolderLock(output):
         refuse_folder_of_another(spec.name, output)
         write_text(output / SPEC_NAME, write_yaml(spec.plain()))
-        tokenizers = ", ".join(dict.fromkeys(data.tokenizer for data in spec.data))
+        # Encoders and controls read with tokenizers of their own.
+        readers = [
+            run.config for run in planned if not run.config.is_control and ENCODER not in run.config.model_overrides
+        ]
+        tokenizers = ", ".join(dict.fromkeys(config.data.tokenizer for config in readers))
         reporter.say(
-            f"{spec.name}: {len(planned)} runs, {len(planned) - len(pending)} done, {len(pending)} to do; "
-            f"tokenizer: {tokenizers}"
+            f"{spec.name}: {len(planned)} runs, {len(planned) - len(pending)} done, {len(pending)} to do"
+            f"{f'; tokenizer: {tokenizers}' if tokenizers else ''}"
         )
         for line in filter(None, [note, *said]):
             reporter.say(line)

@@ -24,6 +24,7 @@ def study(
     audits: tuple[str, ...] = (),
     exports: tuple[PlannedExport, ...] = (),
     timing_error: str | None = None,
+    unmet: tuple[str, ...] = (),
 ) -> Any:
     failed = [item for item in outcomes if item.record is None]
     return SimpleNamespace(
@@ -36,6 +37,7 @@ def study(
         exports=exports,
         timing_error=timing_error,
         failed_exports=[item for item in exports if item.state == "failed"],
+        unmet_limits=list(unmet),
     )
 
 
@@ -102,3 +104,9 @@ def test_tables_are_not_cut_and_markup_is_text(capsys: pytest.CaptureFixture[str
 def test_json_has_no_numbers_that_json_lacks() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         print_json({"loss": float("nan")})
+
+
+def test_limits_that_nothing_meets_are_a_line_and_a_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(study(GOOD, unmet=("no model here stays within 1 MiB; the nearest is linear",))) == 2
+    assert capsys.readouterr().err == "error: no model here stays within 1 MiB; the nearest is linear\n"
+    assert exit_code(study(GOOD, audits=("leakage",), unmet=("x",))) == 3

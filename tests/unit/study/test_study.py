@@ -312,16 +312,31 @@ def test_the_best_run_is_that_of_the_advice_and_its_seed_was_chosen_without_test
 
 @pytest.mark.usefixtures("_untimed")
 def test_a_model_that_failed_an_audit_is_not_the_best(tmp_path: Path) -> None:
-    MadeUp.accuracies, MadeUp.spoiled = {"linear": 0.3, "baseline": 0.95, "recurrent": 0.6}, {"baseline"}
+    MadeUp.rows = {"train": 30, "validation": 400, "test": 400}
+    MadeUp.accuracies, MadeUp.spoiled = {"linear": 0.7, "baseline": 0.95, "recurrent": 0.8}, {"baseline"}
     assert compare(tmp_path / "one").best.model == "recurrent"
     MadeUp.spoiled = {"baseline", "recurrent"}
     assert compare(tmp_path / "two").best.model == "linear"
     MadeUp.spoiled = {"baseline", "recurrent", "linear"}
     result = compare(tmp_path / "three")
-    with pytest.raises(RunError, match="can be recommended: none is finished and passed its own audits"):
+    with pytest.raises(RunError, match="can be recommended: none is finished, passed its own audits and learned"):
         result.best
     assert (tmp_path / "two" / "best.json").exists() and not (tmp_path / "three" / "best.json").exists()
     assert "best:" not in repr(result) and "audit failed: demo (official): invariance.padding" in repr(result)
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_the_only_model_that_learned_something_is_the_best_and_alone_none_is(tmp_path: Path) -> None:
+    MadeUp.accuracies = {"linear": 0.3, "baseline": 0.4, "recurrent": 0.8}
+    found = compare(tmp_path / "one")
+    assert found.best.model == "recurrent" and "no other is to be had" in found.best.why
+    with pytest.raises(RunError, match=r"stays within 0\.001 MiB; the nearest is recurrent"):
+        compare(tmp_path / "small", max_mib=0.001).best
+    MadeUp.accuracies = {"linear": 0.3, "baseline": 0.4, "recurrent": 0.2}
+    found = compare(tmp_path / "none")
+    with pytest.raises(RunError, match="learned what it was to"):
+        found.best
+    assert not (tmp_path / "none" / "best.json").exists()
 
 
 def test_of_several_data_sets_none_is_recommended_and_what_was_is_forgotten(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -102,6 +102,12 @@ class Fit:
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 estimator = LinearSVC(C=self.c, random_state=seed, class_weight=weights)
             return estimator.fit(features, truth)
+
+
+def with_class_weights(fits: Sequence[Fit], truth: Labels) -> list[Fit]:
+    """The same fits, and for unequal classes each once more with class weights."""
+    unequal = truth.ndim == 1 and are_unequal(np.bincount(truth).tolist())
+    return [*fits, *(replace(fit, balanced=True) for fit in fits if unequal)]
 
 
 @dataclass(frozen=True)

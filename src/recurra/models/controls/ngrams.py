@@ -6,24 +6,22 @@ task is to blame. They are run and recorded like any other model.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from recurra.core.errors import DataError
-from recurra.core.label_record import are_unequal
+from recurra.models.controls.tfidf import TOKEN_PATTERN, Ngrams, Vectorizer, read_ngrams
 from recurra.models.controls.weights import (
     Floats,
     Labels,
     LinearModel,
     SparseRows,
-    check_classes,
+    checked_labels,
     foreign_settings,
 )
 
@@ -33,138 +31,16 @@ FORMAT = "recurra-linear"
 # Version 1 knows one list of word n-grams, version 2 several lists of them.
 FORMAT_VERSION = 2
 
-# Words of one letter count: "n't" is "n" and "t", and dropping them would drop the negation.
-TOKEN_PATTERN = r"(?u)\b\w+\b"
 DEFAULT_C = 10.0
 C_GRID = (1.0, 3.0, 10.0, 30.0)
 _LOGISTIC_C = (3.0, 10.0, 30.0)
 _HINGE_C = (0.1, 0.3, 1.0)
-_LONGEST = 8
 
 
-@dataclass(frozen=True)
-class Ngrams:
-    """Which n-grams of a text are counted, and how.
-
-    Attributes:
-        unit: ``words`` (runs of letters and digits), or ``characters`` within what blanks set apart, with a blank at
-            either end (scikit-learn's ``char_wb``).
-        shortest: Units of the shortest n-gram.
-        longest: Units of the longest.
-        sublinear: Whether ``1 + ln(count)`` stands for the count.
-        least_texts: N-grams of fewer training texts are left out.
-    """
-
-    unit: Literal["words", "characters"]
-    shortest: int
-    longest: int
-    sublinear: bool = False
-    least_texts: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.unit} {self.shortest} to {self.longest}"
-
-    @property
-    def per_word(self) -> int:
-        """How many begin at a word, or lie within one of five letters."""
-        return self.longest - self.shortest + 1 if self.unit == "words" else len(list(self.of_word("12345")))
-
-    def of(self, text: str) -> Iterator[str]:
-        """The n-grams of a cleaned text, as often as they occur."""
-        words = _WORD.findall(text)
-        for length in range(self.shortest, self.longest + 1):
-            for start in range(len(words) - length + 1):
-                yield " ".join(words[start : start + length])
-
-    def of_word(self, word: str) -> Iterator[str]:
-        """The character n-grams of one word; a word shorter than an n-gram counts once."""
-        padded = f" {word} "
-        for length in range(self.shortest, self.longest + 1):
-            if len(padded) <= length:
-                yield padded
-                return
-            for start in range(len(padded) - length + 1):
-                yield padded[start : start + length]
-
-
-_WORD = re.compile(TOKEN_PATTERN)
 WORD_PAIRS = (Ngrams("words", 1, 2),)
 WORDS_AND_CHARACTERS = (Ngrams("words", 1, 2, sublinear=True), Ngrams("characters", 2, 5, sublinear=True))
 # N-grams of one text alone are worth half a point and are half of the model; beyond so many rows they are left out.
 _MANY_ROWS = 20_000
-
-
-class Vectorizer:
-    """TF-IDF of one kind of n-grams: rows of length 1, smoothed inverse document frequency.
-
-    The figures are those of scikit-learn's ``TfidfVectorizer``; the n-grams of characters are made once a distinct word
-    instead of once an occurrence, which is several times faster.
-
-    Args:
-        ngrams: Which.
-        terms: In the order of the columns.
-        idf: Inverse document frequencies, ``(terms,)``.
-    """
-
-    def __init__(self, ngrams: Ngrams, terms: Sequence[str], idf: npt.ArrayLike) -> None:
-        self.ngrams = ngrams
-        self.terms = list(terms)
-        self.idf = np.asarray(idf, dtype=np.float32)
-        self._columns = {term: column for column, term in enumerate(self.terms)}
-        self._of_words: dict[str, npt.NDArray[np.int64]] = {}
-
-    @classmethod
-    def fit(cls, ngrams: Ngrams, texts: Sequence[str]) -> Self:
-        """Finds the n-grams of texts; there may be none."""
-        found: Counter[str] = Counter()
-        if ngrams.unit == "words":
-            for text in texts:
-                found.update(set(ngrams.of(text)))
-        else:
-            known: dict[str, set[str]] = {}
-            for text in texts:
-                words = set(text.split())
-                for word in words - known.keys():
-                    known[word] = set(ngrams.of_word(word))
-                found.update(set().union(*(known[word] for word in words)))
-        terms = sorted(term for term, count in found.items() if count >= ngrams.least_texts)
-        counts = np.array([found[term] for term in terms], dtype=np.float64)
-        return cls(ngrams, terms, np.log((1 + len(texts)) / (1 + counts)) + 1)
-
-    def transform(self, texts: Sequence[str]) -> SparseRows:
-        """TF-IDF of texts, ``(texts, terms)``."""
-        offsets, columns, values = [0], [], []
-        for text in texts:
-            row = self._words(text) if self.ngrams.unit == "words" else self._characters(text)
-            distinct, counts = np.unique(row, return_counts=True)
-            columns.append(distinct)
-            values.append(counts)
-            offsets.append(offsets[-1] + len(distinct))
-        counted: Floats = np.concatenate([np.zeros(0), *values])
-        indices = np.concatenate([np.zeros(0, dtype=np.int64), *columns])
-        if self.ngrams.sublinear:
-            counted = np.log(counted) + 1
-        counted = counted * self.idf.astype(np.float64)[indices]
-        return SparseRows(counted, indices, np.array(offsets), len(self.terms)).of_length_one()
-
-    def _words(self, text: str) -> npt.NDArray[np.int64]:
-        found = (self._columns.get(term, -1) for term in self.ngrams.of(text))
-        return np.array([column for column in found if column >= 0], dtype=np.int64)
-
-    def _characters(self, text: str) -> npt.NDArray[np.int64]:
-        # Words are remembered within bounds: a server sees new ones for ever.
-        if len(self._of_words) > _MOST_WORDS:
-            self._of_words.clear()
-        parts = [np.zeros(0, dtype=np.int64)]
-        for word in text.split():
-            if word not in self._of_words:
-                found = (self._columns.get(term, -1) for term in self.ngrams.of_word(word))
-                self._of_words[word] = np.array([column for column in found if column >= 0], dtype=np.int64)
-            parts.append(self._of_words[word])
-        return np.concatenate(parts)
-
-
-_MOST_WORDS = 200_000
 
 
 class LinearClassifier(LinearModel):
@@ -224,7 +100,7 @@ class LinearClassifier(LinearModel):
         """
         from recurra.models.controls.fitting import Fit, matrix_of
 
-        truth = _checked(texts, labels, num_labels)
+        truth = checked_labels(texts, labels, num_labels)
         vectorizers, rows = _vectorized(WORD_PAIRS, texts)
         features = matrix_of(rows)
         best: Self | None = None
@@ -259,7 +135,7 @@ class LinearClassifier(LinearModel):
         """
         from recurra.models.controls.fitting import cross_validate, matrix_of
 
-        truth = _checked(texts, labels, num_labels)
+        truth = checked_labels(texts, labels, num_labels)
         vectorizers, rows = _vectorized(_tuned_kinds(len(texts)), texts)
         fits = _tuned_fits(truth, num_labels)
         found = cross_validate(matrix_of(rows), truth, fits, num_labels=num_labels, seed=seed)
@@ -326,7 +202,7 @@ def out_of_fold_probabilities(
 
     from recurra.models.controls.fitting import FOLDS, matrix_of, out_of_fold
 
-    truth = _checked(texts, labels, num_labels)
+    truth = checked_labels(texts, labels, num_labels)
     _, rows = _vectorized(_tuned_kinds(len(texts)), texts)
     logits, fit = out_of_fold(matrix_of(rows), truth, _tuned_fits(truth, num_labels), num_labels=num_labels, seed=seed)
     kinds = " + ".join(map(str, WORDS_AND_CHARACTERS))
@@ -339,23 +215,12 @@ def _tuned_kinds(rows: int) -> list[Ngrams]:
 
 
 def _tuned_fits(truth: Labels, num_labels: int) -> list[Any]:
-    from recurra.models.controls.fitting import Fit
+    from recurra.models.controls.fitting import Fit, with_class_weights
 
     fits = [Fit("hinge", c) for c in _HINGE_C] if truth.ndim == 1 else []
     if num_labels == 2 or truth.ndim == 2:
         fits += [Fit("logistic", c) for c in _LOGISTIC_C]
-    if truth.ndim == 1 and are_unequal(np.bincount(truth).tolist()):
-        fits += [Fit(fit.loss, fit.c, balanced=True) for fit in fits]
-    return fits
-
-
-def _checked(texts: Sequence[str], labels: npt.ArrayLike, num_labels: int) -> Labels:
-    truth = np.asarray(labels, dtype=np.int64)
-    independent = truth.ndim == 2
-    if truth.shape != ((len(texts), num_labels) if independent else (len(texts),)):
-        raise ValueError(f"{len(texts)} texts, but labels of shape {truth.shape}")
-    check_classes(truth, 2 if independent else num_labels)
-    return truth
+    return with_class_weights(fits, truth)
 
 
 def _vectorized(kinds: Sequence[Ngrams], texts: Sequence[str]) -> tuple[list[Vectorizer], SparseRows]:
@@ -380,23 +245,4 @@ def _read_features(settings: Mapping[str, Any], path: Path) -> list[tuple[Ngrams
         entries = [{**asdict(WORD_PAIRS[0]), "terms": settings.get("vocabulary")}]
     if not isinstance(entries, list) or not 1 <= len(entries) <= 2:
         raise foreign_settings(path)
-    return [_read_kind(entry, path) for entry in entries]
-
-
-def _read_kind(entry: object, path: Path) -> tuple[Ngrams, list[str]]:
-    values = dict(entry) if isinstance(entry, dict) else {}
-    terms = values.pop("terms", None)
-    valid = (
-        set(values) == set(Ngrams.__dataclass_fields__)
-        and values["unit"] in ("words", "characters")
-        and all(isinstance(values[key], int) for key in ("shortest", "longest", "least_texts"))
-        and 1 <= values["shortest"] <= values["longest"] <= _LONGEST
-        and isinstance(values["sublinear"], bool)
-        and isinstance(terms, list)
-        and all(isinstance(term, str) for term in terms)
-        and len(set(terms)) == len(terms)
-        and (terms or values["unit"] == "characters")
-    )
-    if not valid:
-        raise foreign_settings(path)
-    return Ngrams(**values), terms
+    return [read_ngrams(entry, path) for entry in entries]

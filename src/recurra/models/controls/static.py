@@ -20,8 +20,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from recurra.core.errors import CheckpointError
-from recurra.core.label_record import are_unequal
-from recurra.models.controls.weights import LinearModel, SparseRows, check_classes, foreign_settings
+from recurra.core.files import atomic_path, storage_errors
+from recurra.models.controls.weights import LinearModel, SparseRows, checked_labels, foreign_settings
 
 SETTINGS_NAME, WEIGHTS_NAME, TOKENIZER_NAME = "static.json", "static.safetensors", "tokenizer.json"
 _C = (0.003, 0.01, 0.03, 0.1, 0.3)
@@ -74,18 +74,15 @@ class StaticClassifier(LinearModel):
         Raises:
             DataError: If there is one class only.
         """
-        from recurra.models.controls.fitting import Fit, cross_validate, matrix_of
+        from recurra.models.controls.fitting import Fit, cross_validate, matrix_of, with_class_weights
 
-        truth = np.asarray(labels, dtype=np.int64)
+        truth = checked_labels(texts, labels, num_labels)
         independent = truth.ndim == 2
-        check_classes(truth, 2 if independent else num_labels)
         means = matrix_of(_shares(texts, tokenizer, len(vectors))) @ vectors.astype(np.float64)
         # One scale a direction, so that the penalty weighs them alike; it goes into the scores.
         centre, spread = means.mean(axis=0), means.std(axis=0)
         spread = np.where(spread > 0, spread, 1.0)
-        fits = [Fit("logistic", c) for c in _C]
-        if not independent and are_unequal(np.bincount(truth).tolist()):
-            fits += [Fit("logistic", c, balanced=True) for c in _C]
+        fits = with_class_weights([Fit("logistic", c) for c in _C], truth)
         found = cross_validate((means - centre) / spread, truth, fits, num_labels=num_labels, seed=seed)
         slopes = found.weight / spread
         scores, bias = slopes @ vectors.astype(np.float64).T, found.bias - slopes @ centre
@@ -107,9 +104,12 @@ class StaticClassifier(LinearModel):
         return _shares(texts, self.tokenizer, self.num_features)
 
     def save(self, folder: Path | str) -> None:
-        """Writes scores, settings and the tokenizer."""
+        """Writes the tokenizer and the scores, and the settings last: they stand for a whole folder."""
+        with storage_errors(Path(folder)):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        with atomic_path(Path(folder) / TOKENIZER_NAME) as temporary:
+            temporary.write_text(self.tokenizer.to_str(), encoding="utf-8")
         self._save(folder, {}, {"version": 1, "encoder": self.encoder})
-        self.tokenizer.save(str(Path(folder) / TOKENIZER_NAME))
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:

@@ -268,17 +268,24 @@ def foreign_settings(path: Path) -> CheckpointError:
     return CheckpointError(f"'{path}' has settings that this version does not write; train the linear model again")
 
 
-def check_classes(truth: Labels, num_labels: int) -> None:
-    """Refuses labels of one class alone, or beyond the number of labels.
+def checked_labels(texts: Sequence[str], labels: npt.ArrayLike, num_labels: int) -> Labels:
+    """Labels as integers ``(texts,)``; or 0 and 1 a label, ``(texts, labels)``.
 
     Raises:
-        DataError: If they are.
+        DataError: If they are of one class alone, or beyond the number of labels.
+        ValueError: If texts and labels differ in number.
     """
+    truth = np.asarray(labels, dtype=np.int64)
+    independent = truth.ndim == 2
+    if truth.shape != ((len(texts), num_labels) if independent else (len(texts),)):
+        raise ValueError(f"{len(texts)} texts, but labels of shape {truth.shape}")
+    num_labels = 2 if independent else num_labels
     classes = np.unique(truth)
     if len(classes) < 2:
         raise DataError(f"training rows have the labels {classes.tolist()} only; at least two classes are needed")
     if classes[0] < 0 or classes[-1] >= num_labels:
         raise DataError(f"labels are {classes.tolist()}; allowed: 0 to {num_labels - 1}")
+    return truth
 
 
 def label_scores(scores: Floats, *, independent: bool) -> Floats:

@@ -11,6 +11,9 @@ from recurra.report.render.csv import numbers_of
 from recurra.report.summary import reporting_of
 from recurra.tasks.summary import Summary, TableSummary
 
+# Of the columns of the terminal, what a person chooses by.
+_SHORT = ("model", "seeds", "interval", "parameters", "file_size_mib", "failed_audits")
+
 
 def results_frame(summary: Summary) -> Any:
     """A pandas ``DataFrame`` with a row a model: plain values in full precision, as in ``tables/results.csv``.
@@ -35,7 +38,7 @@ def _headline(table: TableSummary, summary: Summary) -> list[dict[str, Any]]:
 
 
 def results_text(summary: Summary, lines: Sequence[str]) -> str:
-    """The results in columns that a terminal of 80 has room for, and lines under them."""
+    """The results in columns that a terminal of 120 has room for, and lines under them."""
     blocks = []
     for table in summary.tables:
         headings, rows, left = _cells(table, summary)
@@ -67,6 +70,9 @@ def results_html(summary: Summary, lines: Sequence[str]) -> str:
 
 def _cells(table: TableSummary, summary: Summary) -> tuple[list[str], list[list[str]], list[bool]]:
     """Headings, cells, and which columns are aligned to the left."""
-    columns, rows = reporting_of(summary.task).tables[0].shown(table, "terminal", brief=True)
-    left = [index == 0 or "terminal" in column.left for index, column in enumerate(columns)]
-    return [column.heading_in("terminal") for column in columns], [[c.text(row) for c in columns] for row in rows], left
+    reporting = reporting_of(summary.task)
+    columns, rows = reporting.tables[0].shown(table, "terminal")
+    timed = next((column.key for column in columns if column.key.startswith("batch_")), "")
+    kept = [column for column in columns if column.key in (*_SHORT, reporting.judge(table).key, timed)]
+    left = [index == 0 or "terminal" in column.left for index, column in enumerate(kept)]
+    return [column.heading_in("terminal") for column in kept], [[c.text(row) for c in kept] for row in rows], left

@@ -94,15 +94,14 @@ class LabellingTask(Task):
         refuse_options(options, self.data_options, f"'{name}' is labelled data")
         values = {**named_options(options, _KEYS), "name": name, **assigned}
         readers = [each for each in models or () if each[0] not in self.controls]
+        controls_alone = bool(models) and not readers
         notes = []
         if "tokenizer" not in values:
             values["tokenizer"] = default_tokenizer(str(values["name"]), data_root)
-            # An encoder reads with a tokenizer of its own.
-            if not readers or any(ENCODER not in keys for _, keys in readers):
+            # Controls and encoders read with tokenizers of their own.
+            if not models or any(ENCODER not in keys for _, keys in readers):
                 notes.append(f"tokenizer: {values['tokenizer']} (choose with --tokenizer)")
-        if models and not readers:
-            notes = []
-        elif models is not None and "max_length" not in values and _is_file(str(values["name"])):
+        if models is not None and not controls_alone and "max_length" not in values and _is_file(str(values["name"])):
             values["max_length"], why = self._choose_length(self.data_config.parse(values), data_root, readers)
             notes.append(f"max_length: {values['max_length']}, {why} (choose with --max-length)")
         return self.data_config.parse(values, source="data"), "; ".join(notes)
