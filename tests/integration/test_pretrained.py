@@ -28,7 +28,7 @@ from recurra.study.spec import StudySpec, expand
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
-from reviews import write_reviews
+from reviews import review_rows, write_reviews
 from tiny_encoder import write_tiny_encoder
 
 QUIET = Reporter(quiet=True)
@@ -108,6 +108,22 @@ def test_a_student_learns_from_a_run(root: Path, taught_by: Path, tmp_path: Path
     assert {audit.status for audit in record.audits if audit.name.startswith("teacher.")} == {"passed"}
     # Another teacher is another run.
     assert config.config_hash != run(root, overrides={"plan": "0 (1)x2 3"}, max_epochs=4).config_hash
+
+
+def test_texts_without_labels_are_learned_by_the_teachers_answers(root: Path, taught_by: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more.txt"
+    more.write_text("\n".join(text for text, _ in review_rows(60, seed=9)), encoding="utf-8")
+    student = run(root, overrides={"plan": "0 (1)x2 3"}, teacher=str(taught_by), max_epochs=4)
+    config = student.model_copy(update={"data": student.data.model_copy(update={"unlabelled": str(more)})})
+    record = execute(config, tmp_path / "student", root)
+    taught = record.teacher
+    assert taught is not None and taught.unlabelled_rows == 60 and taught.compares_states
+    assert taught.rows == record.data.splits["train"].rows and taught.train_accuracy > 0.9
+    # Every row, labelled or not, is read in every epoch.
+    assert record.training.steps == 4 * -(-(taught.rows + 60) // 8)
+    assert record.metrics["test"].accuracy > 0.9
+    assert "leakage.unlabelled-exact.test" in {audit.name for audit in record.audits}
+    assert config.config_hash != student.config_hash
 
 
 def test_a_teacher_that_saw_the_test_rows_is_found_out(root: Path, tmp_path: Path) -> None:

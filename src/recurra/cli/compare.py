@@ -74,6 +74,7 @@ def compare(
     max_length: options.MaxLength = None,
     form_must_not_predict: options.FormMustNotPredict = False,
     skip_unlabelled: options.SkipUnlabelled = False,
+    unlabelled: options.Unlabelled = None,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     workers: options.Workers = 0,
@@ -111,6 +112,7 @@ def compare(
         "--max-length": max_length,
         "--form-must-not-predict": form_must_not_predict or None,
         "--skip-unlabelled": skip_unlabelled or None,
+        "--unlabelled": unlabelled,
     }
     named = None if models is None else [name.strip() for name in models.split(",") if name.strip()]
     machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)

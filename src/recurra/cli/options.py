@@ -108,6 +108,12 @@ SkipUnlabelled = Annotated[
     bool,
     typer.Option("--skip-unlabelled", help="Leave rows of a file without a label out, and say which; else an error."),
 ]
+Unlabelled = Annotated[
+    str | None,
+    typer.Option(
+        "--unlabelled", help="File of texts without labels (or .txt, one a line): students learn a teacher's answers."
+    ),
+]
 DataProtocol = Annotated[
     str | None, typer.Option("--data-protocol", help="How rows become splits, e.g. official or pooled for sst2.")
 ]

@@ -28,6 +28,7 @@ def train(
     max_length: options.MaxLength = None,
     form_must_not_predict: options.FormMustNotPredict = False,
     skip_unlabelled: options.SkipUnlabelled = False,
+    unlabelled: options.Unlabelled = None,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     threads: options.Threads = 0,
@@ -46,7 +47,7 @@ def train(
     """
     from recurra.core.progress import Reporter
     from recurra.study.assignments import configure_run, named_data, sort_assignments
-    from recurra.study.preflight import is_finished, preflight
+    from recurra.study.preflight import is_finished, preflight, refuse_unheard_texts
     from recurra.tasks.base import task
     from recurra.tasks.machine import Machine
     from recurra.tasks.profile import profile_of_values
@@ -66,6 +67,7 @@ def train(
         "--max-length": max_length,
         "--form-must-not-predict": form_must_not_predict or None,
         "--skip-unlabelled": skip_unlabelled or None,
+        "--unlabelled": unlabelled,
         "--latency": latency,
     }
     name, keys = resolve_model(model)
@@ -73,6 +75,7 @@ def train(
         data, given, assigned.data, data_root, models=[(name, {**keys, **assigned.model})]
     )
     config = configure_run(model, data_config, protocol, assigned, seed=seed, precision=precision)
+    refuse_unheard_texts([config])
     machine = Machine(data_root, cache_dir, threads, latency is not False, keep_checkpoints)
     said: list[str] = []
     if not is_finished(config, output):

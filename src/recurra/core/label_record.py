@@ -111,6 +111,7 @@ class TeacherRecord(HashedSettings):
         wall_s: Seconds that their answers took; little if they were kept from another run.
         train_accuracy: Share of the training rows on which they say what the label says.
         agreement: Share of the rows that chose the epoch on which the student says what they say.
+        unlabelled_rows: Texts without labels that they answered.
     """
 
     names: list[str]
@@ -121,6 +122,7 @@ class TeacherRecord(HashedSettings):
     wall_s: float
     train_accuracy: float
     agreement: float
+    unlabelled_rows: int = 0
 
 
 class LabelRunRecord(RunRecordBase[DataRecord, TrainingRecord, Metrics], Generic[Metrics]):

@@ -29,6 +29,11 @@ class RunData(HashedSettings):
     tokenizer: str
 
     @property
+    def files(self) -> list[str]:
+        """What may be files of the user, the data themselves first."""
+        return [name for name in (self.name, self.validation, self.test) if name]
+
+    @property
     @abstractmethod
     def reading(self) -> str:
         """How the data are read, in a word for names of runs."""
@@ -66,6 +71,8 @@ class DataConfig(RunData):
             see `recurra.data.spellings`.
         form_must_not_predict: Whether the form of a text (length, punctuation, case, spacing) must not tell its label:
             the audit that finds it does then fails, and is a note otherwise.
+        unlabelled: File of texts without labels, whose answers students of a teacher learn too; any text that equals or
+            holds one of a split that models are judged on is left out.
         skip_unlabelled: Leave rows of a user's file without a label out, and say which; otherwise they are an error.
     """
 
@@ -105,9 +112,15 @@ class DataConfig(RunData):
     join_labels: bool = False
     form_must_not_predict: bool = False
     skip_unlabelled: bool = False
+    unlabelled: str | None = None
 
     # What transformers calls it, where that is not one label a text.
     problem_type: ClassVar[str | None] = None
+
+    @property
+    def files(self) -> list[str]:
+        """Also that of texts without labels."""
+        return [*super().files, *([self.unlabelled] if self.unlabelled else [])]
 
     @property
     def labels(self) -> LabelColumn:
@@ -136,6 +149,8 @@ class DataConfig(RunData):
             parts.append(self.auxiliary)
         if self.join_labels:
             parts.append("joined-labels")
+        if self.unlabelled is not None:
+            parts.append("more-texts")
         return "-".join(parts)
 
     @field_validator("name", "tokenizer", "text_column", "label_column")

@@ -26,6 +26,7 @@ from recurra.data.splits import load_files
 from recurra.data.sst2 import load_sst2, with_treebank_labels
 from recurra.data.sst2_source import LAYOUT, PUBLIC_NAME
 from recurra.data.subsets import length_tail, stratified_fraction
+from recurra.data.unlabelled import with_unlabelled
 
 FILE_PROTOCOL = "split"
 # The name of data that lie in no file, in the record of a model that a program trained on its own rows.
@@ -188,7 +189,10 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
         dataset = corpus.load(protocol, config.split_seed, data_root)
         if config.auxiliary is not None:
             dataset = with_treebank_labels(dataset, data_root)
-    return _subset(dataset, config)
+    dataset = _subset(dataset, config)
+    if config.unlabelled is None:
+        return dataset
+    return with_unlabelled(dataset, Path(config.unlabelled), config.text_column, config.label_column)
 
 
 def _check_looks_like_file(name: str) -> None:

@@ -110,6 +110,8 @@ class TextDataset:
         notes: Sentences that a reader of the results must know.
         auxiliary: Rows with labels of another task, for training only; see `recurra.data.treebank`.
         auxiliary_label_names: Name of each of its classes.
+        unlabelled: Texts for students of a teacher; their labels are 0 and mean nothing. See
+            `recurra.data.unlabelled`.
     """
 
     name: str
@@ -122,6 +124,7 @@ class TextDataset:
     notes: list[str] = field(default_factory=list)
     auxiliary: TextSplit | None = None
     auxiliary_label_names: list[str] = field(default_factory=list)
+    unlabelled: TextSplit | None = None
 
     def __post_init__(self) -> None:
         missing = {"train", self.selection_split, *self.reported_splits} - set(self.splits)
@@ -137,7 +140,8 @@ class TextDataset:
     def fingerprint(self) -> str:
         """Hash over the fingerprints of all splits, their names and the label names."""
         parts = {name: split.fingerprint for name, split in self.splits.items()}
-        more = {} if self.auxiliary is None else {"auxiliary": self.auxiliary.fingerprint}
+        others = {"auxiliary": self.auxiliary, "unlabelled": self.unlabelled}
+        more = {name: split.fingerprint for name, split in others.items() if split is not None}
         return content_hash({"labels": self.label_names, "splits": parts, **more})
 
     def record(self, tokenizer: dict[str, Any] | None = None) -> DataRecord:

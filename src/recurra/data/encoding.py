@@ -45,6 +45,12 @@ class EncodedSplit:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def followed_by(self, other: EncodedSplit) -> EncodedSplit:
+        """These rows, then others; neither have weights."""
+        ids = np.concatenate([self.input_ids, other.input_ids])
+        offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
+        return EncodedSplit(ids, offsets, np.concatenate([self.labels, other.labels]))
+
     @cached_property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Tokens of each row, shape ``(rows,)``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +18,8 @@ from recurra.data.subsets import apportion
 VALIDATION_SHARE = TEST_SHARE = 0.1
 # Fewer rows cannot give every class a row in each of three splits.
 MINIMUM_ROWS_A_CLASS = 3
+# A row of fewer words is found inside other rows by chance and gives nothing away.
+CONTAINED_WORDS = 3
 
 _NOT_WORD = re.compile(r"[\W_]+")
 # The same for ASCII, where it is ten times as quick.
@@ -161,3 +163,37 @@ def joined(name: str, pools: Iterable[TextSplit]) -> TextSplit:
         ids=[identity for pool in pools for identity in pool.ids],
         groups=groups,
     )
+
+
+def rows_that_give_away(queries: Iterable[str], rows: Sequence[str]) -> set[int]:
+    """Finds the rows that equal a query or hold it as a run of words, case and punctuation aside.
+
+    Args:
+        queries: Texts that must not be seen in training.
+        rows: Training texts.
+
+    Returns:
+        Positions in ``rows``. Queries of fewer than three words count only if the row equals them.
+    """
+    equal: set[tuple[str, ...]] = set()
+    by_start: defaultdict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    for query in queries:
+        words = _words(query)
+        equal.add(words)
+        if len(words) >= CONTAINED_WORDS:
+            by_start[words[:CONTAINED_WORDS]].add(words)
+    found = set()
+    for position, row in enumerate(rows):
+        words = _words(row)
+        starts = range(len(words) - CONTAINED_WORDS + 1)
+        if words in equal or any(
+            words[start : start + len(query)] == query
+            for start in starts
+            for query in by_start.get(words[start : start + CONTAINED_WORDS], ())
+        ):
+            found.add(position)
+    return found
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"\w+", text.lower()))

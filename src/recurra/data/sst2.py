@@ -13,9 +13,6 @@ The rows of SST-2's training part are phrases cut from 8,345 sentences of the St
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +22,7 @@ from recurra.core.errors import DataError
 from recurra.core.seeds import derive_seed
 from recurra.data.cleaning import clean_texts
 from recurra.data.dataset import Group, TextDataset, TextSplit
+from recurra.data.pools import rows_that_give_away
 from recurra.data.sst2_source import SentenceSources, read_glue_parts, read_sentence_sources
 from recurra.data.treebank import PHRASE_LABELS, read_phrases
 
@@ -32,8 +30,6 @@ LABEL_NAMES = ["negative", "positive"]
 POOLED_TRAIN_SHARE = 0.8
 POOLED_VALIDATION_SHARE = 0.1
 HELD_OUT_SHARE = 1 / 8
-# A row of fewer words is found inside other rows by chance and gives nothing away.
-CONTAINED_WORDS = 3
 
 
 def load_sst2(protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
@@ -182,37 +178,3 @@ def _choose_sentences(train: TextSplit, sources: SentenceSources, seed: int) -> 
     order = np.random.default_rng(derive_seed(seed, "sst2", "held out")).permutation(len(candidates))
     count = round(HELD_OUT_SHARE * len(candidates))
     return sorted(candidates[position] for position in order[:count].tolist())
-
-
-def rows_that_give_away(queries: Iterable[str], rows: Sequence[str]) -> set[int]:
-    """Finds the rows that equal a query or hold it as a run of words, case and punctuation aside.
-
-    Args:
-        queries: Texts that must not be seen in training.
-        rows: Training texts.
-
-    Returns:
-        Positions in ``rows``. Queries of fewer than three words count only if the row equals them.
-    """
-    equal: set[tuple[str, ...]] = set()
-    by_start: defaultdict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
-    for query in queries:
-        words = _words(query)
-        equal.add(words)
-        if len(words) >= CONTAINED_WORDS:
-            by_start[words[:CONTAINED_WORDS]].add(words)
-    found = set()
-    for position, row in enumerate(rows):
-        words = _words(row)
-        starts = range(len(words) - CONTAINED_WORDS + 1)
-        if words in equal or any(
-            words[start : start + len(query)] == query
-            for start in starts
-            for query in by_start.get(words[start : start + CONTAINED_WORDS], ())
-        ):
-            found.add(position)
-    return found
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"\w+", text.lower()))

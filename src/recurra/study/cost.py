@@ -22,7 +22,7 @@ from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 
 BACKWARD = 2  # passes that the backward pass costs
-_AUXILIARY = " on auxiliary rows"
+_AUXILIARY, _UNLABELLED = " on auxiliary rows", " on texts without labels"
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -56,14 +56,20 @@ class CostBook:
             return None
         path, data = self._look_at(run)
         model = content_hash([run.model, run.model_overrides])
-        if model not in data.flops or model + _AUXILIARY not in data.flops:
+        parts = {"": data.lengths, _AUXILIARY: data.auxiliary_lengths, _UNLABELLED: data.unlabelled_lengths}
+        if any(model + part not in data.flops for part in parts):
             engine = task_of_data(run.data).engine
-            both = (model, data.lengths), (model + _AUXILIARY, data.auxiliary_lengths)
-            for key, lengths in both:
-                data.flops[key] = (1 + BACKWARD) * engine.epoch_flops(run, lengths, data) if lengths else 0.0
+            for part, lengths in parts.items():
+                flops = (1 + BACKWARD) * engine.epoch_flops(run, lengths, data) if lengths else 0.0
+                data.flops[model + part] = flops
             _keep(path, data)
-        passes = (run.protocol.max_epochs if epochs is None else epochs) + run.protocol.pretraining_epochs
-        return data.flops[model] * passes + data.flops[model + _AUXILIARY] * run.protocol.auxiliary_epochs
+        passes = run.protocol.max_epochs if epochs is None else epochs
+        of_part = {
+            "": passes + run.protocol.pretraining_epochs,
+            _AUXILIARY: run.protocol.auxiliary_epochs,
+            _UNLABELLED: passes if run.teachers else 0,
+        }
+        return sum(data.flops[model + part] * count for part, count in of_part.items())
 
     def data(self, run: RunConfig) -> DataCost:
         """What an epoch on a run's data is made of.

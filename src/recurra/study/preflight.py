@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from recurra.core.configuration import content_hash
-from recurra.core.errors import RecurraError
+from recurra.core.errors import ConfigurationError, RecurraError
 from recurra.core.record import read_any_record
+from recurra.data.configuration import DataConfig
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
@@ -34,6 +35,27 @@ def preflight(configs: Iterable[RunConfig], machine: Machine) -> list[str]:
             said += task_of_data(config.data).preflight(config, machine)
         seen.add(key)
     return list(dict.fromkeys(said))
+
+
+def refuse_unheard_texts(configs: Iterable[RunConfig]) -> None:
+    """Refuses texts without labels where no model has a teacher that could answer them.
+
+    Args:
+        configs: All runs of a study, or the only one.
+
+    Raises:
+        ConfigurationError: If nobody would read them.
+    """
+    of_data: dict[str, list[RunConfig]] = {}
+    for config in configs:
+        if isinstance(config.data, DataConfig) and config.data.unlabelled is not None:
+            of_data.setdefault(config.data.unlabelled, []).append(config)
+    for name, runs in of_data.items():
+        if not any(run.teachers for run in runs):
+            raise ConfigurationError(
+                f"--unlabelled '{name}' came without a model that has a teacher; name one with teacher=RUN, or leave "
+                "the file out"
+            )
 
 
 def is_finished(config: RunConfig, folder: Path) -> bool:

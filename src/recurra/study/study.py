@@ -21,7 +21,7 @@ from recurra.study.cluster import Cluster
 from recurra.study.executor import Executor, LocalExecutor
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
 from recurra.study.plan import ROWS_NAME, SPEC_NAME, plan_study, refuse_untrusted
-from recurra.study.preflight import preflight
+from recurra.study.preflight import preflight, refuse_unheard_texts
 from recurra.study.process import Outcome
 from recurra.study.ray_executor import RayExecutor
 from recurra.study.spec import StudySpec
@@ -76,6 +76,7 @@ def run_study(
     """
     planned = plan_study(spec, output)
     refuse_untrusted(planned)
+    refuse_unheard_texts(run.config for run in planned)
     # A record of an export that cannot be trusted is told before anything is started.
     asked = exports_of(spec, output, planned)
     for request in {item.request.format: item.request for item in asked if item.state != "done"}.values():

@@ -42,6 +42,7 @@ class DataCost:
         flops: Operations of a training epoch, by model; of an epoch on auxiliary rows, by model and `AUXILIARY`.
         vocab_size: Tokens that the tokenizer tells apart; none where the head's size does not depend on them.
         auxiliary_lengths: Auxiliary rows of each length in tokens.
+        unlabelled_lengths: Texts without labels of each length in tokens; students of a teacher read them.
     """
 
     label_names: list[str]
@@ -49,6 +50,7 @@ class DataCost:
     flops: dict[str, float] = field(default_factory=dict)
     vocab_size: int | None = None
     auxiliary_lengths: dict[str, int] = field(default_factory=dict)
+    unlabelled_lengths: dict[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

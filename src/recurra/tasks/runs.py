@@ -159,14 +159,13 @@ def resolve_model(name: str | ModelVariant | Mapping[str, Any]) -> tuple[str, di
 
 def file_hash(data: RunData) -> str | None:
     """Hash of the files that a user's data come from, or none for a corpus by name."""
-    paths = [Path(name) for name in (data.name, data.validation, data.test) if name]
-    if not paths[0].is_file():
+    paths = [Path(name) for name in data.files if Path(name).is_file()]
+    if not paths:
         return None
     digest = hashlib.sha256()
     for path in paths:
-        if path.is_file():
-            with path.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        with path.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()[:16]
 
 

@@ -22,9 +22,9 @@ from torch.nn import functional
 
 from recurra.data.batching import Collator
 from recurra.data.encoding import WEIGHTS, EncodedSplit
-from recurra.models.heads import mean
+from recurra.models.heads import mean, weigh_losses
 
-LOGITS, STATES = "teacher_logits", "teacher_states"
+LOGITS, STATES, LABELLED = "teacher_logits", "teacher_states", "labelled"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +35,19 @@ class TaughtSplit(EncodedSplit):
         teacher_logits: ``(rows, labels)``, in the order of the student's labels.
         teacher_states: Mean state of each row after each of the student's layer applications,
             ``(rows, applications, hidden)``; none if states are not compared.
+        labelled: Which rows have a label, ``(rows,)``; none if all have one.
     """
 
     teacher_logits: npt.NDArray[np.float32]
     teacher_states: npt.NDArray[np.float16] | None = None
+    labelled: npt.NDArray[np.bool_] | None = None
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         row = {**super().__getitem__(index), LOGITS: self.teacher_logits[index]}
         if self.teacher_states is not None:
             row[STATES] = self.teacher_states[index]
+        if self.labelled is not None:
+            row[LABELLED] = self.labelled[index]
         return row
 
 
@@ -51,9 +55,9 @@ class TaughtCollator(Collator):
     """Pads rows, and stacks their weights if they have some, and what the teacher says of them if it said something."""
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """Returns the batch; perhaps with ``row_weights``, ``teacher_logits`` and ``teacher_states`` in FP32."""
+        """Returns the batch; perhaps with ``row_weights`` and what this module adds, in FP32."""
         batch = super().__call__(rows)
-        for name in (WEIGHTS, LOGITS, STATES):
+        for name in (WEIGHTS, LOGITS, STATES, LABELLED):
             if name in rows[0]:
                 batch[name] = torch.from_numpy(np.stack([row[name] for row in rows]).astype(np.float32))
         return batch
@@ -67,30 +71,47 @@ class Distillation:
         weight: Share of the loss that the teacher's answers have; the labels have the rest.
         temperature: What logits are divided by before they are compared.
         state_weight: Factor of the mean squared error of the states.
+        exit_loss_weight: Share of the labels' loss that the student's exits have together, if it has some.
     """
 
     weight: float
     temperature: float
     state_weight: float
+    exit_loss_weight: float = 0.0
 
     def loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
         """The loss of a batch of a `TaughtCollator`.
 
         Args:
             model: The student, or what a distributed training wraps it in.
-            inputs: With ``labels``.
+            inputs: With ``labels``; a row that ``labelled`` has 0 for adds nothing to their part, whose sum is divided
+                by all rows.
         """
-        given = {name: values for name, values in inputs.items() if name not in (LOGITS, STATES)}
+        labelled = inputs.get(LABELLED)
+        own = (LOGITS, STATES, LABELLED, *(() if labelled is None else ("labels",)))
+        given = {name: values for name, values in inputs.items() if name not in own}
         wanted = inputs.get(STATES) if self.state_weight else None
         output = model(**given, output_hidden_states=wanted is not None, return_dict=True)
-        loss = (1 - self.weight) * output.loss + self.weight * self.answers(
-            output.logits, inputs[LOGITS], several=given["labels"].ndim == 2
+        of_labels = output.loss if labelled is None else self._labelled(output, inputs["labels"], labelled)
+        loss = (1 - self.weight) * of_labels + self.weight * self.answers(
+            output.logits, inputs[LOGITS], several=inputs["labels"].ndim == 2
         )
         if wanted is None:
             return loss
         mask = given["attention_mask"]
         own = torch.stack([mean(states.float(), mask) for states in output.hidden_states[1:]], dim=1)
         return loss + self.state_weight * functional.mse_loss(own, wanted)
+
+    def _labelled(self, output: Any, labels: Tensor, labelled: Tensor) -> Tensor:
+        def of(logits: Tensor) -> Tensor:
+            if labels.ndim == 2:
+                wanted = labels.to(logits.dtype)
+                each = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(dim=1)
+            else:
+                each = functional.cross_entropy(logits, labels, reduction="none")
+            return (each * labelled).mean()
+
+        return weigh_losses([*map(of, output.exit_logits or ()), of(output.logits)], self.exit_loss_weight)
 
     def answers(self, student: Tensor, teacher: Tensor, *, several: bool) -> Tensor:
         """How far softened answers are apart, in nats, times the square of the temperature.

@@ -77,7 +77,10 @@ def train_transformer(
     distillation = None
     if isinstance(train, TaughtSplit):
         distillation = Distillation(
-            protocol.distillation_weight, protocol.distillation_temperature, protocol.state_weight
+            protocol.distillation_weight,
+            protocol.distillation_temperature,
+            protocol.state_weight,
+            model.config.exit_loss_weight,
         )
     steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
     auxiliary = auxiliary if protocol.auxiliary_epochs else None

@@ -43,7 +43,7 @@ def written_out(model: Any, split: TaughtSplit, rows: list[int], how: Distillati
         probabilities = torch.exp(theirs / how.temperature) / torch.exp(theirs / how.temperature).sum()
         said = torch.exp(own / how.temperature) / torch.exp(own / how.temperature).sum()
         apart = (probabilities * (probabilities.log() - said.log())).sum()
-        right = -torch.log_softmax(own, -1)[row["labels"]]
+        right = -torch.log_softmax(own, -1)[row["labels"]] * (split.labelled is None or bool(split.labelled[number]))
         states = torch.stack([states[0].double().mean(dim=0) for states in output.hidden_states[1:]])
         error = ((states - torch.from_numpy(row["teacher_states"]).double()) ** 2).mean()
         total = total + (1 - how.weight) * right + how.weight * how.temperature**2 * apart + how.state_weight * error
@@ -54,8 +54,11 @@ def written_out(model: Any, split: TaughtSplit, rows: list[int], how: Distillati
     "how",
     [Distillation(0.7, 2.0, 1.0), Distillation(1.0, 1.0, 0.0), Distillation(0.0, 3.0, 0.5), Distillation(0.3, 4, 0)],
 )
-def test_the_loss_and_its_gradient_are_those_written_out(how: Distillation) -> None:
+@pytest.mark.parametrize("labelled", [None, [0, 3], []])
+def test_the_loss_and_its_gradient_are_those_written_out(how: Distillation, labelled: list[int] | None) -> None:
     split, rows = taught(), [3, 0, 7, 5]
+    if labelled is not None:
+        split = replace(split, labelled=np.isin(np.arange(len(split)), labelled))
     found, wanted = tiny_model(**SHAPE), tiny_model(**SHAPE)
     for model in (found, wanted):
         stir(model)
@@ -91,3 +94,17 @@ def test_answers_stay_with_their_rows() -> None:
         assert isinstance(narrowed, TaughtSplit) and narrowed.teacher_logits is split.teacher_logits
         assert narrowed.input_ids.max() < 40
     assert "teacher_states" not in batch(replace(split, teacher_states=None), [0])
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_rows_that_all_have_a_label_give_what_they_gave_with_exits_too(several: bool) -> None:
+    shape = {**SHAPE, "exits": [1], "exit_loss_weight": 0.4}
+    model = tiny_model(**shape, **({"problem_type": "multi_label_classification"} if several else {}))
+    stir(model)
+    split = taught(applications=4)
+    if several:
+        split = replace(split, labels=np.random.default_rng(0).integers(0, 2, (len(split), 2)))
+    how, rows = Distillation(0.6, 2.0, 0.0, 0.4), [1, 2, 5]
+    plain = how.loss(model, batch(split, rows))
+    marked = how.loss(model, batch(replace(split, labelled=np.ones(len(split), dtype=np.bool_)), rows))
+    torch.testing.assert_close(plain, marked)

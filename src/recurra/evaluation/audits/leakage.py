@@ -13,7 +13,7 @@ Five measures for each reported split, each against ``train``:
 Shares of all rows of the split are judged, for ``ngram`` those of at least 8 words. A few equal short texts are
 natural ("no . ."), so the thresholds are 1 % for ``exact`` and ``normalised`` and 5 % for ``contained`` and ``ngram``;
 a shared source is never natural where sources are known, so there the threshold is 0. Rows with labels of another task
-that are trained on first are searched in the same way, but for the source.
+that are trained on first, and texts without labels, are searched in the same way, but for the source.
 
 Above a threshold the finding is ``failed`` and keeps which rows it is about; `recurra.evaluation.audits.grading` makes
 it a note where a model's figures are much the same without them.
@@ -61,17 +61,20 @@ def audit_leakage(dataset: TextDataset) -> list[AuditResult]:
 
     Returns:
         ``leakage.exact.<split>``, ``.normalised.``, ``.contained.``, ``.ngram.`` and ``.source.`` for each reported
-        split, and ``leakage.auxiliary-exact.<split>`` and so on where there are auxiliary rows. ``value`` is the share
-        of rows, ``details`` the number of rows, the rows judged, the criterion, up to five examples with the training
-        text where that is known, and of a failure which rows. ``skipped`` where there is nothing to judge.
+        split, ``leakage.auxiliary-exact.<split>`` and so on where there are auxiliary rows, and
+        ``leakage.unlabelled-exact.<split>`` where there are texts without labels. ``value`` is the share of rows,
+        ``details`` the number of rows, the rows judged, the criterion, up to five examples with the training text where
+        that is known, and of a failure which rows. ``skipped`` where there is nothing to judge.
     """
     train = dataset.splits["train"]
     reported = {name: dataset.splits[name] for name in dataset.reported_splits}
     results = [result for name, split in reported.items() for result in _audit_split(train, split, _Seen("", name))]
-    if dataset.auxiliary is not None:
+    for kind, rows in (("auxiliary", dataset.auxiliary), ("unlabelled", dataset.unlabelled)):
+        if rows is None:
+            continue
         for name, split in reported.items():
             # They have no sources of their own.
-            results += _audit_split(dataset.auxiliary, split, _Seen("auxiliary-", name))[:-1]
+            results += _audit_split(rows, split, _Seen(f"{kind}-", name))[:-1]
     return results
 
 

@@ -125,7 +125,7 @@ def _file_split(record: AnyLabelRecord, path: Path, text_column: str | None, lab
     own = recorded_data(record)
     columns = {"text_column": text_column or own.text_column, "label_column": label_column or own.label_column}
     # Groups only matter while splits are made.
-    values = {**own.plain(), "name": str(path), "group_column": None, "auxiliary": None, **columns}
+    values = {**own.plain(), "name": str(path), "group_column": None, "auxiliary": None, "unlabelled": None, **columns}
     config = own.parse(values, source="evaluation")
     return load_split(path, config, record.data.label_names, name=str(path))
 

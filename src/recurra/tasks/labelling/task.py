@@ -43,6 +43,7 @@ _KEYS = {
     "--max-length": "max_length",
     "--form-must-not-predict": "form_must_not_predict",
     "--skip-unlabelled": "skip_unlabelled",
+    "--unlabelled": "unlabelled",
 }
 Model = tuple[str, Mapping[str, Any]]
 
@@ -224,8 +225,12 @@ class LabellingTask(Task):
                 return {}
             return count_lengths(encode_split(split, tokenizer, config.max_length, machine.cache_dir).lengths)
 
-        auxiliary = counted(dataset.auxiliary)
-        return DataCost(list(dataset.label_names), counted(dataset.splits["train"]), auxiliary_lengths=auxiliary)
+        return DataCost(
+            list(dataset.label_names),
+            counted(dataset.splits["train"]),
+            auxiliary_lengths=counted(dataset.auxiliary),
+            unlabelled_lengths=counted(dataset.unlabelled),
+        )
 
     def training_share(self, data: RunData) -> float:
         """The fraction, of a length tail that of its tail."""

@@ -117,15 +117,17 @@ class Lesson:
     def record(self, student: Classifier) -> TeacherRecord:
         """What the record of the trained student says of its teachers."""
         said = student.logits(self.selection, clean=False)
-        labels = self.train.labels
+        known = slice(None) if self.train.labelled is None else self.train.labelled
+        labels, answers = self.train.labels[known], self.train.teacher_logits[known]
         return TeacherRecord(
             names=[teacher.config.name for teacher in self.teachers],
             runs=[teacher.record.run_id if teacher.record else "" for teacher in self.teachers],
             identities=[teacher.identity for teacher in self.teachers],
-            rows=len(self.train),
+            rows=len(labels),
+            unlabelled_rows=len(self.train) - len(labels),
             compares_states=self.train.teacher_states is not None,
             wall_s=self.wall_s,
-            train_accuracy=_share(_says(self.train.teacher_logits, labels.ndim) == labels),
+            train_accuracy=_share(_says(answers, labels.ndim) == labels),
             agreement=_share(_says(said, labels.ndim) == _says(self.answers, labels.ndim)),
         )
 
@@ -135,18 +137,20 @@ def learn_from_teachers(
     run: Path,
     dataset: TextDataset,
     train: EncodedSplit,
+    unlabelled: EncodedSplit | None = None,
     *,
     plan: SharingPlan | None,
     cache_dir: Path | None,
     reporter: Reporter,
 ) -> Lesson:
-    """Asks the teachers of a run for their answers to its training rows, and to those that choose the epoch.
+    """Asks the teachers of a run for their answers to its training rows, labelled or not, and to those of selection.
 
     Args:
         config: The run.
         run: Its folder.
         dataset: Its data.
         train: Its tokenised training rows.
+        unlabelled: Its tokenised texts without labels, if there are some.
         plan: Layers of the encoder that the student is made of; none if it does not start from one.
         cache_dir: Where answers are kept.
         reporter: For progress.
@@ -158,16 +162,22 @@ def learn_from_teachers(
     started = time.perf_counter()
     teachers = find_teachers(config, run)
     layers = _aligned(config, teachers, plan)
-    splits = [dataset.splits[name] for name in ("train", dataset.selection_split)]
-    said: list[list[npt.NDArray[np.float32]]] = [[], []]
+    more = dataset.unlabelled
+    asked_of = [dataset.splits["train"], *([] if more is None else [more]), dataset.splits[dataset.selection_split]]
+    said: list[list[npt.NDArray[np.float32]]] = [[] for _ in asked_of]
     for teacher in teachers:
         asked = _Asked(teacher, dataset.label_names, config.precision, cache_dir, reporter)
-        for found, split in zip(said, splits, strict=True):
+        for found, split in zip(said, asked_of, strict=True):
             found.append(asked.logits(split.texts))
+    *on_train, on_selection = (np.stack(found).mean(axis=0, dtype=np.float32) for found in said)
+    labelled = None
+    if unlabelled is not None:
+        labelled = np.repeat([True, False], [len(train), len(unlabelled)])
+        train = train.followed_by(unlabelled)
     states = _States(teachers[0], layers, config.precision, cache_dir, reporter).of(train) if layers else None
-    on_train, on_selection = (np.stack(found).mean(axis=0, dtype=np.float32) for found in said)
-    taught = TaughtSplit(train.input_ids, train.offsets, train.labels, on_train, states)
-    return Lesson(teachers, taught, splits[1].texts, on_selection, time.perf_counter() - started)
+    answers = np.concatenate(on_train)
+    taught = TaughtSplit(train.input_ids, train.offsets, train.labels, answers, states, labelled)
+    return Lesson(teachers, taught, asked_of[-1].texts, on_selection, time.perf_counter() - started)
 
 
 def _trained_on(teacher: Teacher, dataset: TextDataset, data_root: Path | None) -> TextSplit | None:

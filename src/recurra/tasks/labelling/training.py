@@ -20,7 +20,7 @@ from recurra.core.progress import Reporter
 from recurra.core.record import EncoderRecord, LatencyRecord, ModelRecord, TrainingRecord
 from recurra.core.seeds import derive_seed
 from recurra.data.corpora import load_dataset
-from recurra.data.dataset import TextDataset
+from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import EncodedSplit, encode_split
 from recurra.data.subsets import stratified_fraction
 from recurra.data.token_cache import cache_path, read_arrays, write_arrays
@@ -118,7 +118,14 @@ def train_classifier(
     if config.teachers:
         layers = None if source is None or source.is_adapted else source.plan(plan)
         lesson = learn_from_teachers(
-            config, folder, dataset, train, plan=layers, cache_dir=machine.cache_dir, reporter=reporter
+            config,
+            folder,
+            dataset,
+            train,
+            _encode_beside(dataset.unlabelled, tokenizer, config, machine),
+            plan=layers,
+            cache_dir=machine.cache_dir,
+            reporter=reporter,
         )
     done = folder / TRAINING_NAME
     if done.exists() and (folder / MODEL_NAME).is_dir():
@@ -134,7 +141,9 @@ def train_classifier(
             precision=config.precision,
             reporter=reporter,
             mask_tokens=MaskTokens.of(tokenizer) if config.protocol.hides_tokens else None,
-            auxiliary=_encode_auxiliary(dataset, tokenizer, config, machine),
+            auxiliary=_encode_beside(dataset.auxiliary, tokenizer, config, machine)
+            if config.protocol.auxiliary_epochs
+            else None,
         )
         keep_trained(folder, model, tokenizer, labelled(config.data).max_length, training)
     described = transformer_record(
@@ -206,10 +215,11 @@ def _encode_selection(dataset: TextDataset, tokenizer: Any, config: RunConfig, m
     return encode_split(split, tokenizer, labelled(config.data).max_length, machine.cache_dir)
 
 
-def _encode_auxiliary(dataset: TextDataset, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit | None:
-    if dataset.auxiliary is None or config.protocol.auxiliary_epochs == 0:
+def _encode_beside(split: TextSplit | None, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit | None:
+    """Rows beside those that are trained on by their labels, if there are some."""
+    if split is None:
         return None
-    return encode_split(dataset.auxiliary, tokenizer, labelled(config.data).max_length, machine.cache_dir)
+    return encode_split(split, tokenizer, labelled(config.data).max_length, machine.cache_dir)
 
 
 def _train_control(config: RunConfig, dataset: TextDataset, folder: Path, machine: Machine) -> Trained:

@@ -1,0 +1,93 @@
+"""Texts without labels: what is taken of them, what never is, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recurra.core.errors import ConfigurationError, DataError
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.data.dataset import TextDataset
+from recurra.data.multilabel import MultiLabelData
+from recurra.evaluation.audits.leakage import audit_leakage
+from recurra.study.preflight import refuse_unheard_texts
+from recurra.tasks.runs import make_run
+from recurra.training.protocols import PROTOCOLS
+from reviews import write_reviews
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    return write_reviews(tmp_path / "reviews.csv", rows=120)
+
+
+def load(reviews: Path, more: Path | None = None) -> TextDataset:
+    return load_dataset(DataConfig(name=str(reviews), tokenizer="trained", unlabelled=str(more) if more else None))
+
+
+def test_what_is_new_is_kept_and_what_is_judged_never_is(reviews: Path, tmp_path: Path) -> None:
+    plain, more = load(reviews), tmp_path / "more.txt"
+    train, judged = plain.splits["train"].texts, plain.splits["test"].texts
+    chooses = plain.splits[plain.selection_split].texts
+    new = ["quite another story", "ünïcode is 読 too"]
+    held = f"he said {judged[1]} and left"
+    lines = [*new, new[0].upper() + "!", "", train[0], judged[0].upper(), held, chooses[0]]
+    more.write_text("\n".join(lines), encoding="utf-8")
+    found = load(reviews, more)
+    assert found.unlabelled is not None and found.unlabelled.texts == new
+    assert not found.unlabelled.labels.any() and found.splits["train"].fingerprint == plain.splits["train"].fingerprint
+    assert {reason: rows for reason, rows in found.dropped.items() if "unlabelled" in reason} == {
+        "unlabelled: repeated, or a training row": 2,
+        "unlabelled: equal to, or holding, a reported row": 3,
+    }
+    assert found.fingerprint != plain.fingerprint and "2 texts without labels (more.txt)" in found.notes[-1]
+    results = {result.name: result.status for result in audit_leakage(found)}
+    assert results["leakage.unlabelled-exact.test"] == "passed"
+
+
+def test_labelled_data_that_the_test_part_was_cut_from_are_refused(reviews: Path) -> None:
+    with pytest.raises(DataError, match=r"has \d+ rows of the splits that models are judged on, and a column 'label'"):
+        load(reviews, reviews)
+
+
+def test_what_cannot_be_used_says_why(reviews: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more.csv"
+    more.write_text("text\n" + load(reviews).splits["train"].texts[0] + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match="has 1 texts, none of them new"):
+        load(reviews, more)
+    more.write_text("words\nsomething\n", encoding="utf-8")
+    with pytest.raises(DataError, match="text"):
+        load(reviews, more)
+    with pytest.raises(DataError, match="gone"):
+        load(reviews, tmp_path / "gone.txt")
+
+
+def test_rows_with_several_labels_have_places_for_them(tmp_path: Path) -> None:
+    rows, more = tmp_path / "rows.csv", tmp_path / "more.txt"
+    lines = [f"text number {number} is here,{'a;b' if number % 2 else 'b;c'}" for number in range(40)]
+    rows.write_text("\n".join(["text,label", *lines]), encoding="utf-8")
+    more.write_text("one more\n", encoding="utf-8")
+    config = MultiLabelData(name=str(rows), tokenizer="trained", label_separator=";", unlabelled=str(more))
+    found = load_dataset(config).unlabelled
+    assert found is not None and found.labels.shape == (1, 3)
+
+
+def test_the_file_is_part_of_what_a_run_is_and_somebody_must_read_it(reviews: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more.txt"
+    more.write_text("one\n", encoding="utf-8")
+    hashes = []
+    for text in ("one\n", "two\n"):
+        more.write_text(text, encoding="utf-8")
+        for name in (str(reviews), "demo"):
+            data = DataConfig(name=name, tokenizer="trained", unlabelled=str(more))
+            config = make_run("linear", data, PROTOCOLS["tuned"], seed=0, precision="fp32")
+            hashes.append(config.config_hash)
+            assert "more-texts" in config.run_id
+            with pytest.raises(ConfigurationError, match="came without a model that has a teacher"):
+                refuse_unheard_texts([config])
+    assert len(set(hashes)) == 4
+    plain = make_run("linear", DataConfig(name="demo"), PROTOCOLS["tuned"], seed=0, precision="fp32")
+    refuse_unheard_texts([plain])
+    assert plain.data_hash is None
