@@ -12,10 +12,11 @@ from types import MappingProxyType
 from typing import Any
 
 from recurra.core.best_run import BEST_NAME, BestRunRecord
-from recurra.core.errors import RunError
+from recurra.core.errors import RecurraError, RunError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, EpochRecord
 from recurra.data.configuration import DataConfig, RunData
+from recurra.data.corpora import load_dataset
 from recurra.data.in_memory import rows_in_memory
 from recurra.data.tokenization import TRAINED
 from recurra.deployment.classifier import Classifier
@@ -43,6 +44,8 @@ from recurra.tasks.summary import Summary
 # The longest review of the demo corpus has fewer tokens.
 DEMO_MAX_LENGTH = 64
 DEMO_VOCAB_SIZE = 2000
+# A larger file of a user's is not read once more to show some of its rows.
+LARGEST_LOOKED_AT = 2**26
 DEMO_MODELS = ("linear", "baseline-tiny", "recurrent-tiny")
 
 
@@ -246,7 +249,8 @@ def study_report(
 ) -> tuple[Path | None, Summary]:
     """Writes report, figures and tables from the records of a study; returns the page's path and what it shows."""
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
-    questions = Questions(spec.contrasts, spec.published, Limits(max_mib=spec.max_mib, max_ms=spec.max_ms))
+    limits = Limits(max_mib=spec.max_mib, max_ms=spec.max_ms)
+    questions = Questions(spec.contrasts, spec.published, limits, *_own_texts(spec))
     with uncollected():
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
         exports = load_export_records(output) if spec.exports else []
@@ -254,6 +258,22 @@ def study_report(
     if len(failures) == len(outcomes):
         return None, summary
     return write_study_report(output, summary, runs, title=spec.title or spec.name, command=command), summary
+
+
+def _own_texts(spec: StudySpec) -> tuple[dict[str, dict[str, str]], str]:
+    """Texts of a user's only file by split and identity, and the fingerprint of these data; else nothing."""
+    config = spec.data[0]
+    path = Path(config.name)
+    if len(spec.data) > 1 or not isinstance(config, DataConfig) or not path.is_file():
+        return {}, ""
+    if path.stat().st_size > LARGEST_LOOKED_AT:
+        return {}, ""
+    try:
+        found = load_dataset(config)
+    except RecurraError:
+        return {}, ""
+    texts = {name: dict(zip(split.ids, split.texts, strict=True)) for name, split in found.splits.items()}
+    return texts, found.fingerprint
 
 
 def comparison(

@@ -178,7 +178,8 @@ def _table(
     )
     made = reporting.table(common, table)
     made = replace(made, conclusion=reporting.conclude(made), advice=reporting.advise(made, questions.limits))
-    return replace(made, recommended=reporting.recommend(made, questions.limits))
+    made = replace(made, recommended=reporting.recommend(made, questions.limits))
+    return reporting.examined(made, table, questions)
 
 
 def _machines(runs: Sequence[LoadedRun]) -> list[Hardware]:

@@ -156,6 +156,8 @@ class Table:
         row_class: Class of a row on the page.
         short: Title in the terminal; the title of the whole if empty.
         brief: Fields of the columns that a terminal shows if it is not asked for all; none is all.
+        sortable: Whether a reader of the page can sort and search its rows.
+        folded: Whether the page shows its heading alone until it is opened, from what the table is of.
     """
 
     key: str
@@ -172,6 +174,8 @@ class Table:
     row_class: Callable[[Any], str] = _nothing
     short: str = ""
     brief: tuple[str, ...] = ()
+    sortable: bool = False
+    folded: Callable[[Any], bool] = lambda _: False
 
     def shown(self, table: TableSummary, place: Place, *, brief: bool = False) -> tuple[list[Column], list[Any]]:
         """Columns and rows of a table in one place; both empty if it has no rows or is not shown there."""

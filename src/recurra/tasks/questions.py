@@ -140,11 +140,15 @@ class Questions:
         contrasts: Pairs of models to hold against each other.
         published: Published tables to stand beside ours; none stands for table 6 beside the whole of SST-2.
         limits: What a recommended model may cost.
+        texts: Of the rows, by split and identity, where the data are a file of the user that can still be read.
+        fingerprint: Of those data.
     """
 
     contrasts: Sequence[Contrast] = field(default_factory=tuple)
     published: Sequence[PublishedReference] | None = None
     limits: Limits = field(default_factory=Limits)
+    texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    fingerprint: str = ""
 
 
 NO_QUESTIONS = Questions()

@@ -184,6 +184,10 @@ class Reporting(ABC):
         """Adds to a table's summary what only this task has."""
         return common
 
+    def examined(self, made: TableSummary, table: TableRuns, questions: Questions) -> TableSummary:
+        """Adds to a table's summary what can be said once a model is recommended."""
+        return made
+
     # What is shown.
 
     def facts(self, table: TableSummary) -> list[tuple[str, str]]:

@@ -242,11 +242,20 @@ class FailedGroup:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to choose for one priority, and why."""
+    """What to choose for one priority, and why.
+
+    Attributes:
+        priority: What matters.
+        choice: A model, or what else is to be done.
+        why: In a sentence.
+        details: The same at length, question by question: how sure, what it costs, what is given up, what would change
+            it.
+    """
 
     priority: str
     choice: str
     why: str
+    details: Sequence[tuple[str, str]] = ()
 
     @property
     def chooses(self) -> bool:

@@ -158,6 +158,7 @@ def tests_by_rows(measure: Measure) -> Table:
         ),
         places=EVERYWHERE - {"terminal"},
         empty={"html": "There is only one model: nothing to test."},
+        folded=lambda _: True,
     )
 
 
@@ -219,6 +220,7 @@ AUDITS = Table(
     },
     alarms=lambda table: [(f"⚠ {group.name} failed.", group.meaning) for group in table.failed_groups],
     row_class=lambda line: line.status,
+    folded=lambda table: bool(table.audits) and not table.failed_groups,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
@@ -16,6 +17,7 @@ from recurra.core.record import read_record
 from recurra.report.figures import charts_of
 from recurra.report.load import load_runs
 from recurra.report.summary import reporting_of, summarise
+from recurra.tasks.classification.figures import LABELS_IN_MAP, together
 from recurra.tasks.drawing import svg
 from recurra.tasks.drawing.chart import Chart
 
@@ -107,8 +109,29 @@ def test_little_data_still_draws(tmp_path: Path) -> None:
     assert all("nan" not in chart.drawing for chart in alone)
 
 
-def test_many_labels_have_no_matrix(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path, rows=SMALL, label_names=tuple(f"label {index}" for index in range(11)))
+def test_many_labels_have_a_map_of_the_recommended_model_alone(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows={**SMALL, "test": 600}, label_names=tuple(f"label {n}" for n in range(11)))
+    charts = draw([factory.run("recurrent", 0.9), factory.run("linear", 0.5)])
+    (chart,) = [chart for chart in charts if chart.kind == "confusion"]
+    assert chart.heading == "Confusion of 11 labels: recurrent"
+    drawn = parse(chart)
+    titles = [item.text or "" for item in drawn.iter("title")]
+    assert any(re.fullmatch(r"label \d+ taken for label \d+: \d+ rows", text) for text in titles)
+
+
+def test_labels_that_are_confused_stand_together() -> None:
+    shares = np.eye(6) * 0.6
+    for a, b in ((0, 3), (1, 5), (2, 4)):
+        shares[a, b] = shares[b, a] = 0.4
+    order = together(shares)
+    assert sorted(order) == list(range(6))
+    assert all(abs(order.index(a) - order.index(b)) == 1 for a, b in ((0, 3), (1, 5), (2, 4)))
+    assert sorted(together(np.zeros((3, 3)))) == [0, 1, 2]
+
+
+def test_too_many_labels_have_no_matrix(tmp_path: Path) -> None:
+    labels = tuple(f"label {index}" for index in range(LABELS_IN_MAP + 1))
+    factory = RunFactory(tmp_path, rows={**SMALL, "train": 300}, label_names=labels)
     assert "confusion" not in kinds(draw([factory.run("recurrent")]))
 
 

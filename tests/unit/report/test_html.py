@@ -14,8 +14,10 @@ import pytest
 from factories import RunFactory, invariance, leakage, study_latency
 from recurra.core.errors import StorageError
 from recurra.report import write_report
+from recurra.report.render.html import TEMPLATES
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
+OUR_SCRIPT = (TEMPLATES / "tables.js").read_text(encoding="utf-8").strip()
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
@@ -27,6 +29,7 @@ class Page(HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.open: list[str] = []
         self.words: list[str] = []
+        self.scripts: list[str] = []
         self.feed(text)
         self.close()
         assert self.open == []
@@ -40,7 +43,9 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if not {"style", "title", "desc"}.intersection(self.open):
+        if self.open[-1:] == ["script"]:
+            self.scripts.append(data.strip())
+        elif not {"style", "title", "desc"}.intersection(self.open):
             self.words.append(data)
 
     @property
@@ -98,8 +103,8 @@ def test_failed_audit_stands_before_the_answer_and_in_the_rows(full: Page) -> No
     assert "it holds only as far as they do" in full.text
 
 
-def test_nothing_is_loaded_from_outside_and_no_script_runs(full: Page) -> None:
-    assert full.named("script") == []
+def test_nothing_is_loaded_from_outside_and_no_script_but_our_own_runs(full: Page) -> None:
+    assert full.scripts == [OUR_SCRIPT] and full.named("script") == [{}]
     for tag, attributes in full.tags:
         for name, value in attributes.items():
             assert not name.startswith("on"), (tag, name)
@@ -142,7 +147,7 @@ def test_text_from_outside_is_inert_wherever_it_comes_from(tmp_path: Path, text:
     folder = factory.run("recurrent", audits=[audit], notes=[stored], run_id="run", settings={"note": stored})
     path = write_report(tmp_path, [folder], title=text, command=text, failures={text: text})
     page = Page(path.read_text(encoding="utf-8"))
-    assert page.named("script") == []
+    assert page.scripts == [OUR_SCRIPT] and page.named("script") == [{}]
     assert page.named("img") == []
     assert page.named("b") == []
     assert len(page.named("style")) == 1

@@ -41,6 +41,7 @@ class Sheet:
     rows: Sequence[tuple[str, Sequence[Cell]]]
     alarms: Sequence[tuple[str, str]]
     note: str
+    folded: bool
 
     @property
     def empty(self) -> str:
@@ -65,7 +66,7 @@ def sheet(part: Table, table: TableSummary) -> Sheet:
     columns, rows = part.shown(table, "html")
     cells = [(part.row_class(row), [column.cell(row) for column in columns]) for row in rows]
     note = (part.note or part.caption)(table) if rows else ""
-    return Sheet(part, part.heading(table), columns, cells, part.alarms(table), note)
+    return Sheet(part, part.heading(table), columns, cells, part.alarms(table), note, part.folded(table))
 
 
 def render_report(summary: Summary, runs: Sequence[LoadedRun], *, title: str, command: str = "") -> str:
@@ -94,6 +95,7 @@ def render_page(summary: Summary, runs: Sequence[LoadedRun], drawn: Drawings, *,
             sections=_sections(summary, drawn),
             alarms=_alarms(summary),
             study_charts=drawn.study,
+            first_chart=_first_chart(summary, drawn),
             title=title,
             command=command,
             first_created=created[0] if created else "",
@@ -125,7 +127,7 @@ def environment() -> jinja2.Environment:
 def _sections(summary: Summary, drawn: Drawings) -> list[Section]:
     if not summary.task:
         return []
-    reporting = reporting_of(summary.task)
+    reporting, first = reporting_of(summary.task), _first_chart(summary, drawn)
     return [
         Section(
             table,
@@ -136,11 +138,19 @@ def _sections(summary: Summary, drawn: Drawings) -> list[Section]:
                 for part in reporting.tables
                 if "html" in part.places and ((found := sheet(part, table)).rows or found.empty)
             ],
-            drawn.tables[table.key],
+            [chart for chart in drawn.tables[table.key] if chart is not first],
             sheet(RUNS_BEHIND, table),
         )
         for table in summary.tables
     ]
+
+
+def _first_chart(summary: Summary, drawn: Drawings) -> Chart | None:
+    """What stands beside the answer: quality against time, or else against size, of the only table."""
+    if len(summary.tables) != 1:
+        return None
+    charts = drawn.tables[summary.tables[0].key]
+    return next((chart for kind in ("trade-off", "size") for chart in charts if chart.kind == kind), None)
 
 
 def _alarms(summary: Summary) -> list[tuple[str, Sequence[tuple[str, str]]]]:

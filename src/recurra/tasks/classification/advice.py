@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from recurra.core.formatting import points, significant, times, words
-from recurra.tasks.classification.conclusions import best_model, fault_of, find_test
+from recurra.core.formatting import duration, points, significant, times, words
+from recurra.tasks.classification.conclusions import best_model, fault_of, find_test, majority_share
 from recurra.tasks.classification.measures import ACCURACY
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
 from recurra.tasks.measures import Measure
@@ -93,7 +93,8 @@ class _Choice:
             chosen = replace(self, models=inside).recommended(Limits())
             kept = f"within {limits} ({len(inside)} of {len(self.models)} models are)"
             beyond = "" if self.best in inside else f" Beyond them, {self.best.label}: {self._ahead_of(chosen.choice)}."
-            return replace(chosen, why=f"{kept}: {chosen.why}{beyond}")
+            limited = ("Your limits", f"{kept[0].upper()}{kept[1:]}.{beyond}")
+            return replace(chosen, why=f"{kept}: {chosen.why}{beyond}", details=(*chosen.details, limited))
         best = self.best
         close = [model for model in self.models if self.gap(model, best) >= -A_POINT]
         small = min(close, key=lambda model: (model.file_size_mib, model.parameters))
@@ -101,15 +102,55 @@ class _Choice:
         if small is best:
             others = [model for model in self.models if model is not best and model.file_size_mib < best.file_size_mib]
             if not others:
-                return Advice(RECOMMENDED, best.label, f"the best and the smallest: {score}.")
+                why = f"the best and the smallest: {score}."
+                return Advice(RECOMMENDED, best.label, why, self._details(best))
             second = best_model(others, self.split, self.measure)
             why = f"the best: {score}; of the smaller ones {second.label} comes nearest, {self._far(second)}"
-            return Advice(RECOMMENDED, best.label, f"{why}.")
+            return Advice(RECOMMENDED, best.label, f"{why}.", self._details(best))
         saved = f"{times(best.file_size_mib / small.file_size_mib)} smaller than {best.label}"
         found = self.interval(small)
         sure = "" if found is None else ", beyond doubt" if found[0] >= -A_POINT else ", though not beyond doubt"
         why = f"within a point of the best{sure}: {score}; {self._far(small)}; {saved}{_faster(small, best)}"
-        return Advice(RECOMMENDED, small.label, f"{why}.")
+        return Advice(RECOMMENDED, small.label, f"{why}.", self._details(small))
+
+    def _details(self, chosen: ClassifierSummary) -> list[tuple[str, str]]:
+        """What a reader asks of a recommendation, and the answers."""
+        best, rivals = self.best, [model for model in self.models if model is not chosen]
+        score = chosen.scores[self.split]
+        guess = f"; the commonest label alone has {majority_share(chosen, self.split):.4f} of the rows"
+        value = f"{self.measure.heading} {self.measure.value(self.score(chosen))}"
+        good = f"{value} on {score.rows:,} {self.split} rows{guess}."
+        if chosen is not best:
+            found = self.interval(chosen)
+            unsure = found is not None and found[0] < -A_POINT
+            sure = f"{self._far(chosen)}.{' It could be more than a point behind.' if unsure else ''}"
+        elif rivals:
+            second = best_model(rivals, self.split, self.measure)
+            sure = f"It scores highest. Next is {second.label}, {self._far(second)}."
+        else:
+            sure = "No other model was compared."
+        if len(chosen.seeds) == 1 and chosen.kind != "linear":
+            sure += " One training: another seed could differ."
+        alone = f", {significant(chosen.single_ms)} ms a text alone" if chosen.single_ms is not None else ""
+        costs = f"{_size(chosen)}{alone}, trained in {duration(chosen.training_wall_s)}."
+        given_up = "No accuracy." if chosen is best else f"{self._ahead_of(chosen.label)}, which {best.label} has more."
+        details = [("How good", good), ("How sure", sure), ("What it costs", costs), ("What you give up", given_up)]
+        changes = []
+        if chosen is not best:
+            changes.append(f"If that matters, take {best.label} ({_size(best)}).")
+        smaller = [model for model in rivals if model.file_size_mib < chosen.file_size_mib]
+        if smaller:
+            next_best = best_model(smaller, self.split, self.measure)
+            changes.append(
+                f"If it must be smaller, take {next_best.label} ({_size(next_best)}), {self._far(next_best)}."
+            )
+        faster = [
+            model for model in rivals if model.single_ms is not None and 2 * model.single_ms < (chosen.single_ms or 0)
+        ]
+        if faster and (quick := best_model(faster, self.split, self.measure)).label not in "".join(changes):
+            cost = f"{significant(quick.single_ms or 0)} ms a text"
+            changes.append(f"If it must be faster, take {quick.label} ({cost}), {self._far(quick)}.")
+        return [*details, *([("What would change this", " ".join(changes))] if changes else [])]
 
     def _ahead_of(self, label: str) -> str:
         """How far the best model is from another."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 from markupsafe import Markup
+from scipy.cluster.hierarchy import leaves_list, linkage
+from scipy.spatial.distance import squareform
 
 from recurra.core.formatting import significant
 from recurra.core.record import LengthSummary, RunRecord
@@ -13,9 +17,16 @@ from recurra.tasks.drawing import svg
 from recurra.tasks.drawing.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, LegendEntry
 
 LABELS_IN_MATRIX = 10
+# More labels are drawn as a map without figures, up to where a cell is a point.
+LABELS_IN_MAP = 200
+MAP_SIDE = 480.0
+_SHADES = 8
+# Cells of errors that say what they are when pointed at.
+_TITLED = 200
 SHARE_SHOWN = 0.995
 MATRIX_LEFT = 84.0
 MATRIX_TOP = 10.0
+MAP_MARGIN = 24.0
 
 
 def lengths(record: RunRecord, key: str) -> Chart | None:
@@ -111,9 +122,11 @@ def confusion(model: ClassifierSummary, table: ClassificationTable, key: str) ->
     score = model.scores.get(table.headline_split)
     matrix = score.confusion_matrix if score else []
     size = len(matrix)
-    if not 2 <= size <= LABELS_IN_MATRIX:
+    if not 2 <= size <= LABELS_IN_MAP:
         return None
     names = [*table.label_names, *(str(index) for index in range(len(table.label_names), size))][:size]
+    if size > LABELS_IN_MATRIX:
+        return _confusion_map(model, table, names, key)
     side = min(64.0, 240.0 / size)
     parts = [_cell(row, column, matrix, side, model.color) for row in range(size) for column in range(size)]
     parts += _label_names(names, side)
@@ -129,6 +142,69 @@ def confusion(model: ClassifierSummary, table: ClassificationTable, key: str) ->
         [],
         f"Rows of {table.headline_split}{summed}; shades and percentages are shares of the true label.",
     )
+
+
+def _confusion_map(model: ClassifierSummary, table: ClassificationTable, names: Sequence[str], key: str) -> Chart:
+    """The same for many labels: those that are taken for each other stand together."""
+    matrix = np.asarray(model.scores[table.headline_split].confusion_matrix)
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    order = together(shares)
+    side = MAP_SIDE / len(order)
+    place = {label: position for position, label in enumerate(order)}
+    cells: list[list[str]] = [[] for _ in range(_SHADES)]
+    for true, said in np.argwhere(matrix > 0).tolist():
+        shade = min(int(shares[true, said] * _SHADES), _SHADES - 1)
+        x, y = MAP_MARGIN + side * place[said], MAP_MARGIN + side * place[true]
+        cells[shade].append(f"M{x:.1f} {y:.1f}h{side:.1f}v{side:.1f}h-{side:.1f}z")
+    frame = {"x": MAP_MARGIN, "y": MAP_MARGIN, "width": MAP_SIDE, "height": MAP_SIDE}
+    parts = [svg.element("rect", style="fill:none;stroke:var(--rule)", **frame)]
+    parts += [
+        svg.element(
+            "path",
+            class_=f"s{model.color % 8}",
+            style="fill:var(--c)",
+            fill_opacity=(shade + 1) / _SHADES,
+            d="".join(found),
+        )
+        for shade, found in enumerate(cells)
+        if found
+    ]
+    wrong = matrix * (1 - np.eye(len(matrix), dtype=np.int64))
+    for cell in np.argsort(-wrong, axis=None, kind="stable")[:_TITLED].tolist():
+        true, said = divmod(cell, len(matrix))
+        if wrong[true, said]:
+            told = svg.element("title", f"{names[true]} taken for {names[said]}: {wrong[true, said]:,} rows")
+            x, y = MAP_MARGIN + side * place[said], MAP_MARGIN + side * place[true]
+            parts.append(svg.element("rect", told, x=x, y=y, width=side, height=side, fill_opacity=0))
+    middle, end = MAP_MARGIN + MAP_SIDE / 2, MAP_MARGIN + MAP_SIDE
+    parts.append(svg.text(middle, end + 18, "predicted", "middle", "axis-title"))
+    parts.append(svg.upright(11, middle, "true"))
+    heading = f"Confusion of {len(names)} labels: {model.label}"
+    described = f"{int(np.trace(matrix)):,} of {int(matrix.sum()):,} rows are right (the diagonal)."
+    return Chart(
+        "confusion",
+        heading,
+        svg.figure(end + 8, end + 28, heading, described, key, *parts),
+        [],
+        f"{described} The darker, the larger the share of the true label's rows on {table.headline_split}. Labels that "
+        "are taken for each other stand together; point at a cell off the diagonal for its labels.",
+    )
+
+
+def together(shares: npt.NDArray[np.float64]) -> list[int]:
+    """An order of labels in which those that are taken for each other are neighbours.
+
+    Args:
+        shares: Of each true label's rows, ``[true][predicted]``.
+
+    Returns:
+        Labels by place: the leaves of an average-linkage tree over how seldom two are confused, either way.
+    """
+    mixed = shares + shares.T
+    apart = mixed.max(initial=1e-9) - mixed
+    np.fill_diagonal(apart, 0.0)
+    leaves: list[int] = leaves_list(linkage(squareform(apart, checks=False), "average", optimal_ordering=True)).tolist()
+    return leaves
 
 
 def _cell(row: int, column: int, matrix: Sequence[Sequence[int]], side: float, color: int) -> Markup:

@@ -117,6 +117,19 @@ def f1_of(matrices: NDArray[np.float64], *, macro: bool = False) -> NDArray[np.f
     return mean
 
 
+def label_figures(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Precision, recall and F1 of each label, ``(labels,)``, from a confusion matrix ``[true][predicted]``.
+
+    What would be divided by nothing is 0, as in `f1_of`.
+    """
+    right, said, true = np.diagonal(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
+
+    def share(of: NDArray[np.float64], part: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.divide(part, of, out=np.zeros_like(part), where=of > 0)
+
+    return share(said, right.copy()), share(true, right.copy()), share(said + true, 2 * right)
+
+
 def bootstrap_f1(confusion_matrix: Sequence[Sequence[int]], *, macro: bool = False) -> tuple[float, float] | None:
     """95 % percentile interval of F1 over examples.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from recurra.core.errors import CheckpointError
 from recurra.core.label_record import are_unequal
 from recurra.core.record import MetricsRecord, RunRecord
 from recurra.deployment.export_record import ExportRecord
@@ -15,9 +18,10 @@ from recurra.tasks.classification import columns
 from recurra.tasks.classification.advice import advise, level_models
 from recurra.tasks.classification.conclusions import conclude, fault_of
 from recurra.tasks.classification.curves import accuracy_by_epoch, loss_by_epoch, loss_limits
+from recurra.tasks.classification.errors import find_mistakes, shown_model
 from recurra.tasks.classification.export_advice import advise_exports
 from recurra.tasks.classification.exports import export_lines
-from recurra.tasks.classification.figures import confusion, lengths
+from recurra.tasks.classification.figures import LABELS_IN_MATRIX, confusion, lengths
 from recurra.tasks.classification.figures_across import study_charts
 from recurra.tasks.classification.measures import ACCURACY, F1, MACRO_F1
 from recurra.tasks.classification.overview import OVERVIEW
@@ -119,6 +123,15 @@ class ClassificationReporting(LabellingReporting):
     def table(self, common: TableSummary, table: TableRuns) -> ClassificationTable:
         return ClassificationTable(**vars(common), **self.data_facts(table))
 
+    def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:
+        found: ClassificationTable = made
+        texts = questions.texts.get(table.headline) if questions.fingerprint == made.fingerprint else None
+        if texts is None:
+            return found
+        with contextlib.suppress(CheckpointError):
+            return replace(found, mistakes=find_mistakes(found, table.groups, texts))
+        return found
+
     def charts(self, table: ClassificationTable, runs: Records, key: str) -> list[Chart | None]:
         charts: list[Chart | None] = []
         records = _records(runs)
@@ -134,7 +147,10 @@ class ClassificationReporting(LabellingReporting):
                 best = [run.best_epoch for run in model.runs]
                 charts.append(loss_by_epoch(model, histories[model.label], best, limits, f"{key}-loss-{model.color}"))
         charts.append(lengths(records[table.models[0].runs[0].run_id], f"{key}-lengths"))
-        return [*charts, *(confusion(model, table, f"{key}-confusion-{model.color}") for model in table.models)]
+        # One map of many labels is enough: that of the model whose errors are looked at.
+        many = len(table.label_names) > LABELS_IN_MATRIX
+        looked_at = [model for model in table.models if not many or model is shown_model(table)]
+        return [*charts, *(confusion(model, table, f"{key}-confusion-{model.color}") for model in looked_at)]
 
     def charts_across(self, tables: Sequence[ClassificationTable], runs: Records) -> list[Chart | None]:
         return [*study_charts(tables, _records(runs))]

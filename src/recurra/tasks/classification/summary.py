@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from recurra.tasks.estimates import Estimate
 from recurra.tasks.labelling.summary import LabellingTable
@@ -77,9 +77,29 @@ class PublishedLine:
     differs: str
 
 
+@dataclass(frozen=True)
+class Mistake:
+    """A row that the recommended model gets wrong.
+
+    Attributes:
+        text: What it reads, cut.
+        label: The true label.
+        said: What the model says.
+        probability: How sure it is of that, mean over its seeds.
+        right: Other models of the table that are right, by most of their seeds.
+    """
+
+    text: str
+    label: str
+    said: str
+    probability: float
+    right: list[str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClassificationTable(LabellingTable):
-    """A table of classifiers."""
+    """A table of classifiers. ``mistakes`` are there where the data are a file of the user that can still be read."""
 
     models: Sequence[ClassifierSummary]
+    mistakes: list[Mistake] = field(default_factory=list)
     published: list[PublishedLine]

@@ -88,6 +88,8 @@ SIZES = (
         headings={"latex": "MFLOP/token"},
     ),
 )
+# More labels than a person reads one by one.
+MANY_LABELS = 20
 # Quality, then what it costs: fits 80 characters.
 BRIEF = ("model", "accuracy", "macro_f1", "micro_f1", "file_size_mib", "batch_1", "training_wall_s")
 ENDS = (
@@ -108,6 +110,9 @@ def latency(batch: int) -> Column:
 
 
 def _counted(counts: dict[str, int]) -> str:
+    if len(counts) > MANY_LABELS:
+        fewest, most = min(counts.values()), max(counts.values())
+        return f"{len(counts)} labels, {form.count(fewest)} to {form.count(most)} rows each"
     return ", ".join(f"{label} {form.count(rows)}" for label, rows in counts.items())
 
 

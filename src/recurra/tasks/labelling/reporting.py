@@ -8,7 +8,7 @@ from typing import Any
 from recurra.core import formatting as form
 from recurra.core.record import LabelRunRecord
 from recurra.tasks import audits
-from recurra.tasks.labelling.columns import SPLITS
+from recurra.tasks.labelling.columns import MANY_LABELS, SPLITS
 from recurra.tasks.labelling.summary import SplitLine
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.reporting import Reporting
@@ -89,7 +89,9 @@ class LabellingReporting(Reporting):
 
     def facts(self, table: Any) -> list[tuple[str, str]]:
         dropped = "; ".join(f"{reason}: {form.count(rows)}" for reason, rows in table.dropped.items() if rows)
-        return [("Labels", ", ".join(table.label_names)), ("Rows left out", dropped)]
+        names = table.label_names
+        more = f" and {len(names) - MANY_LABELS} more" if len(names) > MANY_LABELS else ""
+        return [("Labels", f"{', '.join(names[:MANY_LABELS])}{more}"), ("Rows left out", dropped)]
 
 
 def _data(run: LoadedRun) -> Any:

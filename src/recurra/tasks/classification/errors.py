@@ -1,0 +1,190 @@
+"""Where the recommended classifier goes wrong: figures of each label, and which labels it takes for which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from recurra.core import formatting as form
+from recurra.core.terminal import one_line
+from recurra.deployment.engines.depth import softmax
+from recurra.evaluation.predictions import read_predictions
+from recurra.tasks.classification.measures import label_figures
+from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary, Mistake
+from recurra.tasks.columns import COUNT, EVERYWHERE, PAGE, Column, Table, numbers
+from recurra.tasks.loaded_runs import LoadedRun
+
+MOST_PAIRS = 12
+MOST_MISTAKES = 15
+LONGEST_TEXT = 300
+# So many labels are read in the order of the file; more of them worst first.
+FEW_LABELS = 8
+_SHARE = numbers(lambda share: f"{share * 100:.1f} %")
+_THREE = numbers(lambda value: form.decimal(value, 3))
+
+
+@dataclass(frozen=True)
+class OfLabel:
+    """One label of a model; rows are counted over its seeds."""
+
+    label: str
+    rows: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True)
+class Confused:
+    """Rows of one label that a model takes for another's; counted over its seeds."""
+
+    label: str
+    said: str
+    rows: int
+    share: float
+
+
+def shown_model(table: ClassificationTable) -> ClassifierSummary | None:
+    """The model whose errors are looked at: the recommended one; none if there is none with a score."""
+    choice = table.recommended
+    wanted = [model for model in table.models if choice is not None and model.label == choice.choice]
+    return next((model for model in wanted if table.headline_split in model.scores), None)
+
+
+def label_rows(table: ClassificationTable) -> list[OfLabel]:
+    """Precision, recall and F1 of every label; of many labels the worst first."""
+    model = shown_model(table)
+    if model is None:
+        return []
+    matrix = model.scores[table.headline_split].confusion_matrix
+    figures = label_figures(np.asarray(matrix, dtype=np.float64))
+    rows = [
+        OfLabel(name, int(sum(matrix[index])), *(float(figure[index]) for figure in figures))
+        for index, name in enumerate(table.label_names)
+    ]
+    return rows if len(rows) <= FEW_LABELS else sorted(rows, key=lambda row: row.f1)
+
+
+def confused_pairs(table: ClassificationTable) -> list[Confused]:
+    """The pairs of labels with the most errors, at most `MOST_PAIRS`; none of two labels, whose matrix says it all."""
+    model = shown_model(table)
+    if model is None or len(table.label_names) == 2:
+        return []
+    matrix = np.asarray(model.scores[table.headline_split].confusion_matrix)
+    wrong = matrix * (1 - np.eye(len(matrix), dtype=np.int64))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]
+    pairs = [divmod(int(place), len(matrix)) for place in order if wrong.flat[place] > 0]
+    names = table.label_names
+    return [
+        Confused(names[true], names[said], int(matrix[true, said]), float(matrix[true, said] / matrix[true].sum()))
+        for true, said in pairs
+    ]
+
+
+def find_mistakes(
+    table: ClassificationTable, runs: Mapping[str, Sequence[LoadedRun]], texts: Mapping[str, str]
+) -> list[Mistake]:
+    """The rows of the headline split that the looked-at model gets wrong and is surest of.
+
+    Args:
+        table: The table.
+        runs: Its runs by model.
+        texts: Texts of the split by the identity of their rows.
+
+    Raises:
+        CheckpointError: If predictions are damaged.
+    """
+    model, split = shown_model(table), table.headline_split
+    if model is None:
+        return []
+    said = {
+        label: [read_predictions(run.folder, split) for run in group if split in run.record.metrics]
+        for label, group in runs.items()
+    }
+    own = said.pop(model.label)
+    first = own[0]
+    if not set(first.ids) <= set(texts):
+        return []
+    probabilities = np.mean([softmax(found.logits.astype(np.float64)) for found in own], axis=0)
+    answers, rows = probabilities.argmax(axis=1), np.arange(len(first))
+    sure = np.where(answers != first.labels, probabilities[rows, answers], 0.0)
+    others = {
+        label: np.mean([found.correct for found in each], axis=0)
+        for label, each in said.items()
+        if each and all(found.ids == first.ids for found in each)
+    }
+    names = table.label_names
+    return [
+        Mistake(
+            one_line(texts[first.ids[row]], LONGEST_TEXT),
+            names[first.labels[row]],
+            names[answers[row]],
+            float(sure[row]),
+            [label for label, right in others.items() if right[row] > 0.5],
+        )
+        for row in np.argsort(-sure, kind="stable")[:MOST_MISTAKES].tolist()
+        if sure[row] > 0
+    ]
+
+
+def _of(table: ClassificationTable) -> str:
+    model = shown_model(table)
+    return "" if model is None else model.label
+
+
+def _summed(table: ClassificationTable) -> str:
+    model = shown_model(table)
+    seeds: Sequence[int] = [] if model is None else model.seeds
+    return f" Rows are summed over {len(seeds)} seeds." if len(seeds) > 1 else ""
+
+
+LABELS = Table(
+    "labels",
+    lambda table: f"Label by label: {_of(table)} on {table.headline_split}",
+    lambda _: [
+        Column("label", "Label", lambda row: row.label),
+        Column("rows", "Rows", lambda row: row.rows, COUNT),
+        Column("precision_of_label", "Precision", lambda row: row.precision, _THREE),
+        Column("recall", "Recall", lambda row: row.recall, _THREE),
+        Column("f1", "F1", lambda row: row.f1, _THREE),
+    ],
+    label_rows,
+    note=lambda table: (
+        "Precision is the share of right ones among the texts given this label, recall the share of its texts that are "
+        f"given it.{'' if len(table.label_names) <= FEW_LABELS else ' The worst label first.'}{_summed(table)}"
+    ),
+    places=PAGE,
+    sortable=True,
+)
+CONFUSED = Table(
+    "confused",
+    lambda table: f"Most confused: {_of(table)} on {table.headline_split}",
+    lambda _: [
+        Column("label", "A text of", lambda row: row.label),
+        Column("said", "is taken for", lambda row: row.said, left=EVERYWHERE),
+        Column("rows", "Rows", lambda row: row.rows, COUNT),
+        Column("share", "Of its label", lambda row: row.share, _SHARE),
+    ],
+    confused_pairs,
+    note=lambda table: f"The {MOST_PAIRS} pairs with the most errors, or all.{_summed(table)}",
+    places=PAGE,
+)
+MISTAKES = Table(
+    "mistakes",
+    lambda table: f"Surest mistakes: {_of(table)} on {table.headline_split}",
+    lambda _: [
+        Column("text", "Text", lambda row: row.text, wide=True),
+        Column("label", "Labelled", lambda row: row.label, left=EVERYWHERE),
+        Column("said", "It says", lambda row: row.said, left=EVERYWHERE),
+        Column("probability", "How sure", lambda row: row.probability, _SHARE),
+        Column("right", "Who is right", lambda row: ", ".join(row.right) or "no model here", left=EVERYWHERE),
+    ],
+    lambda table: table.mistakes,
+    note=lambda _: (
+        "Where no model agrees with the label, look at the label first: recurra label-errors FILE ranks all rows by "
+        "how likely theirs is wrong. Where others are right, the text is hard for this model alone."
+    ),
+    places=PAGE,
+)

@@ -1,0 +1,85 @@
+"""Where the recommended model goes wrong: figures against scikit-learn, pairs and rows against the predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import precision_recall_fscore_support
+
+from factories import RunFactory
+from recurra.core.record import read_record
+from recurra.evaluation.predictions import read_predictions
+from recurra.report.load import load_runs
+from recurra.report.summary import summarise
+from recurra.tasks.classification.errors import MOST_PAIRS, confused_pairs, label_rows
+from recurra.tasks.classification.summary import ClassificationTable
+from recurra.tasks.questions import Limits, Questions
+
+ROWS = {"train": 90, "validation": 60, "test": 400}
+
+
+def table(folders: list[Path], **asked: object) -> ClassificationTable:
+    runs, _ = load_runs(folders)
+    (found,) = summarise(runs, questions=Questions(**asked)).tables  # type: ignore[arg-type]
+    assert isinstance(found, ClassificationTable)
+    return found
+
+
+@pytest.mark.parametrize("labels", [2, 3, 12])
+def test_figures_of_labels_are_those_of_scikit_learn(tmp_path: Path, labels: int) -> None:
+    factory = RunFactory(tmp_path, rows=ROWS, label_names=tuple(f"label {n}" for n in range(labels)))
+    folders = [factory.run("recurrent", 0.9), factory.run("linear", 0.5)]
+    found = table(folders)
+    rows = read_predictions(folders[0], "test")
+    wanted = precision_recall_fscore_support(rows.labels, rows.predicted, zero_division=0)
+    by_label = {row.label: row for row in label_rows(found)}
+    for index, name in enumerate(found.label_names):
+        row = by_label[name]
+        np.testing.assert_allclose([row.precision, row.recall, row.f1, row.rows], [part[index] for part in wanted])
+    figures = [row.f1 for row in label_rows(found)]
+    assert labels < 9 or figures == sorted(figures)
+
+
+def test_pairs_are_those_with_the_most_errors_over_all_seeds(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=ROWS, label_names=("a", "b", "c", "d", "e"))
+    folders = [*(factory.run("recurrent", 0.8, seed=seed) for seed in (0, 1)), factory.run("linear", 0.4)]
+    found = confused_pairs(table(folders))
+    counts: dict[tuple[str, str], int] = {}
+    for folder in folders[:2]:
+        rows = read_predictions(folder, "test")
+        for true, said in zip(rows.labels.tolist(), rows.predicted.tolist(), strict=True):
+            if true != said:
+                counts["abcde"[true], "abcde"[said]] = counts.get(("abcde"[true], "abcde"[said]), 0) + 1
+    assert [pair.rows for pair in found] == sorted(counts.values(), reverse=True)[:MOST_PAIRS]
+    assert all(counts[pair.label, pair.said] == pair.rows and 0 < pair.share < 1 for pair in found)
+    two = RunFactory(tmp_path / "two", rows=ROWS)
+    assert confused_pairs(table([two.run("recurrent", 0.8)])) == []
+
+
+def test_the_surest_mistakes_are_told_with_their_texts_and_who_is_right(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=ROWS)
+    folders = [factory.run("recurrent", 0.9), factory.run("linear", 0.7)]
+    own, other = (read_predictions(folder, "test") for folder in folders)
+    texts = {"test": {identity: f"text  of\n{identity} {'x' * 900}" for identity in own.ids}}
+    fingerprint = read_record(folders[0]).data.fingerprint
+    found = table(folders, texts=texts, fingerprint=fingerprint).mistakes
+    assert found and [row.probability for row in found] == sorted((row.probability for row in found), reverse=True)
+    wrong = {f"text of {identity} ": row for row, identity in enumerate(own.ids) if not own.correct[row]}
+    odds = np.exp(own.logits - own.logits.max(axis=1, keepdims=True))
+    surest = max(float(odds[row].max() / odds[row].sum()) for row in wrong.values())
+    assert found[0].probability == pytest.approx(surest, rel=1e-5)
+    for mistake in found:
+        (row,) = (row for start, row in wrong.items() if mistake.text.startswith(start))
+        assert len(mistake.text) < 400 and mistake.right == (["linear"] if other.correct[row] else [])
+    # Other data, or none: nothing is shown.
+    assert table(folders, texts=texts, fingerprint="other").mistakes == table(folders).mistakes == []
+    assert table(folders, texts={"test": {"x": "y"}}, fingerprint=fingerprint).mistakes == []
+
+
+def test_where_nothing_is_recommended_nothing_is_looked_at(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=ROWS)
+    found = table([factory.run("recurrent", 0.9)], limits=Limits(max_mib=0.001))
+    assert found.recommended is not None and not found.recommended.chooses
+    assert label_rows(found) == confused_pairs(found) == found.mistakes == []
