@@ -38,6 +38,7 @@ MOST = {
     "num_cycles": 1024,
     "embedding_cycles": 1024,
     "kernel_size": 4096,
+    "low_rank": 65_536,
     "max_position_embeddings": 16_777_216,
     "type_vocab_size": 65_536,
 }
