@@ -22,6 +22,7 @@ NORM_PLACEMENTS = ("pre", "post")
 POSITIONS = ("rotary", "learned")
 HEADS = ("shared", "separate", "tied")
 LOW_RANK_PLACES = ("all", "attention", "feed-forward")
+RELAXATION_STARTS = ("shared", "replaced")
 
 # What transformers itself may pass when it builds or reloads a configuration.
 _FOREIGN_KEYS = frozenset(
@@ -113,12 +114,15 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
         residual_scale: alpha of the recurrence, or its initial value if learned. 0 for stacked models.
         learned_residual_scale: Whether alpha is a parameter.
         recurrence_embedding: Whether a learned vector for each recurrence is added to the core's input.
-        recurrence_norms: Whether each recurrence has norms and biases of its own in the core's layers; the matrices stay
-            shared. With several recurrences only, and so the next.
-        low_rank: Rank of the update ``B A`` that each recurrence has for each of the core's matrices (Bae et al. 2024,
-            "Relaxed Recursive Transformers", section 3.2); 0 leaves them out. At most ``hidden_size``. Queries, keys and
-            values are one matrix here.
+        recurrence_norms: Whether each recurrence has norms and biases of its own in the core's layers, whose matrices
+            stay shared. With several recurrences only, and so the next.
+        low_rank: Rank, at most ``hidden_size``, of the update ``B A`` that each recurrence has for each of the core's
+            matrices (Bae et al. 2024, "Relaxed Recursive Transformers"); 0 leaves them out. Queries, keys and values
+            are one matrix here.
         low_rank_where: Which matrices have one: ``all``, ``attention`` or ``feed-forward``.
+        relaxation_start: What norms, biases and updates start from in a model that is made of a pretrained encoder:
+            ``shared``, the shared layer, so that they change nothing at first, or ``replaced``, the layer whose place
+            the recurrence takes, with the truncated SVD of the difference as updates.
         input_injection: How the core sees its first input again at every recurrence: ``none``, ``add``, or ``concat``
             (a linear map of both, as in Geiping et al. 2025).
         final_norm: Whether a norm stands after the last layer, and before each exit's head.
@@ -178,6 +182,7 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
     recurrence_norms: bool = False
     low_rank: int = 0
     low_rank_where: str = "all"
+    relaxation_start: str = "shared"
     input_injection: str = "none"
     final_norm: bool = False
     norm: str = "rms"
@@ -309,6 +314,7 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
             ("position", POSITIONS),
             ("heads", HEADS),
             ("low_rank_where", LOW_RANK_PLACES),
+            ("relaxation_start", RELAXATION_STARTS),
         ):
             self.require_choice(key, choices)
         heads = self.num_attention_heads

@@ -189,9 +189,8 @@ class RecurrentCore(nn.Module):
         inputs = [self._core_input(states, first, number) for number in range(done, self.num_recurrences)]
         if self.recurrences is None:
             inputs = [torch.cat(inputs, dim=1)]
-        pairs = [
-            self._stack(number).layers[0].keys_and_values(each, rotary) for number, each in enumerate(inputs, start=done)
-        ]
+        layers = [self._stack(number).layers[0] for number in range(done, done + len(inputs))]
+        pairs = [layer.keys_and_values(each, rotary) for layer, each in zip(layers, inputs, strict=True)]
         keys, values = (torch.cat(each, dim=1) if len(each) > 1 else each[0] for each in zip(*pairs, strict=True))
         return keys, values
 

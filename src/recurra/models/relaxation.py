@@ -1,7 +1,7 @@
 """What each recurrence has of its own while the core's matrices are shared: norms, biases, low-rank updates.
 
-Bae et al. 2024, "Relaxed Recursive Transformers" (arXiv 2410.20672), section 3.2: recurrence p computes with
-``W + B_p A_p`` where a stack of layers would have a matrix of its own. There the updates are on all matrices of a layer;
+Bae et al. 2024, "Relaxed Recursive Transformers" (arXiv 2410.20672): recurrence p computes with
+``W + B_p A_p`` where a stack of layers would have a matrix of its own. There all of its matrices have one;
 here ``low_rank_where`` may leave some out, and norms and biases may be each recurrence's own too.
 """
 
@@ -64,7 +64,7 @@ class SharedLinear(nn.Module):
     def start_from(self, weight: Tensor, bias: Tensor | None) -> None:
         """Comes as near to another map as the rank allows, by the truncated SVD ``U S V^T`` of what sharing leaves out.
 
-        ``B = U S`` and ``A = V^T`` (section 3.2 of the paper). Where nothing is left out, both stay as they were drawn.
+        ``B = U S`` and ``A = V^T``, as in the paper. Where nothing is left out, both stay as they were drawn.
 
         Args:
             weight: Of the other map, ``(outputs, inputs)``.

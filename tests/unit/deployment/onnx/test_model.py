@@ -231,7 +231,7 @@ def test_an_int8_map_is_the_standards() -> None:
     weight = (dice.normal(0, 1, (24, 16)) * dice.uniform(0.01, 3, (24, 1))).astype(np.float32)
     bias = dice.normal(0, 1, 24).astype(np.float32)
     graph = Graph()
-    result = Int8Linear().apply(graph, "states", "map", weight, bias)
+    result = graph.op("Add", Int8Linear().product(graph, "states", "map", weight), graph.weight("map.bias", bias))
     info = onnx.helper.make_tensor_value_info
     floats = onnx.TensorProto.FLOAT
     model = graph.model([info("states", floats, [4, 5, 16])], [info(result, floats, [4, 5, 24])], {})
