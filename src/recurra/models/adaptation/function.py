@@ -10,6 +10,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -111,8 +112,24 @@ class KeptFunction:
         return found - found.mean(dim=0)
 
 
+class PlanScorer(Protocol):
+    """What scores plans: `KeptFunction`, or who remembers what it said."""
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the encoder."""
+
+    def score(self, plan: SharingPlan, /) -> ScoredPlan:
+        """What a plan keeps."""
+
+
 def best_plans(
-    function: KeptFunction, stored: int, applied: int, *, advance: Callable[[int], None] = lambda _: None
+    function: PlanScorer,
+    stored: int,
+    applied: int,
+    *,
+    fits: Callable[[SharingPlan], bool] = lambda _: True,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> list[ScoredPlan]:
     """Scores plans that store so many layers and apply at most so many, best first; the stack of them is among them.
 
@@ -120,6 +137,7 @@ def best_plans(
         function: What scores them.
         stored: Layers with weights of their own.
         applied: Layer applications at most.
+        fits: Whether a plan may be chosen; others are not scored, but for the stacks that lead to a deep encoder's.
         advance: Told of every plan that was scored.
 
     Raises:
@@ -139,9 +157,9 @@ def best_plans(
         return found[plan]
 
     choices = _choices(layers, stored, lambda chosen: scored(SharingPlan((), chosen, (), 1)).kept)
-    for plan in sorted((plan for chosen in choices for plan in loops(chosen, applied)), key=lambda plan: plan.order):
-        scored(plan)
-    fitting = [each for each in found.values() if each.plan.stored == stored]
+    candidates = [plan for chosen in choices for plan in loops(chosen, applied) if fits(plan)]
+    # In order, for neighbours share much of their way.
+    fitting = [scored(plan) for plan in sorted(candidates, key=lambda plan: plan.order)]
     return sorted(fitting, key=lambda each: (-each.kept, each.plan.applied, str(each.plan)))
 
 

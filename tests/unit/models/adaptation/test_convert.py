@@ -161,7 +161,7 @@ FULL: dict[str, Any] = {"recurrence_norms": True, "low_rank": 16, "relaxation_st
 @pytest.mark.parametrize("plan", ["0 (2 1)x2 5", "(3)x6", "0 1 (1)x3 3"])
 def test_full_updates_and_own_norms_are_the_layers_that_are_replaced(made: Made, plan: str) -> None:
     """As many applications as layers, so that each stands for the layer of its number; those outside the group stay."""
-    theirs, folder = made(num_hidden_layers=6)
+    _, folder = made(num_hidden_layers=6)
     stirred_apart(folder)
     whole, ours = load_encoder(str(folder)), load_encoder(str(folder), plan, **FULL)
     ids, mask = rows(0)
