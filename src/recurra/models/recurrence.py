@@ -195,8 +195,10 @@ class RecurrentCore(nn.Module):
         return keys, values
 
     def _stack(self, recurrence: int) -> nn.Module:
-        """The layers as one of the recurrences has them."""
-        return self.block if self.recurrences is None else self.recurrences[recurrence]
+        """The layers as one of the recurrences has them; behind those that were trained, as the last one does."""
+        if self.recurrences is None:
+            return self.block
+        return self.recurrences[min(recurrence, len(self.recurrences) - 1)]
 
     def _core_input(self, states: Tensor, first: Tensor, recurrence: int) -> Tensor:
         inputs = states

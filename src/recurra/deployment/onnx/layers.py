@@ -164,7 +164,7 @@ class LayerWriter(PartWriter):
         if config.recurrence_embedding:
             name = f"{prefix}.recurrence_embedding.weight"
             inputs = graph.op("Add", inputs, graph.op("Gather", graph.weight(name, self.weights[name]), index, axis=0))
-        with self.within(index):
+        with self.within(self._own_number(graph, index)):
             updated = self.stack(graph, inputs, f"{prefix}.block", config.num_core_layers, narrow=narrow)
         carried = graph.slice(states, 0, 1, 1) if narrow else states
         if config.learned_residual_scale:
@@ -175,6 +175,12 @@ class LayerWriter(PartWriter):
         else:
             scale = graph.number(config.residual_scale)
         return str(graph.op("Add", updated, graph.op("Mul", carried, scale)))
+
+    def _own_number(self, graph: Graph, index: str) -> str:
+        """Of the recurrence whose own weights are read: beyond those that were trained, the last one's."""
+        if not self.config.is_relaxed:
+            return ""
+        return str(graph.op("Min", index, graph.constant(self.config.num_recurrences - 1, np.int64)))
 
     def _last_places(self, mask: str) -> str:
         """Index of each row's last real token, ``(batch, 1)``."""

@@ -24,6 +24,7 @@ from recurra.deployment.onnx.graph import Graph  # noqa: E402
 from recurra.deployment.onnx.linear import FullLinear, Int8Linear, Linear, quantise_rows  # noqa: E402
 from recurra.deployment.onnx.model import build_classifier, check_size, stored_bytes, write_onnx  # noqa: E402
 from recurra.deployment.onnx.sessions import open_session  # noqa: E402
+from relaxed import RELAXED  # noqa: E402
 from tiny import stir, tiny_model  # noqa: E402
 
 LONGEST = 20
@@ -85,7 +86,7 @@ def test_one_file_takes_any_batch_and_length() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [{}, {"num_coda_layers": 1}, {"pooling": "last", "causal": True}, {"input_injection": "add"}]
+    "shape", [{}, {"num_coda_layers": 1}, {"pooling": "last", "causal": True}, {"input_injection": "add"}, RELAXED]
 )
 def test_the_number_of_recurrences_is_an_input(shape: dict[str, Any]) -> None:
     model, inputs = stirred(num_recurrences=3, **shape), rows(4, 9)
