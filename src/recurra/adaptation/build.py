@@ -145,7 +145,9 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
     if auto:
         points = _search(scores, costs, options, reporter)
         plan = points[0].scored.plan
-        given = costs.changes(plan)
+        if (kept := costs.changes(plan)) != given:
+            reporter.say(f"the best plan, {plan}, is a stack: it shares nothing, so there is nothing to relax")
+        given = kept
     else:
         plan = source.plan(options.plan)
         points = [] if scores is None else _score_one(scores, costs, plan)
@@ -239,5 +241,5 @@ def _card(made: Adaptation) -> str:
         f"{measured}"
         f"* Weights of the encoder: SHA-256 `{source.sha256}`, licence {source.licence}.\n"
         f"* It was trained on: {source.trained_on}.\n"
-        f"* {made.parameters:,} parameters.\n"
+        f"* {made.parameters:,} parameters.\n" + "".join(f"* `{key}`: {value}\n" for key, value in made.changes.items())
     )

@@ -121,7 +121,10 @@ def least_elements(sizes: Mapping[str, Any]) -> int:
     layers = sum(_whole(sizes, f"num_{part}_layers") for part in ("prelude", "core", "coda"))
     tables = _whole(sizes, "vocab_size", 1) * embedding
     heads = 0 if sizes.get("causal") else _whole(sizes, "num_labels") * width
-    return int(tables + heads + layers * 4 * width * width)
+    # Of each recurrence's own: a bias a layer at least, and an update with as many inputs and outputs as it is wide.
+    own = 2 * width * _whole(sizes, "low_rank") + (width if sizes.get("recurrence_norms") is True else 0)
+    recurrences = _whole(sizes, "num_recurrences") * _whole(sizes, "num_core_layers")
+    return int(tables + heads + layers * 4 * width * width + recurrences * own)
 
 
 def weight_elements(path: Path) -> int | None:

@@ -106,6 +106,9 @@ def test_budgets_choose_among_plans(root: Path, options: AdaptationOptions, tmp_
     relaxed = adapt(encoder, tmp_path / "relaxed", replace(asked, changes=RELAXED), reporter=QUIET)
     assert all(each.parameters <= three for each in relaxed.scores)
     assert {each.scored.plan.recurrences for each in relaxed.scores if each.scored.plan.stored == 3} == {1}
+    only = replace(asked, stored=3, changes={**RELAXED, "hidden_dropout": 0.2})
+    stack = adapt(encoder, tmp_path / "stack", only, reporter=QUIET)
+    assert stack.plan.recurrences == 1 and stack.changes == {"hidden_dropout": 0.2}
     timed = adapt(encoder, tmp_path / "timed", replace(options, max_ms=1e6), reporter=QUIET)
     times = {each.scored.plan.applied: each.ms for each in timed.scores}
     assert sorted(times) == [2, 3, 4] and None not in times.values()
