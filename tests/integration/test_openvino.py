@@ -47,7 +47,7 @@ RUNS = {
 PLANS: dict[str, dict[str, Any]] = {
     "encoder": {},
     "encoder-loop": {"plan": "0 (1 2)x2 3"},
-    "encoder-exits": {"plan": "0 (1 2)x2", "exits": [1]},
+    "encoder-exits": {"plan": "0 (1 2)x2", "exits": [1], "recurrence_norms": True, "low_rank": 3},
 }
 # Of the largest logit. In int8 one activation that is rounded the other way moves those behind it.
 ALLOWED = {"fp32": 1e-4, "int8": 2e-2}

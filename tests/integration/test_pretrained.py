@@ -72,7 +72,13 @@ def taught_by(root: Path) -> Path:
 
 
 def test_an_adapted_encoder_is_trained_predicts_and_is_exported(root: Path, tmp_path: Path) -> None:
-    options = AdaptationOptions(texts=root / "reviews.csv", stored=2, applied=4, changes={"recurrence_embedding": True})
+    options = AdaptationOptions(
+        texts=root / "reviews.csv",
+        stored=2,
+        applied=4,
+        changes={"recurrence_embedding": True},
+        cache_dir=root / "cache",
+    )
     made = adapt(str(root / "encoder"), tmp_path / "small", options, reporter=QUIET)
     kept = json.loads((tmp_path / "small" / "adaptation.json").read_text(encoding="utf-8"))
     assert kept["plan"] == str(made.plan) == kept["scores"][0]["plan"] and made.plan.stored == 2
@@ -99,15 +105,18 @@ def test_an_adapted_encoder_is_trained_predicts_and_is_exported(root: Path, tmp_
 
 
 def test_a_student_learns_from_a_run(root: Path, taught_by: Path, tmp_path: Path) -> None:
-    config = run(root, overrides={"plan": "0 (1)x2 3"}, teacher=str(taught_by), distillation_weight=1.0, max_epochs=4)
+    keys = {"plan": "0 (1)x2 3", "recurrence_norms": True, "low_rank": 4}
+    config = run(root, overrides=keys, teacher=str(taught_by), distillation_weight=1.0, max_epochs=4)
     record = execute(config, tmp_path / "student", root)
     taught = record.teacher
     assert taught is not None and taught.runs == [read_record(taught_by).run_id] and taught.compares_states
     assert taught.rows == record.data.splits["train"].rows and taught.agreement > 0.9
     assert record.model.encoder is not None and record.model.encoder.plan == "0 (1)x2 3"
     assert {audit.status for audit in record.audits if audit.name.startswith("teacher.")} == {"passed"}
+    shape = record.shape
+    assert (shape["recurrence_norms"], shape["low_rank"], shape["relaxation_start"]) == (True, 4, "shared")
     # Another teacher is another run.
-    assert config.config_hash != run(root, overrides={"plan": "0 (1)x2 3"}, max_epochs=4).config_hash
+    assert config.config_hash != run(root, overrides=keys, max_epochs=4).config_hash
 
 
 def test_texts_without_labels_are_learned_by_the_teachers_answers(root: Path, taught_by: Path, tmp_path: Path) -> None:

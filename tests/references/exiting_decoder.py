@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from references.recurrent_transformer import affine, embed, head_name, rotate, softmax, swiglu
+from references.recurrent_transformer import affine, embed, head_name, of_recurrence, rotate, softmax, swiglu
 from references.refinement import affine as biased
 from references.refinement import gelu, normalise
 
@@ -121,7 +121,7 @@ def decode(
     for place, first in enumerate(embedded):
         state, gone = first, 0
         for at in range(1, config.num_recurrences + 1):
-            inputs = state
+            inputs, own = state, of_recurrence(base, at - 1)
             if config.input_injection == "add" and at > 1:
                 inputs = inputs + first
             if config.recurrence_embedding:
@@ -132,12 +132,12 @@ def decode(
                         memory[at, *key[1:]].append(memory[key][-1])
                 prefix = "core.block.layers.0"
                 if config.norm_placement == "pre":
-                    inputs = normalise(inputs, base, f"{prefix}.attention_norm", config)
-                attend(inputs, memory[at, 0, "attention"], base, f"{prefix}.attention", config, keeps=True)
+                    inputs = normalise(inputs, own, f"{prefix}.attention_norm", config)
+                attend(inputs, memory[at, 0, "attention"], own, f"{prefix}.attention", config, keeps=True)
                 continue
             kept = at if serving is None else min(at, serving)
             for number in range(config.num_core_layers):
-                inputs = one_layer(inputs, memory, at, kept, base, number, config)
+                inputs = one_layer(inputs, memory, at, kept, own, number, config)
             state = inputs + config.residual_scale * state
             final = at == config.num_recurrences
             if final or at in config.exits:

@@ -122,6 +122,21 @@ def embed(tokens: Sequence[int], types: Sequence[int] | None, weights: Weights, 
     return states
 
 
+def of_recurrence(weights: Weights, recurrence: int) -> dict[str, Tensor]:
+    """The core's weights as one recurrence has them: its own norms and biases, and W + B A in place of W."""
+    found, prefix = dict(weights), f"core.recurrences.{recurrence}."
+    for name, values in weights.items():
+        shared = name.replace(prefix, "core.block.")
+        if not name.startswith(prefix) or name.endswith(".down"):
+            continue
+        if name.endswith(".up"):
+            matrix = f"{shared.removesuffix('.up')}.weight"
+            found[matrix] = weights[matrix] + values @ weights[f"{name.removesuffix('up')}down"]
+        else:
+            found[shared] = values
+    return found
+
+
 def recur(states: list[Tensor], weights: Weights, config: Any) -> list[list[Tensor]]:
     """h(r+1) = F(h(r)) + alpha h(r) for every r; what F reads may carry the recurrence's vector and the first input."""
     first, after = states, []
@@ -136,7 +151,7 @@ def recur(states: list[Tensor], weights: Weights, config: Any) -> list[list[Tens
         if config.recurrence_embedding:
             inputs = [state + weights["core.recurrence_embedding.weight"][recurrence] for state in inputs]
         for number in range(config.num_core_layers):
-            inputs = layer(inputs, weights, f"core.block.layers.{number}", config)
+            inputs = layer(inputs, of_recurrence(weights, recurrence), f"core.block.layers.{number}", config)
         states = [new + alpha * old for new, old in zip(inputs, states, strict=True)]
         after.append(states)
     return after

@@ -20,7 +20,7 @@ def adapt(
     changes: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE", help="Keys of the model, e.g. recurrence_embedding=true.", show_default=False
+            metavar="KEY=VALUE", help="Keys of the model, e.g. recurrence_norms=true low_rank=8.", show_default=False
         ),
     ] = None,
     plan: Annotated[
@@ -39,6 +39,17 @@ def adapt(
             "--applied", min=1, help="For auto: layer applications at most. Default: as many as it has layers."
         ),
     ] = None,
+    max_parameters: Annotated[
+        int | None,
+        typer.Option("--max-parameters", min=1, help="For auto: parameters without a head, at most."),
+    ] = None,
+    max_ms: Annotated[
+        float | None,
+        typer.Option(
+            "--max-ms", min=0.001, help="For auto: time of a text by itself, at most, as it is estimated here."
+        ),
+    ] = None,
+    cache_dir: options.CacheDir = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a folder that lies there.")] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -46,7 +57,8 @@ def adapt(
     """Make a pretrained encoder smaller: keep some layers, apply a few of them again.
 
     Which layers is a plan: '0 (3 4)x2 5' applies 0, then 3 and 4 twice, then 5. With auto, plans are scored by how much
-    of the encoder's function they keep on your texts before any training.
+    of the encoder's function they keep on your texts before any training; adaptation.svg draws them. Scores are kept,
+    so that a second call computes none.
 
     Example: recurra adapt minilm --plan auto --texts reviews.csv --stored 4 --output encoders/reviews
     """
@@ -60,18 +72,24 @@ def adapt(
         plan=plan,
         stored=stored,
         applied=applied,
+        max_parameters=max_parameters,
+        max_ms=max_ms,
+        cache_dir=cache_dir,
         texts=texts,
         text_column=text_column,
         changes=override({}, changes or []),
         overwrite=overwrite,
     )
     made = make(encoder, output, asked, reporter=Reporter(quiet=quiet))
-    rows = [
-        [str(each.plan), f"{each.plan.stored}", f"{each.plan.applied}", f"{each.kept:.3f}"]
-        for each in made.scores[:SHOWN_PLANS]
-    ]
+    timed = any(each.ms is not None for each in made.scores)
+    rows = []
+    for each in made.scores[:SHOWN_PLANS]:
+        plan_, cost = each.scored.plan, f"{each.parameters:,}"
+        took = [] if each.ms is None else [f"{each.ms:.1f}"]
+        rows.append([str(plan_), f"{plan_.stored}", f"{plan_.applied}", cost, *took, f"{each.scored.kept:.3f}"])
     more = len(made.scores) - len(rows)
-    tables = [ShownTable(f"Kept of {encoder} on {made.texts} texts", ["Plan", "Stored", "Applied", "Kept"], rows)]
+    headings = ["Plan", "Stored", "Applied", "Parameters", *(["About ms"] if timed else []), "Kept"]
+    tables = [ShownTable(f"Kept of {encoder} on {made.texts} texts", headings, rows)]
     lines = [
         *([f"and {more} more plans in {output}/adaptation.json"] if more else []),
         f"{made.plan}: {made.parameters:,} parameters; licence of the weights: {made.source.licence}",

@@ -87,6 +87,30 @@ def _layer_items(config: RecurraConfig) -> dict[str, int]:
     }
 
 
+def _layer_vectors(config: RecurraConfig) -> int:
+    """Parameters of a layer's norms and biases."""
+    width, inner = config.hidden_size, config.intermediate_size
+    attention = 4 * width if config.attention_bias else 0
+    if config.has_cycles:
+        perceptron = inner + width if config.feed_forward != "conv" else 0
+        each = _norm(config) + (width if _has_pointwise(config) else 0) + perceptron
+        return 2 * _norm(config) + attention + config.num_cycles * each
+    return 2 * _norm(config) + attention + _ways_up(config) * inner + width
+
+
+def _updates(config: RecurraConfig) -> tuple[int, int]:
+    """Inputs and outputs of the maps of a layer that have low-rank updates, added up: attention, feed-forward."""
+    width, inner = config.hidden_size, config.intermediate_size
+    if config.has_cycles:
+        pointwise = 2 * width if _has_pointwise(config) else 0
+        perceptron = 2 * (width + inner) if config.feed_forward != "conv" else 0
+        feed_forward = config.num_cycles * (pointwise + perceptron)
+    else:
+        feed_forward = width + _ways_up(config) * inner + inner + width
+    where = config.low_rank_where
+    return (0 if where == "feed-forward" else 6 * width), (0 if where == "attention" else feed_forward)
+
+
 def _embedding_items(config: RecurraConfig) -> dict[str, int]:
     width, table = config.hidden_size, config.token_embedding_size
     return {
@@ -101,10 +125,14 @@ def _embedding_items(config: RecurraConfig) -> dict[str, int]:
 
 def _core_items(config: RecurraConfig) -> dict[str, int]:
     width = config.hidden_size
+    # One set of norms and biases is counted with the core's layers.
+    own = (config.num_recurrences - 1) * config.num_core_layers if config.recurrence_norms else 0
     layers = {f"core {name}": config.num_core_layers * count for name, count in _layer_items(config).items()}
     return {
         **layers,
         "recurrence embedding": config.num_recurrences * width if config.recurrence_embedding else 0,
+        "recurrence norms and biases": own * _layer_vectors(config),
+        "low-rank updates": config.num_recurrences * config.num_core_layers * config.low_rank * sum(_updates(config)),
         "input injection": _linear(2 * width, width) if config.input_injection == "concat" else 0,
         "residual scale": int(config.learned_residual_scale),
     }
@@ -174,11 +202,27 @@ def _layer_flops(config: RecurraConfig, tokens: int, positions: int) -> float:
     return products + queries * _feed_forward_flops(config) + 4 * width * pairs
 
 
+def _update_flops(config: RecurraConfig, tokens: int, positions: int) -> int:
+    """Operations of a layer's low-rank updates over a sequence of which it computes the first ``positions``."""
+    width, rank = config.hidden_size, config.low_rank
+    attention, feed_forward = _updates(config)
+    queries = tokens if config.has_convolution else positions
+    if queries < tokens and attention:
+        # Queries of some positions, keys and values of all, then the map out.
+        attention_each = queries * 2 * width + tokens * 3 * width + queries * 2 * width
+    else:
+        attention_each = tokens * attention
+    return 2 * rank * (attention_each + queries * feed_forward)
+
+
 def _body_flops(config: RecurraConfig, tokens: int, positions: int, recurrences: int) -> float:
     """Operations of everything below the heads."""
     width, table = config.hidden_size, config.token_embedding_size
     layers = config.num_prelude_layers + config.num_core_layers * recurrences + config.num_coda_layers
     total = (layers - 1) * _layer_flops(config, tokens, tokens) + _layer_flops(config, tokens, positions)
+    if config.low_rank:
+        whole, last = _update_flops(config, tokens, tokens), _update_flops(config, tokens, positions)
+        total += config.num_core_layers * recurrences * whole - (0 if config.num_coda_layers else whole - last)
     total += tokens * config.embedding_cycles * _cycle_flops(config)
     if table != width:
         total += 2 * tokens * table * width

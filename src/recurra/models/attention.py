@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from recurra.models.configuration import RecurraConfig
+from recurra.models.relaxation import linear_outputs
 from recurra.models.rows.layout import RowLayout
 
 
@@ -72,8 +72,7 @@ class SelfAttention(nn.Module):
             turned, value = qkv.split((2 * heads, heads), dim=2)
             query, key = apply_rotary(turned, layout.rotary).split(heads, dim=2)
         else:
-            weight, bias = self.qkv_proj.weight[:width], self.qkv_proj.bias
-            query = functional.linear(layout.leading(states, queries), weight, None if bias is None else bias[:width])
+            query = linear_outputs(self.qkv_proj, layout.leading(states, queries), slice(width))
             query = apply_rotary(query.unflatten(-1, (heads, head_dim)), layout.leading_rotary(queries))
             key, value = self.keys_and_values(states, layout.rotary)
         dropout = self.dropout if self.training else 0.0
@@ -81,7 +80,6 @@ class SelfAttention(nn.Module):
 
     def keys_and_values(self, states: Tensor, rotary: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns both of normalised states ``(batch, tokens, hidden)``, ``(batch, tokens, heads, head_dim)`` each."""
-        weight, bias = self.qkv_proj.weight[self.hidden_size :], self.qkv_proj.bias
-        pair = functional.linear(states, weight, None if bias is None else bias[self.hidden_size :])
+        pair = linear_outputs(self.qkv_proj, states, slice(self.hidden_size, None))
         key, value = pair.unflatten(-1, (2 * self.num_heads, self.head_dim)).split(self.num_heads, dim=2)
         return apply_rotary(key, rotary), value

@@ -21,6 +21,8 @@ NORMS = ("rms", "layer", "none")
 NORM_PLACEMENTS = ("pre", "post")
 POSITIONS = ("rotary", "learned")
 HEADS = ("shared", "separate", "tied")
+LOW_RANK_PLACES = ("all", "attention", "feed-forward")
+RELAXATION_STARTS = ("shared", "replaced")
 
 # What transformers itself may pass when it builds or reloads a configuration.
 _FOREIGN_KEYS = frozenset(
@@ -112,6 +114,15 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
         residual_scale: alpha of the recurrence, or its initial value if learned. 0 for stacked models.
         learned_residual_scale: Whether alpha is a parameter.
         recurrence_embedding: Whether a learned vector for each recurrence is added to the core's input.
+        recurrence_norms: Whether each recurrence has norms and biases of its own in the core's layers, whose matrices
+            stay shared. With several recurrences only, and so the next.
+        low_rank: Rank, at most ``hidden_size``, of the update ``B A`` that each recurrence has for each of the core's
+            matrices (Bae et al. 2024, "Relaxed Recursive Transformers"); 0 leaves them out. Queries, keys and values
+            are one matrix here.
+        low_rank_where: Which matrices have one: ``all``, ``attention`` or ``feed-forward``.
+        relaxation_start: What norms, biases and updates start from in a model that is made of a pretrained encoder:
+            ``shared``, the shared layer, so that they change nothing at first, or ``replaced``, the layer whose place
+            the recurrence takes, with the truncated SVD of the difference as updates.
         input_injection: How the core sees its first input again at every recurrence: ``none``, ``add``, or ``concat``
             (a linear map of both, as in Geiping et al. 2025).
         final_norm: Whether a norm stands after the last layer, and before each exit's head.
@@ -168,6 +179,10 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
     residual_scale: float = 0.5
     learned_residual_scale: bool = False
     recurrence_embedding: bool = False
+    recurrence_norms: bool = False
+    low_rank: int = 0
+    low_rank_where: str = "all"
+    relaxation_start: str = "shared"
     input_injection: str = "none"
     final_norm: bool = False
     norm: str = "rms"
@@ -238,6 +253,11 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
         return self.causal and self.has_convolution and not self.causal_convolution and self.kernel_size > 1
 
     @property
+    def is_relaxed(self) -> bool:
+        """Whether recurrences have weights of their own in the core's layers."""
+        return self.recurrence_norms or self.low_rank > 0
+
+    @property
     def head_dim(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // self.num_attention_heads
@@ -264,7 +284,7 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
             "num_recurrences", "max_position_embeddings", "num_cycles", "kernel_size",
         ):  # fmt: skip
             self.require_whole(key, 1)
-        for key in ("num_prelude_layers", "num_coda_layers", "type_vocab_size", "embedding_cycles"):
+        for key in ("num_prelude_layers", "num_coda_layers", "type_vocab_size", "embedding_cycles", "low_rank"):
             self.require_whole(key, 0)
         if self.embedding_size is not None:
             self.require_whole("embedding_size", 1)
@@ -281,8 +301,8 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
         self.require_number("exit_loss_weight", lambda value: 0 <= value <= 1, "a number from 0 to 1")
         self.require_number("residual_scale", math.isfinite, "a finite number")
         for key in (
-            "learned_residual_scale", "recurrence_embedding", "final_norm", "causal", "causal_convolution",
-            "attention_bias", "embedding_norm",
+            "learned_residual_scale", "recurrence_embedding", "recurrence_norms", "final_norm", "causal",
+            "causal_convolution", "attention_bias", "embedding_norm",
         ):  # fmt: skip
             self.require_switch(key)
         for key, choices in (
@@ -293,6 +313,8 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
             ("norm_placement", NORM_PLACEMENTS),
             ("position", POSITIONS),
             ("heads", HEADS),
+            ("low_rank_where", LOW_RANK_PLACES),
+            ("relaxation_start", RELAXATION_STARTS),
         ):
             self.require_choice(key, choices)
         heads = self.num_attention_heads
@@ -303,6 +325,7 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
         )
         self._check_cycles()
         self._check_exits()
+        self._check_relaxation()
 
     def _check_cycles(self) -> None:
         self.require_whole_list("dilations", 1, empty=False)
@@ -321,3 +344,10 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
         allowed = f"rising numbers below num_recurrences {self.num_recurrences}, after which the final head stands"
         self.require(rising and inside, "exits", allowed)
         self.require(not self.exits or self.num_coda_layers == 0, "exits", "none with coda layers: an exit skips them")
+
+    def _check_relaxation(self) -> None:
+        self.require(self.low_rank <= self.hidden_size, "low_rank", f"0 to hidden_size, which is {self.hidden_size}")
+        if self.num_recurrences == 1:
+            alone = "with num_recurrences 1, where nothing is shared"
+            self.require(not self.recurrence_norms, "recurrence_norms", f"false {alone}")
+            self.require(self.low_rank == 0, "low_rank", f"0 {alone}")

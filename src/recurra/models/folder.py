@@ -38,6 +38,7 @@ MOST = {
     "num_cycles": 1024,
     "embedding_cycles": 1024,
     "kernel_size": 4096,
+    "low_rank": 65_536,
     "max_position_embeddings": 16_777_216,
     "type_vocab_size": 65_536,
 }
@@ -120,7 +121,10 @@ def least_elements(sizes: Mapping[str, Any]) -> int:
     layers = sum(_whole(sizes, f"num_{part}_layers") for part in ("prelude", "core", "coda"))
     tables = _whole(sizes, "vocab_size", 1) * embedding
     heads = 0 if sizes.get("causal") else _whole(sizes, "num_labels") * width
-    return int(tables + heads + layers * 4 * width * width)
+    # Of each recurrence's own: a bias a layer at least, and an update with as many inputs and outputs as it is wide.
+    own = 2 * width * _whole(sizes, "low_rank") + (width if sizes.get("recurrence_norms") is True else 0)
+    recurrences = _whole(sizes, "num_recurrences") * _whole(sizes, "num_core_layers")
+    return int(tables + heads + layers * 4 * width * width + recurrences * own)
 
 
 def weight_elements(path: Path) -> int | None:

@@ -25,6 +25,7 @@ from recurra.models.heads import pool, weigh_losses
 from recurra.models.keywords import called_by_transformers
 from recurra.models.normalisation import make_norm
 from recurra.models.recurrence import LayerStack, RecurrentCore
+from recurra.models.relaxation import SharedLinear
 from recurra.models.rows.cached import CachedRows
 from recurra.models.rows.layout import RowLayout
 from recurra.models.rows.packed import PackedRows
@@ -78,6 +79,8 @@ class RecurraPreTrainedModel(PreTrainedModel):
             module.reset_scale()
         if isinstance(module, DepthwiseConvolution):
             module.reset_parameters()
+        if isinstance(module, SharedLinear):
+            module.reset_update(self.config.initializer_range)
         if isinstance(module, RecurraModel):
             # A table outside the checkpoint must be made again after loading on the meta device.
             module.reset_rotary()

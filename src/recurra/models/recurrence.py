@@ -12,6 +12,7 @@ from recurra.models.configuration import RecurraConfig
 from recurra.models.dropout import Dropout
 from recurra.models.feed_forward import make_feed_forward
 from recurra.models.normalisation import make_norm
+from recurra.models.relaxation import leave_matrices, relax
 from recurra.models.rows.layout import RowLayout
 
 
@@ -114,13 +115,22 @@ class RecurrentCore(nn.Module):
 
     Guo et al., section 4.1.2. One call is one of these times; the loop is `recurra.models.exits.loop.run_recurrences`.
     Optional, ours: a recurrence embedding and the injection of the core's first input are added to what F reads; they
-    do not enter the residual term.
+    do not enter the residual term. Recurrences may have norms, biases and low-rank updates of their own, see
+    `recurra.models.relaxation`.
     """
 
     def __init__(self, config: RecurraConfig) -> None:
         super().__init__()
         self.num_recurrences = config.num_recurrences
         self.block = LayerStack(config, config.num_core_layers)
+        self.recurrences = None
+        if config.is_relaxed:
+            self.recurrences = nn.ModuleList(
+                relax(lambda: LayerStack(config, config.num_core_layers), self.block, config)
+                for _ in range(config.num_recurrences)
+            )
+            if config.recurrence_norms:
+                leave_matrices(self.block)
         self.fixed_scale = config.residual_scale
         self.residual_scale = (
             nn.Parameter(torch.full((1,), float(config.residual_scale))) if config.learned_residual_scale else None
@@ -154,7 +164,8 @@ class RecurrentCore(nn.Module):
             all_states: If given, the states after every layer are put behind what is there; after the last layer they
                 are those that are returned.
         """
-        updated = self.block(self._core_input(states, first, recurrence), layout, queries, all_states)
+        inputs = self._core_input(states, first, recurrence)
+        updated = self._stack(recurrence)(inputs, layout, queries, all_states)
         carried = states if queries is None else layout.leading(states, queries)
         states = self._add_residual(updated, carried)
         if all_states is not None:
@@ -176,9 +187,18 @@ class RecurrentCore(nn.Module):
             Keys and values ``(rows, recurrences skipped, heads, head_dim)``.
         """
         inputs = [self._core_input(states, first, number) for number in range(done, self.num_recurrences)]
-        layer = self.block.layers[0]
-        keys, values = layer.keys_and_values(torch.cat(inputs, dim=1), rotary)
+        if self.recurrences is None:
+            inputs = [torch.cat(inputs, dim=1)]
+        layers = [self._stack(number).layers[0] for number in range(done, done + len(inputs))]
+        pairs = [layer.keys_and_values(each, rotary) for layer, each in zip(layers, inputs, strict=True)]
+        keys, values = (torch.cat(each, dim=1) if len(each) > 1 else each[0] for each in zip(*pairs, strict=True))
         return keys, values
+
+    def _stack(self, recurrence: int) -> nn.Module:
+        """The layers as one of the recurrences has them; behind those that were trained, as the last one does."""
+        if self.recurrences is None:
+            return self.block
+        return self.recurrences[min(recurrence, len(self.recurrences) - 1)]
 
     def _core_input(self, states: Tensor, first: Tensor, recurrence: int) -> Tensor:
         inputs = states

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from recurra import RecurraForCausalLM, preset
 from recurra.core.errors import ConfigurationError
+from relaxed import RELAXED
 from tiny import language_model, tiny_model
 
 DROPOUT = {"hidden_dropout": 0.2}
@@ -25,6 +26,7 @@ LANGUAGE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 CLASSIFIERS: dict[str, dict[str, Any]] = {
     "recurrent": {"exits": [1]},
+    "relaxed": RELAXED,
     "conv": {"feed_forward": "conv+linear", "num_cycles": 2, "causal_convolution": False},
 }
 
@@ -40,7 +42,8 @@ def gradients(model: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, 
 def compare(model: Any, inputs: dict[str, Tensor]) -> None:
     model.train()
     calls: list[int] = []
-    for stack in (model.model.prelude, model.model.core.block, model.model.coda):
+    core = model.model.core
+    for stack in (model.model.prelude, *(core.recurrences or [core.block]), model.model.coda):
         for layer in stack.layers:
             layer.register_forward_pre_hook(lambda *_: calls.append(1))
     loss, wanted = gradients(model, inputs)

@@ -18,6 +18,7 @@ from recurra.models.exits.rule import ExitRule
 from recurra.models.exits.rules import ConfidenceRule, EntropyRule, FixedExit
 from references.exiting_decoder import decode
 from references.exits import stops
+from relaxed import RELAXED
 from tiny import language_model, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 4, "exits": [1, 3], "max_position_embeddings": 64}
@@ -29,6 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **CRT, "position": "rotary", "norm_placement": "pre", "final_norm": True, "heads": "separate",
     },
     "two layers, injection, scale": {**CRT, "num_core_layers": 2, "input_injection": "add", "residual_scale": 0.5},
+    "relaxed": {**CRT, **RELAXED, "position": "rotary"},
     "no convolution": {**CRT, "feed_forward": "linear"},
     "SwiGLU": {**CRT, "feed_forward": "swiglu", "num_cycles": 1, "embedding_cycles": 0},
 }  # fmt: skip
@@ -62,7 +64,7 @@ def step_by_step(
 ) -> tuple[Tensor, Tensor, list[int]]:
     """Logits and recurrences of a prompt's last token and all later ones, and the rows computed in each recurrence."""
     logits, depths, rows = [], [], []
-    handle = model.model.core.block.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    handle = model.model.core.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
     for start, end in [(0, prompt), *((place, place + 1) for place in range(prompt, ids.shape[1]))]:
         output = model(ids[:, start:end], mask[:, :end], past_key_values=cache, exit_rule=rule, logits_to_keep=1)
         logits.append(output.logits[:, 0])

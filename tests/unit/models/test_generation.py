@@ -13,6 +13,7 @@ from transformers import DynamicCache
 from recurra import RecurraForCausalLM, RecurraModel, preset
 from recurra.core.errors import ConfigurationError
 from recurra.models.cache import RecurraCache, growth_bytes_per_token
+from relaxed import RELAXED
 from tiny import language_config, language_model, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 3, "exits": [1, 2], "max_position_embeddings": 64}
@@ -33,6 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "coda, injection, scale": {
         **CRT, "exits": [], "num_coda_layers": 1, "input_injection": "add", "residual_scale": 0.5,
     },
+    "relaxed": {**CRT, **RELAXED},
     "stacked SwiGLU": STACKED,
 }  # fmt: skip
 # Rotary models turn queries and keys in FP32 whatever the states' type.

@@ -22,6 +22,7 @@ from recurra.models.accounting import (
     language_flops,
 )
 from recurra.models.names import LANGUAGE_PRESET_NAMES
+from relaxed import relaxed_shapes
 from tiny import language_config
 
 LANGUAGE = HeadKind.LANGUAGE_MODELLING
@@ -37,7 +38,7 @@ PARTS = {
     "recurrence embedding": 8 * 512,
 }
 CYCLES = st.sampled_from(["conv+linear", "conv", "linear", "depthwise"])
-CONFIGS = st.fixed_dictionaries(
+CONFIGS = relaxed_shapes(
     {
         "hidden_size": st.sampled_from([8, 16]),
         "intermediate_size": st.integers(1, 20),

@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from recurra.core.errors import CheckpointError
 from recurra.models.folder import MOST, least_elements, weight_elements
 from recurra.models.loading import load_classifier_model
 from recurra.models.names import LANGUAGE_PRESETS, PRESETS
+from relaxed import RELAXED
 from tiny import tiny_config, tiny_model
 
 
@@ -100,6 +102,14 @@ def a_billion_recurrences(folder: Path) -> None:
     change(folder, num_recurrences=10**9)
 
 
+def many_recurrences_of_their_own(folder: Path) -> None:
+    change(folder, num_recurrences=4096, low_rank=16)
+
+
+def many_norms(folder: Path) -> None:
+    change(folder, num_recurrences=4096, recurrence_norms=True)
+
+
 def many_cycles(folder: Path) -> None:
     change(folder, num_cycles=10**9)
 
@@ -149,6 +159,8 @@ CASES: list[tuple[Callable[[Path], None], str]] = [
     (missing_weight, "lacks weight 'classifier.bias'"),
     (a_billion_labels, "'num_labels' is 1,000,000,000; at most 100,000 is allowed"),
     (a_billion_recurrences, "'num_recurrences' is 1,000,000,000; at most 4,096 is allowed"),
+    (many_recurrences_of_their_own, "asks for tables of"),
+    (many_norms, "asks for tables of"),
     (many_cycles, "'num_cycles' is 1,000,000,000; at most 1,024 is allowed"),
     (a_huge_vocabulary, "asks for tables of"),
     (a_vocabulary_beyond_all, "'vocab_size' is 12,000,000; at most 4,000,000 is allowed"),
@@ -194,7 +206,11 @@ def test_no_shipped_model_is_beyond_the_bounds() -> None:
 
 
 def test_what_is_counted_is_never_more_than_a_model_has(tmp_path: Path) -> None:
-    for number, overrides in enumerate(({}, {"num_prelude_layers": 1}, {"embedding_size": 8}, {"num_labels": 7})):
+    shapes: list[dict[str, Any]] = [
+        {}, {"num_prelude_layers": 1}, {"embedding_size": 8}, {"num_labels": 7}, RELAXED,
+        {"low_rank": 16, "low_rank_where": "feed-forward", "feed_forward": "conv", "recurrence_norms": True},
+    ]  # fmt: skip
+    for number, overrides in enumerate(shapes):
         model = tiny_model(**overrides)
         folder = tmp_path / str(number)
         model.save_pretrained(folder)

@@ -14,6 +14,7 @@ from torch import Tensor
 from recurra import RecurraForSequenceClassification, RecurraModel
 from recurra.core.errors import ConfigurationError
 from references import recurrent_transformer as reference
+from relaxed import RELAXED, relaxed_shapes
 from tiny import stir, tiny_config, tiny_model
 
 # Ours turns queries and keys in FP32 whatever the states' type, hence not the 1e-12 that float64 could give.
@@ -39,7 +40,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "final norm": {"final_norm": True},
     "no token types": {"type_vocab_size": 0},
     "four heads, other theta": {"num_attention_heads": 4, "rope_theta": 50.0},
+    "relaxed": {**RELAXED, "num_recurrences": 3},
+    "relaxed feed-forward, post-norm, coda": {
+        "low_rank": 3, "low_rank_where": "feed-forward", "norm_placement": "post", "num_coda_layers": 1,
+    },
     "everything": {
+        **RELAXED,
         "embedding_size": 5, "num_prelude_layers": 1, "num_core_layers": 1, "num_coda_layers": 1, "causal": True,
         "learned_residual_scale": True, "recurrence_embedding": True, "input_injection": "concat", "final_norm": True,
         "pooling": "last",
@@ -126,7 +132,7 @@ def test_padding_on_the_left_changes_nothing_when_the_last_position_is_read(caus
     assert_same_gradients(ours, theirs)
 
 
-CONFIGS = st.fixed_dictionaries(
+CONFIGS = relaxed_shapes(
     {
         "hidden_size": st.sampled_from([4, 8]),
         "num_attention_heads": st.sampled_from([1, 2]),

@@ -114,31 +114,38 @@ class LayerWriter(PartWriter):
         asking, own, seen = states, positions, self.rows.seen
         if narrow:
             asking, own, seen = (graph.slice(value, 0, 1, axis) for value, axis in ((states, 1), (own, 1), (seen, 2)))
-        weights, biases = self._query_key_value(f"{name}.qkv_proj")
         query, key, value = (
-            self.linear.apply(graph, inputs, f"{name}.{part}_proj", weight, bias)
-            for part, inputs, weight, bias in zip("qkv", (asking, states, states), weights, biases, strict=True)
+            self.linear_map(graph, inputs, f"{name}.qkv_proj", f"{name}.{part}_proj", outputs)
+            for part, inputs, outputs in zip(
+                "qkv", (asking, states, states), (self._queries, self._keys, self._values), strict=True
+            )
         )
         if self.config.position == "rotary":
             query, key = self._turn(graph, query, own), self._turn(graph, key, positions)
         attended = graph.op("Attention", query, key, value, seen, q_num_heads=heads, kv_num_heads=heads)
         return self.linear_map(graph, attended, f"{name}.out_proj")
 
-    def _query_key_value(self, name: str) -> tuple[list[Array], list[Array]]:
-        """Weights and biases, those of queries and keys so turned that a rotary pair is ``(i, i + head_dim / 2)``.
+    def _queries(self, values: Array) -> Array:
+        """The third of queries, so turned that a rotary pair is ``(i, i + head_dim / 2)``.
 
-        Both are reordered alike, which changes no score; pairs side by side would be turned more slowly.
+        Queries and keys are reordered alike, which changes no score; pairs side by side would be turned more slowly.
         """
+        return self._turned(np.split(values, 3)[0])
+
+    def _keys(self, values: Array) -> Array:
+        return self._turned(np.split(values, 3)[1])
+
+    def _values(self, values: Array) -> Array:
+        third: Array = np.split(values, 3)[2]
+        return third
+
+    def _turned(self, values: Array) -> Array:
         config = self.config
         if config.position == "learned":
-            return [*np.split(self.weights[f"{name}.weight"], 3)], [*np.split(self.weights[f"{name}.bias"], 3)]
+            return values
         order = np.concatenate([np.arange(0, config.head_dim, 2), np.arange(1, config.head_dim, 2)])
-        turned = []
-        for values in (self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]):
-            heads = values.reshape(3, config.num_attention_heads, config.head_dim, -1)
-            parts = [heads[0][:, order], heads[1][:, order], heads[2]]
-            turned.append([part.reshape(config.hidden_size, *values.shape[1:]) for part in parts])
-        return turned[0], turned[1]
+        heads = values.reshape(config.num_attention_heads, config.head_dim, -1)
+        return heads[:, order].reshape(values.shape)
 
     def _turn(self, graph: Graph, states: str, positions: str) -> str:
         """Rotary embedding of ``(batch, tokens, hidden)`` at positions ``(batch, tokens)``."""
@@ -157,7 +164,8 @@ class LayerWriter(PartWriter):
         if config.recurrence_embedding:
             name = f"{prefix}.recurrence_embedding.weight"
             inputs = graph.op("Add", inputs, graph.op("Gather", graph.weight(name, self.weights[name]), index, axis=0))
-        updated = self.stack(graph, inputs, f"{prefix}.block", config.num_core_layers, narrow=narrow)
+        with self.within(self._own_number(graph, index)):
+            updated = self.stack(graph, inputs, f"{prefix}.block", config.num_core_layers, narrow=narrow)
         carried = graph.slice(states, 0, 1, 1) if narrow else states
         if config.learned_residual_scale:
             name = f"{prefix}.residual_scale"
@@ -167,6 +175,12 @@ class LayerWriter(PartWriter):
         else:
             scale = graph.number(config.residual_scale)
         return str(graph.op("Add", updated, graph.op("Mul", carried, scale)))
+
+    def _own_number(self, graph: Graph, index: str) -> str:
+        """Of the recurrence whose own weights are read: beyond those that were trained, the last one's."""
+        if not self.config.is_relaxed:
+            return ""
+        return str(graph.op("Min", index, graph.constant(self.config.num_recurrences - 1, np.int64)))
 
     def _last_places(self, mask: str) -> str:
         """Index of each row's last real token, ``(batch, 1)``."""

@@ -16,8 +16,8 @@ class Linear(ABC):
     """How linear maps and the token table are stored and computed."""
 
     @abstractmethod
-    def apply(self, graph: Graph, states: str, name: str, weight: Array, bias: Array) -> str:
-        """Maps ``(..., inputs)`` to ``(..., outputs)``; ``weight`` is ``(outputs, inputs)``."""
+    def product(self, graph: Graph, states: str, name: str, weight: Array) -> str:
+        """Maps ``(..., inputs)`` to ``(..., outputs)`` without a bias; ``weight`` is ``(outputs, inputs)``."""
 
     @abstractmethod
     def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
@@ -27,10 +27,9 @@ class Linear(ABC):
 class FullLinear(Linear):
     """Everything in FP32."""
 
-    def apply(self, graph: Graph, states: str, name: str, weight: Array, bias: Array) -> str:
-        """One product and one sum."""
-        product = graph.op("MatMul", states, graph.weight(f"{name}.weight", weight.T))
-        return str(graph.op("Add", product, graph.weight(f"{name}.bias", bias)))
+    def product(self, graph: Graph, states: str, name: str, weight: Array) -> str:
+        """One product."""
+        return str(graph.op("MatMul", states, graph.weight(f"{name}.weight", weight.T)))
 
     def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
         """The table's rows."""
@@ -51,11 +50,11 @@ class Int8Linear(Linear):
     """Products of unsigned 8-bit activations and signed 8-bit weights, in whole numbers.
 
     The activations of a whole batch share a scale and a zero point, found when they come; a weight matrix has a scale
-    for each output, the token table one for each token. Biases, norms and the classifier stay in FP32.
+    for each output, the token table one for each token. Biases, norms, low-rank updates, the classifier stay in FP32.
     """
 
-    def apply(self, graph: Graph, states: str, name: str, weight: Array, bias: Array) -> str:
-        """Quantise, multiply whole numbers, scale back, add the bias: the form that runtimes know and fuse."""
+    def product(self, graph: Graph, states: str, name: str, weight: Array) -> str:
+        """Quantise, multiply whole numbers, scale back: the form that runtimes know and, with the bias, fuse."""
         values, scale = quantise_rows(weight)
         whole = graph.weight(f"{name}.weight_int8", values.T)
         scales = graph.weight(f"{name}.weight_scale", scale[:, 0])
@@ -63,8 +62,7 @@ class Int8Linear(Linear):
         quantised, own_scale, own_zero = graph.op("DynamicQuantizeLinear", states, outputs=3)
         product = graph.op("MatMulInteger", quantised, whole, own_zero, zero)
         product = graph.op("Cast", product, to=TensorProto.FLOAT)
-        product = graph.op("Mul", product, graph.op("Mul", own_scale, scales))
-        return str(graph.op("Add", product, graph.weight(f"{name}.bias", bias)))
+        return str(graph.op("Mul", product, graph.op("Mul", own_scale, scales)))
 
     def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
         """The rows, each by its own scale."""

@@ -119,7 +119,8 @@ def write_onnx(model: PreTrainedModel, precision: str, max_length: int, folder: 
 
 def stored_bytes(name: str, values: Array, precision: str) -> int:
     """Bytes that a weight takes in a file: in int8 a matrix has a scale a row, and the rest stays in FP32."""
-    whole_numbers = precision == "int8" and values.ndim == 2 and not name.startswith("classifier.")
+    full = ("classifier.", "model.core.recurrences.")
+    whole_numbers = precision == "int8" and values.ndim == 2 and not name.startswith(full)
     return int(values.size + 4 * values.shape[0] if whole_numbers else 4 * values.size)
 
 

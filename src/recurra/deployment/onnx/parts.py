@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from onnx import TensorProto
 
 from recurra.deployment.onnx.graph import Array, Graph
 from recurra.deployment.onnx.linear import Linear
 from recurra.models.configuration import RecurraConfig
+
+_SHARED, _OWN = "model.core.block.", "model.core.recurrences.{}."
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class PartWriter:
         self.graph = graph
         self.config, self.weights, self.linear = config, weights, linear
         self.rows = Rows()
+        self._recurrence = ""
 
     @contextlib.contextmanager
     def among(self, rows: Rows) -> Iterator[None]:
@@ -52,17 +56,54 @@ class PartWriter:
         yield
         self.rows = before
 
-    def linear_map(self, graph: Graph, states: str, name: str) -> str:
-        """A linear map by its name among the model's weights."""
-        return self.linear.apply(graph, states, name, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+    @contextlib.contextmanager
+    def within(self, recurrence: str) -> Iterator[None]:
+        """Writes the core's layers as one recurrence has them, by the name of its number, from 0."""
+        before, self._recurrence = self._recurrence, recurrence
+        yield
+        self._recurrence = before
+
+    def linear_map(
+        self, graph: Graph, states: str, name: str, part: str = "", outputs: Callable[[Array], Array] = np.asarray
+    ) -> str:
+        """A linear map by its name among the model's weights, or a part of its outputs.
+
+        Args:
+            graph: Where.
+            states: ``(..., inputs)``.
+            name: The map's name.
+            part: Name of the part, in place of the map's.
+            outputs: Takes the part's outputs from an array with an entry for each of the map's.
+        """
+        stored = part or name
+        product = self.linear.product(graph, states, stored, outputs(self.weights[f"{name}.weight"]))
+        mapped = str(graph.op("Add", product, self._own(graph, f"{name}.bias", f"{stored}.bias", outputs)))
+        if not self._is_own(f"{name}.down"):
+            return mapped
+        inner = graph.op("MatMul", states, self._own(graph, f"{name}.down", f"{name}.down", np.transpose))
+        up = self._own(graph, f"{name}.up", f"{stored}.up", lambda values: outputs(values).T)
+        return str(graph.op("Add", mapped, graph.op("MatMul", inner, up)))
+
+    def _is_own(self, name: str) -> bool:
+        """Whether each recurrence has a weight of its own where the shared layers would have it."""
+        return bool(self._recurrence) and name.replace(_SHARED, _OWN.format(0)) in self.weights
+
+    def _own(self, graph: Graph, name: str, stored: str, taken: Callable[[Array], Array] = np.asarray) -> str:
+        """What is taken of a weight: of the recurrence's own if it has one, of all of which stand in the file."""
+        if not self._is_own(name):
+            return graph.weight(stored, taken(self.weights[name]))
+        recurrences = range(self.config.num_recurrences)
+        own = np.stack([taken(self.weights[name.replace(_SHARED, _OWN.format(each))]) for each in recurrences])
+        values = graph.weight(stored.replace(_SHARED, _OWN.format("all")), own)
+        return str(graph.op("Gather", values, self._recurrence, axis=0))
 
     def norm(self, graph: Graph, states: str, name: str) -> str:
         """RMSNorm or LayerNorm."""
-        scale = graph.weight(f"{name}.weight", self.weights[f"{name}.weight"])
+        scale = self._own(graph, f"{name}.weight", f"{name}.weight")
         epsilon = self.config.rms_norm_eps
         if self.config.norm == "rms":
             return str(graph.op("RMSNormalization", states, scale, axis=-1, epsilon=epsilon))
-        shift = graph.weight(f"{name}.bias", self.weights[f"{name}.bias"])
+        shift = self._own(graph, f"{name}.bias", f"{name}.bias")
         return str(graph.op("LayerNormalization", states, scale, shift, axis=-1, epsilon=epsilon))
 
     def without_padding(self, graph: Graph, states: str, value: float) -> str:

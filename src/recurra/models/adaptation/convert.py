@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -10,12 +10,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.models.adaptation.alignment import started_from
 from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.adaptation.source import EncoderSource, find_encoder
 from recurra.models.configuration import RecurraConfig
 from recurra.models.modeling import RecurraModel
+from recurra.models.relaxation import start_from
 
 _PREFIXES = ("", "bert.", "roberta.", "model.")
+_BLOCK, _RECURRENCES = "core.block.", "core.recurrences."
 # Names of ours and theirs, within a layer.
 _LAYER = {
     "attention.out_proj": "attention.output.dense",
@@ -53,6 +56,9 @@ def load_encoder(name: str, plan: str = "", **changes: object) -> RecurraModel:
 def load_encoder_weights(model: RecurraModel, source: EncoderSource, plan: str = "") -> None:
     """Gives a model the weights of an encoder; what the encoder does not have changes nothing at first.
 
+    What each recurrence has of its own starts as ``relaxation_start`` says, with the layers of
+    `recurra.models.adaptation.alignment.started_from`.
+
     Raises:
         CheckpointError: If the weights are not whole, or do not fit.
         ConfigurationError: If the plan is wrong, or the model was given another shape.
@@ -62,14 +68,24 @@ def load_encoder_weights(model: RecurraModel, source: EncoderSource, plan: str =
     added = [name for name in wanted if name.startswith("core.recurrence_embedding.")]
     for name in added:
         wanted.pop(name).zero_()
+    own = [name for name in wanted if name.startswith(_RECURRENCES)]
     try:
         with safe_open(source.weights, framework="pt") as handle:
             reader = _Reader(handle, source)
-            named = reader.adapted(wanted) if source.is_adapted else reader.converted(layers)
+            if source.is_adapted:
+                reader.check_own(own)
+                named = reader.adapted(wanted)
+            else:
+                named = reader.converted(layers)
+                for name in own:
+                    wanted.pop(name)
+                # Norms and biases that every recurrence has are not also the shared layers'.
+                apart = {_BLOCK + name.removeprefix(_RECURRENCES).split(".", 1)[1] for name in own}
+                named = ((name, values) for name, values in named if name not in apart)
             for name, values in named:
-                if name in added:
-                    continue
                 _fill(wanted.pop(name, None), values, name, source)
+            if not source.is_adapted:
+                _start_recurrences(model, reader, layers, source.num_layers)
     except SafetensorError as error:
         raise CheckpointError(f"'{source.weights}' is not a whole safetensors file ({error}); copy it again") from error
     if wanted:
@@ -77,6 +93,14 @@ def load_encoder_weights(model: RecurraModel, source: EncoderSource, plan: str =
             f"encoder '{source.name}' has no weight '{next(iter(wanted))}'; leave out the keys that give the model "
             "parts which the encoder lacks (input_injection, final_norm, cycles, exits)"
         )
+
+
+def _start_recurrences(model: RecurraModel, reader: _Reader, plan: SharingPlan, num_layers: int) -> None:
+    """Starts what each recurrence has of its own, once the shared weights are there."""
+    numbers = iter(started_from(plan, num_layers, model.config.relaxation_start)[len(plan.prelude) :])
+    for stack in model.core.recurrences or ():
+        for layer in stack.layers:
+            start_from(layer, dict(reader.layer(next(numbers))))
 
 
 def _fill(parameter: Tensor | None, values: Tensor, name: str, source: EncoderSource) -> None:
@@ -124,14 +148,26 @@ class _Reader:
             yield f"embeddings.norm.{kind}", self._get(f"embeddings.LayerNorm.{kind}")
         for place, numbers in (("prelude", plan.prelude), ("core.block", plan.core), ("coda", plan.coda)):
             for index, number in enumerate(numbers):
-                yield from self._layer(f"{place}.layers.{index}", f"encoder.layer.{number}")
+                for name, values in self.layer(number):
+                    yield f"{place}.layers.{index}.{name}", values
 
-    def _layer(self, ours: str, theirs: str) -> Iterator[tuple[str, Tensor]]:
+    def layer(self, number: int) -> Iterator[tuple[str, Tensor]]:
+        """Weights of one layer under our names within a layer."""
+        theirs = f"encoder.layer.{number}"
         for kind in ("weight", "bias"):
             parts = [self._get(f"{theirs}.attention.self.{part}.{kind}") for part in ("query", "key", "value")]
-            yield f"{ours}.attention.qkv_proj.{kind}", torch.cat(parts)
+            yield f"attention.qkv_proj.{kind}", torch.cat(parts)
             for own, other in _LAYER.items():
-                yield f"{ours}.{own}.{kind}", self._get(f"{theirs}.{other}.{kind}")
+                yield f"{own}.{kind}", self._get(f"{theirs}.{other}.{kind}")
+
+    def check_own(self, names: Iterable[str]) -> None:
+        """Refuses weights of recurrences that an adapted folder does not have: what it was made of is not there."""
+        for name in names:
+            if name not in self._names:
+                raise ConfigurationError(
+                    f"'{self._source.name}' was adapted without '{name}'; give recurrence_norms and low_rank to "
+                    "recurra adapt, which has the layers that they start from"
+                )
 
 
 @torch.inference_mode()

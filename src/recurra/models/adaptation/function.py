@@ -6,18 +6,24 @@ mean over tokens and centred over the texts: without centring, what all texts ha
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from recurra.core.errors import ConfigurationError
+from recurra.models.adaptation.alignment import started_from
 from recurra.models.adaptation.plan import SharingPlan
+from recurra.models.configuration import RecurraConfig
 from recurra.models.heads import mean_of_packed
 from recurra.models.modeling import RecurraModel
+from recurra.models.recurrence import make_layer
+from recurra.models.relaxation import relax, start_from
 from recurra.models.rows.packed import PackedRows
 
 # Up to so many layers every choice of layers is tried; deeper encoders lose layers one by one, the cheapest first.
@@ -25,6 +31,11 @@ _MOST_TRIED_LAYERS = 8
 _MOST_APPLICATIONS = 4
 # Choices of layers that are tried with loops.
 _BEST_CHOICES = 6
+# Relaxed layers at hand: each holds its low-rank updates, whose SVD takes a tenth of a second and more.
+_MOST_RELAXED = 64
+
+# A layer by its number, and the number of the one that what it has of its own starts from.
+_Application = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -42,20 +53,26 @@ class KeptFunction:
         encoder: All its layers as a stack, as `recurra.models.adaptation.convert.load_encoder` gives it.
         input_ids: ``(tokens,)``, rows end to end.
         row_lengths: ``(rows,)``; two rows at least.
+        relaxed: What recurrences have of their own in plans with shared layers, as a configuration says; none means
+            nothing.
     """
 
-    def __init__(self, encoder: RecurraModel, input_ids: Tensor, row_lengths: Tensor) -> None:
+    def __init__(
+        self, encoder: RecurraModel, input_ids: Tensor, row_lengths: Tensor, relaxed: RecurraConfig | None = None
+    ) -> None:
         if len(row_lengths) < 2:
             raise ConfigurationError(f"plans are compared on {len(row_lengths)} texts; give two at least, better 200")
         self._layers = encoder.core.block.layers
+        self._relaxed = relaxed
+        self._relax = functools.lru_cache(maxsize=_MOST_RELAXED)(self._make_relaxed)
         self._lengths = row_lengths
         self._layout = PackedRows.of(encoder.rotary, row_lengths, causal=False, device=input_ids.device)
         with torch.inference_mode():
             first = encoder.embeddings(input_ids[None], None, self._layout)
         # Layers of the plan before, and the states after each: plans in order share much of their way.
-        self._way: list[int] = []
+        self._way: list[_Application] = []
         self._states = [first]
-        self._whole = self._read(range(len(self._layers)))
+        self._whole = self._read([(number, number) for number in range(len(self._layers))])
 
     @property
     def num_layers(self) -> int:
@@ -64,23 +81,55 @@ class KeptFunction:
 
     def score(self, plan: SharingPlan) -> ScoredPlan:
         """What a plan keeps."""
-        return ScoredPlan(plan, functional.cosine_similarity(self._read(plan.order), self._whole).mean().item())
+        found = self._read(self._applications(plan))
+        return ScoredPlan(plan, functional.cosine_similarity(found, self._whole).mean().item())
+
+    def _applications(self, plan: SharingPlan) -> list[_Application]:
+        order = plan.order
+        start = "shared" if self._relaxed is None or plan.recurrences == 1 else self._relaxed.relaxation_start
+        others = started_from(plan, self.num_layers, start)
+        shared = range(len(plan.prelude), len(order) - len(plan.coda))
+        return [(number, others[place] if place in shared else number) for place, number in enumerate(order)]
+
+    def _make_relaxed(self, number: int, other: int) -> nn.Module:
+        """A layer with what brings it nearer to another one."""
+        config = self._relaxed
+        if config is None or number == other:
+            return self._layers[number]
+        layer = relax(lambda: make_layer(config), self._layers[number], config).eval()
+        start_from(layer, self._layers[other].state_dict())
+        return layer
 
     @torch.inference_mode()
-    def _read(self, order: Iterable[int]) -> Tensor:
-        wanted = list(order)
+    def _read(self, wanted: list[_Application]) -> Tensor:
         pairs = zip(wanted, self._way, strict=False)
         shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
         del self._states[shared + 1 :]
-        for number in wanted[shared:]:
-            self._states.append(self._layers[number](self._states[-1], self._layout))
+        for number, other in wanted[shared:]:
+            self._states.append(self._relax(number, other)(self._states[-1], self._layout))
         self._way = wanted
         found = mean_of_packed(self._states[-1], self._lengths)
         return found - found.mean(dim=0)
 
 
+class PlanScorer(Protocol):
+    """What scores plans: `KeptFunction`, or who remembers what it said."""
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the encoder."""
+
+    def score(self, plan: SharingPlan, /) -> ScoredPlan:
+        """What a plan keeps."""
+
+
 def best_plans(
-    function: KeptFunction, stored: int, applied: int, *, advance: Callable[[int], None] = lambda _: None
+    function: PlanScorer,
+    stored: int,
+    applied: int,
+    *,
+    fits: Callable[[SharingPlan], bool] = lambda _: True,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> list[ScoredPlan]:
     """Scores plans that store so many layers and apply at most so many, best first; the stack of them is among them.
 
@@ -88,6 +137,7 @@ def best_plans(
         function: What scores them.
         stored: Layers with weights of their own.
         applied: Layer applications at most.
+        fits: Whether a plan may be chosen; others are not scored, but for the stacks that lead to a deep encoder's.
         advance: Told of every plan that was scored.
 
     Raises:
@@ -107,9 +157,9 @@ def best_plans(
         return found[plan]
 
     choices = _choices(layers, stored, lambda chosen: scored(SharingPlan((), chosen, (), 1)).kept)
-    for plan in sorted((plan for chosen in choices for plan in loops(chosen, applied)), key=lambda plan: plan.order):
-        scored(plan)
-    fitting = [each for each in found.values() if each.plan.stored == stored]
+    candidates = [plan for chosen in choices for plan in loops(chosen, applied) if fits(plan)]
+    # In order, for neighbours share much of their way.
+    fitting = [scored(plan) for plan in sorted(candidates, key=lambda plan: plan.order)]
     return sorted(fitting, key=lambda each: (-each.kept, each.plan.applied, str(each.plan)))
 
 

@@ -66,6 +66,7 @@ class Chart:
         "by-loop",
         "exits",
         "speed-up",
+        "plans",
     ]
     heading: str
     drawing: Markup

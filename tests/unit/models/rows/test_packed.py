@@ -10,6 +10,7 @@ import torch
 from recurra import RecurraForSequenceClassification
 from recurra.core.errors import ConfigurationError
 from references import recurrent_transformer as reference
+from relaxed import RELAXED
 from tiny import stir, tiny_config, tiny_model
 
 # Ours turns queries and keys in FP32 whatever the states' type.
@@ -17,6 +18,7 @@ TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
 LENGTHS = [3, 3, 2, 1]
 VARIANTS: dict[str, dict[str, Any]] = {
     "recurrent": {"num_core_layers": 1},
+    "relaxed": {**RELAXED, "num_core_layers": 1},
     "stacked": {"num_core_layers": 2, "num_recurrences": 1, "residual_scale": 0.0},
     "causal, last": {"causal": True, "pooling": "last"},
     "last": {"pooling": "last"},

@@ -1,0 +1,245 @@
+"""A pretrained encoder with its layers under a plan, as a folder that trainings start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recurra.adaptation.costs import PlanCosts
+from recurra.adaptation.figure import PlanPoint, draw_plans
+from recurra.adaptation.scores import PlanScores
+from recurra.core.errors import ConfigurationError
+from recurra.core.files import write_json, write_text
+from recurra.core.folders import atomic_folder
+from recurra.core.progress import Reporter
+from recurra.data.tokenization import read_tokenizer
+from recurra.models.adaptation.convert import load_encoder
+from recurra.models.adaptation.function import ScoredPlan, best_plans
+from recurra.models.adaptation.plan import SharingPlan
+from recurra.models.adaptation.source import ADAPTATION_NAME, EncoderSource, find_encoder
+from recurra.models.configuration import RecurraConfig
+from recurra.models.quiet import quieten_libraries
+from recurra.report.figures.standalone import standalone
+
+AUTO = "auto"
+FIGURE_NAME = "adaptation.svg"
+# Plans that are shown, besides the one that was chosen.
+SHOWN_PLANS = 12
+
+
+@dataclass(frozen=True)
+class AdaptationOptions:
+    """How an encoder is adapted.
+
+    Attributes:
+        plan: Which layers are shared, as `recurra.models.adaptation.plan.SharingPlan` reads it, or ``auto``.
+        stored: Layers with weights of their own, for ``auto``; none takes two thirds of the encoder's.
+        applied: Layer applications at most, for ``auto``; none takes as many as the encoder has layers.
+        texts: File with texts that plans are scored on.
+        text_column: Column of the texts.
+        max_parameters: Parameters without a head at most, for ``auto``; none has no bound.
+        max_ms: Estimated milliseconds of a text by itself at most, for ``auto``; none has no bound.
+        changes: Keys of the model's configuration in place of the encoder's. What they say recurrences have of their
+            own holds for every plan with shared layers.
+        cache_dir: Where scores are kept.
+        overwrite: Whether a folder that lies there is replaced.
+    """
+
+    plan: str = AUTO
+    stored: int | None = None
+    applied: int | None = None
+    texts: Path | None = None
+    text_column: str = "text"
+    max_parameters: int | None = None
+    max_ms: float | None = None
+    changes: Mapping[str, Any] | None = None
+    cache_dir: Path | None = None
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What was made.
+
+    Attributes:
+        folder: Where it lies.
+        source: The encoder that it was made of.
+        plan: Its layers.
+        parameters: That are stored, without a head.
+        changes: Keys of the model's configuration in place of the encoder's.
+        scores: Plans that were compared, best first; of a plan that was given its own, if there were texts.
+        texts: Number of texts that plans were scored on.
+    """
+
+    folder: Path
+    source: EncoderSource
+    plan: SharingPlan
+    parameters: int
+    changes: Mapping[str, Any]
+    scores: Sequence[PlanPoint]
+    texts: int
+
+    def plain(self) -> dict[str, Any]:
+        """Plain JSON values, as the folder keeps them."""
+        return {
+            "schema_version": 1,
+            "encoder": self.source.name,
+            "sha256": self.source.sha256,
+            "layers": self.source.num_layers,
+            "plan": str(self.plan),
+            "stored_layers": self.plan.stored,
+            "applied_layers": self.plan.applied,
+            "parameters": self.parameters,
+            "licence": self.source.licence,
+            "trained_on": self.source.trained_on,
+            "changes": dict(self.changes),
+            "texts": self.texts,
+            "scores": [
+                {
+                    "plan": str(each.scored.plan),
+                    "stored_layers": each.scored.plan.stored,
+                    "applied_layers": each.scored.plan.applied,
+                    "parameters": each.parameters,
+                    **({} if each.ms is None else {"estimated_ms": round(each.ms, 3)}),
+                    "kept": round(each.scored.kept, 6),
+                }
+                for each in self.scores
+            ],
+        }
+
+
+def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter: Reporter) -> Adaptation:
+    """Writes a folder with an encoder whose layers are shared as a plan says; trainings start from it by its path.
+
+    Args:
+        name: As `recurra.models.adaptation.source.find_encoder` takes it.
+        output: The folder to write.
+        options: How.
+        reporter: For progress.
+
+    Raises:
+        ConfigurationError: If the plan or a key is wrong, or ``auto`` has no texts.
+        DataError: If the texts cannot be read.
+        CheckpointError: If the encoder cannot be used.
+        UnavailableError: If it cannot be had.
+        StorageError: If the folder cannot be written.
+    """
+    quieten_libraries()
+    source = find_encoder(name)
+    if source.is_adapted:
+        raise ConfigurationError(f"'{name}' was adapted already; start from the encoder that it came from")
+    _check_budgets(options)
+    auto = options.plan.strip() == AUTO
+    given = dict(options.changes or {})
+    costs = PlanCosts(source, given)
+    # Before anything is computed: a wrong key, or a rank above the width.
+    shared = RecurraConfig(**{**source.shape("(0)x2" if auto else options.plan), **given})
+    scores = None
+    if options.texts is not None:
+        scores = PlanScores(source, options.texts, options.text_column, shared, options.cache_dir)
+        reporter.say(f"comparing plans on {scores.texts} texts of '{options.texts}'")
+    if auto:
+        points = _search(scores, costs, options, reporter)
+        plan = points[0].scored.plan
+        if (kept := costs.changes(plan)) != given:
+            reporter.say(f"the best plan, {plan}, is a stack: it shares nothing, so there is nothing to relax")
+        given = kept
+    else:
+        plan = source.plan(options.plan)
+        points = [] if scores is None else _score_one(scores, costs, plan)
+    with torch.random.fork_rng(devices=[]):
+        # What is drawn of low-rank updates is the same every time.
+        torch.manual_seed(0)
+        model = load_encoder(name, str(plan), **given)
+    texts = 0 if scores is None else scores.texts
+    made = Adaptation(Path(output), source, plan, costs.parameters(plan), given, points, texts)
+    tokenizer = read_tokenizer(source.folder)
+    with atomic_folder(output, replace=options.overwrite) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        write_json(folder / ADAPTATION_NAME, made.plain())
+        write_text(folder / "README.md", _card(made))
+        if len(points) > 1:
+            write_text(folder / FIGURE_NAME, standalone(draw_plans(points, source.name, texts)))
+    return made
+
+
+def _check_budgets(options: AdaptationOptions) -> None:
+    given = {"--max-parameters": options.max_parameters, "--max-ms": options.max_ms}
+    for name, value in given.items():
+        if value is not None and options.plan.strip() != AUTO:
+            raise ConfigurationError(f"{name} is {value:,} beside the plan '{options.plan}'; it is for --plan auto")
+
+
+def _score_one(scores: PlanScores, costs: PlanCosts, plan: SharingPlan) -> list[PlanPoint]:
+    point = PlanPoint(scores.score(plan), costs.parameters(plan))
+    scores.keep()
+    return [point]
+
+
+def _search(
+    scores: PlanScores | None, costs: PlanCosts, options: AdaptationOptions, reporter: Reporter
+) -> list[PlanPoint]:
+    """Scores the plans that keep the budgets, best first."""
+    if scores is None:
+        raise ConfigurationError("--plan auto compares plans on your texts; give --texts FILE, or a plan")
+    layers = scores.num_layers
+    time_of = costs.timer(scores.mean_tokens) if options.max_ms is not None else None
+
+    def fits(plan: SharingPlan) -> bool:
+        small = options.max_parameters is None or costs.parameters(plan) <= options.max_parameters
+        return small and (time_of is None or options.max_ms is None or time_of(plan) <= options.max_ms)
+
+    found: list[ScoredPlan] = []
+    with reporter.task("plans", None) as task:
+        try:
+            for stored in _stored(layers, options, fits):
+                applied = max(layers, stored) if options.applied is None else options.applied
+                found += best_plans(scores, stored, applied, fits=fits, advance=task.advance)
+        finally:
+            scores.keep()
+    if not found:
+        least = SharingPlan((), (0,), (), 1)
+        took = "" if time_of is None else f" and takes about {time_of(least):.1f} ms"
+        raise ConfigurationError(
+            f"no plan keeps the budget; one layer applied once has {costs.parameters(least):,} parameters{took}: "
+            "raise --max-parameters or --max-ms, or store and apply fewer layers"
+        )
+    found.sort(key=lambda each: (-each.kept, each.plan.applied, str(each.plan)))
+    return [
+        PlanPoint(each, costs.parameters(each.plan), None if time_of is None else time_of(each.plan)) for each in found
+    ]
+
+
+def _stored(layers: int, options: AdaptationOptions, fits: Callable[[SharingPlan], bool]) -> list[int]:
+    """How many layers are stored: as asked, or two thirds; with a budget of parameters as many as fit, and one less."""
+    if options.stored is not None:
+        return [options.stored]
+    allowed = [number for number in range(1, layers + 1) if fits(SharingPlan((), tuple(range(number)), (), 1))]
+    if options.max_parameters is not None:
+        return allowed[-2:]
+    return [min(max(1, round(2 * layers / 3)), allowed[-1])] if allowed else []
+
+
+def _card(made: Adaptation) -> str:
+    source = made.source
+    measured = ""
+    if made.scores:
+        measured = (
+            f"Before any training it keeps {made.scores[0].scored.kept:.2f} of the encoder's function, the centred "
+            f"cosine of its output on {made.texts} texts.\n\n"
+        )
+    return (
+        f"# {source.name}, layers {made.plan}\n\n"
+        f"An encoder of {made.plan.stored} stored layers that are applied {made.plan.applied} times, made by "
+        f"`recurra adapt` of the {source.num_layers} layers of {source.name}. It has no head: train one with\n\n"
+        "```sh\nrecurra train --model THIS_FOLDER --data labelled.csv --protocol finetune --output runs/mine\n```\n\n"
+        f"{measured}"
+        f"* Weights of the encoder: SHA-256 `{source.sha256}`, licence {source.licence}.\n"
+        f"* It was trained on: {source.trained_on}.\n"
+        f"* {made.parameters:,} parameters.\n" + "".join(f"* `{key}`: {value}\n" for key, value in made.changes.items())
+    )

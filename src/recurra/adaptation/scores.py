@@ -1,0 +1,116 @@
+"""What plans keep of an encoder on some texts: computed once, kept by content."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from recurra.adaptation.costs import RELAXATIONS
+from recurra.core.configuration import content_hash
+from recurra.data.cleaning import clean_text
+from recurra.data.encoding import encode_texts
+from recurra.data.files import stream_texts
+from recurra.data.token_cache import cache_path, read_arrays, write_arrays
+from recurra.data.tokenization import read_tokenizer
+from recurra.models.adaptation.convert import load_encoder
+from recurra.models.adaptation.function import KeptFunction, ScoredPlan
+from recurra.models.adaptation.plan import SharingPlan
+from recurra.models.adaptation.source import EncoderSource
+from recurra.models.configuration import RecurraConfig
+
+MOST_TEXTS = 250
+# Longer texts are cut there while plans are compared: what a plan keeps hardly depends on it, and time does.
+MOST_TOKENS = 128
+# Of what is computed: another number where a score would be another one.
+_SCORE_VERSION = 1
+
+
+class PlanScores:
+    """Scores plans of one encoder on the texts of a file.
+
+    Args:
+        source: The encoder.
+        texts: The file.
+        text_column: Column of the texts.
+        relaxed: What recurrences have of their own, as the configuration of a plan with shared layers says.
+        cache_dir: Where scores are kept.
+
+    Raises:
+        DataError: If the texts cannot be read.
+    """
+
+    def __init__(
+        self, source: EncoderSource, texts: Path, text_column: str, relaxed: RecurraConfig, cache_dir: Path | None
+    ) -> None:
+        self._source, self._relaxed = source, relaxed
+        given = itertools.chain.from_iterable(stream_texts(texts, text_column))
+        cleaned = list(dict.fromkeys(filter(None, map(clean_text, itertools.islice(given, 40 * MOST_TEXTS)))))
+        # Evenly spread, for files are often sorted.
+        places = np.linspace(0, len(cleaned) - 1, min(MOST_TEXTS, len(cleaned))).astype(int)
+        ids, offsets = encode_texts([cleaned[place] for place in places], read_tokenizer(source.folder), MOST_TOKENS)
+        self.texts = len(offsets) - 1
+        self._rows = torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(np.diff(offsets))
+        # A start from the shared layer changes nothing before training, whatever is added.
+        changes = relaxed.is_relaxed and relaxed.relaxation_start == "replaced"
+        self._key = content_hash(
+            {
+                "version": _SCORE_VERSION,
+                "encoder": source.sha256,
+                "rows": hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest(),
+                "relaxations": {key: getattr(relaxed, key) for key in RELAXATIONS} if changes else {},
+            }
+        )
+        self._path = cache_path(f"plans-{self._key}", cache_dir)
+        self._known = self._read()
+        self._before = len(self._known)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the encoder."""
+        return self._source.num_layers
+
+    @property
+    def mean_tokens(self) -> int:
+        """Tokens of a text, rounded."""
+        return max(1, round(self._rows[1].float().mean().item()))
+
+    @cached_property
+    def _function(self) -> KeptFunction:
+        return KeptFunction(load_encoder(self._source.name), *self._rows, self._relaxed)
+
+    def score(self, plan: SharingPlan) -> ScoredPlan:
+        """What a plan keeps.
+
+        Raises:
+            ConfigurationError: If there are not two texts at least.
+        """
+        name = str(plan)
+        if name not in self._known:
+            self._known[name] = self._function.score(plan).kept
+        return ScoredPlan(plan, self._known[name])
+
+    def keep(self) -> None:
+        """Writes what was computed, if anything was."""
+        if len(self._known) > self._before:
+            write_arrays(self._path, self._key, _packed(self._known))
+            self._before = len(self._known)
+
+    def _read(self) -> dict[str, float]:
+        found = read_arrays(self._path, self._key, ("plans", "kept"))
+        if found is None:
+            return {}
+        names = found["plans"].tobytes().decode().split("\n")
+        return dict(zip(names, found["kept"].tolist(), strict=True))
+
+
+def _packed(scores: Mapping[str, float]) -> dict[str, np.ndarray[tuple[int], np.dtype[np.generic]]]:
+    return {
+        "plans": np.frombuffer("\n".join(scores).encode(), dtype=np.uint8),
+        "kept": np.array(list(scores.values()), dtype=np.float64),
+    }

@@ -1,0 +1,142 @@
+"""Plans are scored once, drawn, chosen within budgets; what cannot be is said before anything is computed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from recurra.adaptation import AdaptationOptions, adapt
+from recurra.cli.main import main
+from recurra.core.progress import Reporter
+from recurra.models.adaptation.convert import load_encoder
+from recurra.models.adaptation.function import KeptFunction
+from recurra.models.adaptation.plan import SharingPlan
+from reviews import write_reviews
+from tiny_encoder import write_tiny_encoder
+
+QUIET = Reporter(quiet=True)
+RELAXED: dict[str, Any] = {"recurrence_norms": True, "low_rank": 2, "relaxation_start": "replaced"}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("adapted")
+    data = write_reviews(folder / "reviews.csv", rows=40)
+    write_tiny_encoder(folder / "encoder", data.read_text(encoding="utf-8").splitlines(), initializer_range=0.3)
+    return folder
+
+
+@pytest.fixture
+def options(root: Path) -> AdaptationOptions:
+    return AdaptationOptions(texts=root / "reviews.csv", stored=2, cache_dir=root / "cache", overwrite=True)
+
+
+def plans_of(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "adaptation.json").read_text(encoding="utf-8"))["scores"]
+    return found
+
+
+def test_scores_are_computed_once_and_by_content(
+    root: Path, options: AdaptationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[str] = []
+    honest = KeptFunction.score
+
+    def counted(self: KeptFunction, plan: SharingPlan) -> Any:
+        computed.append(str(plan))
+        return honest(self, plan)
+
+    monkeypatch.setattr(KeptFunction, "score", counted)
+    own = replace(options, cache_dir=tmp_path / "cache")
+    first = adapt(str(root / "encoder"), tmp_path / "one", own, reporter=QUIET)
+    assert sorted(computed) == sorted(str(each.scored.plan) for each in first.scores) and len(computed) > 10
+    computed.clear()
+    again = adapt(str(root / "encoder"), tmp_path / "two", own, reporter=QUIET)
+    assert computed == [] and again.scores == first.scores
+    # What changes nothing before training changes no score; what does is scored anew, and so are other texts.
+    adapt(str(root / "encoder"), tmp_path / "three", replace(own, changes={"low_rank": 2}), reporter=QUIET)
+    assert computed == []
+    relaxed = adapt(str(root / "encoder"), tmp_path / "four", replace(own, changes=RELAXED), reporter=QUIET)
+    assert len(computed) == len(first.scores) and {each.scored.kept for each in relaxed.scores} != {
+        each.scored.kept for each in first.scores
+    }
+    computed.clear()
+    write_reviews(tmp_path / "other.csv", rows=30, seed=5)
+    adapt(str(root / "encoder"), tmp_path / "five", replace(own, texts=tmp_path / "other.csv"), reporter=QUIET)
+    assert len(computed) == len(first.scores)
+
+
+def test_plans_are_drawn_and_counted_as_they_are_built(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
+    made = adapt(str(root / "encoder"), tmp_path / "small", replace(options, changes=RELAXED), reporter=QUIET)
+    for each in (made.scores[0], made.scores[-1], *made.scores[1:40:8]):
+        looped = each.scored.plan.recurrences > 1
+        model = load_encoder(str(root / "encoder"), str(each.scored.plan), **(RELAXED if looped else {}))
+        assert each.parameters == sum(part.numel() for part in model.parameters())
+    assert plans_of(tmp_path / "small")[0]["parameters"] == made.parameters
+    drawing = ElementTree.parse(tmp_path / "small" / "adaptation.svg").getroot()
+    marks = [item for item in drawing.iter() if item.get("class", "").startswith("mark s")]
+    # One for each plan, and those of the legend.
+    assert len(marks) > len(made.scores)
+    assert f"{made.plan}: {made.scores[0].scored.kept:.2f}" in "".join(drawing.itertext())
+
+
+def test_a_relaxed_plan_is_written_the_same_every_time(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
+    asked = replace(options, plan="0 (1)x2 3", changes={"low_rank": 3, "recurrence_norms": True})
+    for name in ("one", "two"):
+        adapt(str(root / "encoder"), tmp_path / name, asked, reporter=QUIET)
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
+    assert first == second
+    kept = json.loads((tmp_path / "one" / "adaptation.json").read_text(encoding="utf-8"))
+    assert kept["changes"] == asked.changes and not (tmp_path / "one" / "adaptation.svg").exists()
+
+
+def test_budgets_choose_among_plans(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
+    encoder = str(root / "encoder")
+    three = sum(part.numel() for part in load_encoder(encoder, "0 1 2").parameters())
+    asked = replace(options, stored=None, max_parameters=three)
+    made = adapt(encoder, tmp_path / "small", asked, reporter=QUIET)
+    assert {each.scored.plan.stored for each in made.scores} == {2, 3}
+    assert max(each.parameters for each in made.scores) == three
+    # Updates cost parameters too: a loop over three layers has no room for them.
+    relaxed = adapt(encoder, tmp_path / "relaxed", replace(asked, changes=RELAXED), reporter=QUIET)
+    assert all(each.parameters <= three for each in relaxed.scores)
+    assert {each.scored.plan.recurrences for each in relaxed.scores if each.scored.plan.stored == 3} == {1}
+    only = replace(asked, stored=3, changes={**RELAXED, "hidden_dropout": 0.2})
+    stack = adapt(encoder, tmp_path / "stack", only, reporter=QUIET)
+    assert stack.plan.recurrences == 1 and stack.changes == {"hidden_dropout": 0.2}
+    timed = adapt(encoder, tmp_path / "timed", replace(options, max_ms=1e6), reporter=QUIET)
+    times = {each.scored.plan.applied: each.ms for each in timed.scores}
+    assert sorted(times) == [2, 3, 4] and None not in times.values()
+    assert plans_of(tmp_path / "timed")[0]["estimated_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--plan", "0 (9)x2"], "the encoder has no layer 9; allowed: 0 to 3"),
+        (["--plan", "0 (1)x2", "low_rank=17"], "'low_rank' is 17; allowed: 0 to hidden_size, which is 16"),
+        (["low_rank=17"], "'low_rank' is 17; allowed: 0 to hidden_size, which is 16"),
+        (
+            ["--plan", "0 1", "low_rank=2"],
+            "'low_rank' is 2; allowed: 0 with num_recurrences 1, where nothing",
+        ),
+        (["low_ranks=2"], "unknown model configuration key 'low_ranks' (did you mean 'low_rank'?)"),
+        (["--max-parameters", "10"], "no plan keeps the budget; one layer applied once has"),
+        (["--max-ms", "0.001"], "and takes about"),
+        (["--plan", "0 1", "--max-parameters", "10"], "--max-parameters is 10 beside the plan '0 1'; it is for --plan"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_what_cannot_be_is_one_line(
+    root: Path, tmp_path: Path, arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["--texts", str(root / "reviews.csv"), "--cache-dir", str(root / "cache")]
+    given = ["adapt", str(root / "encoder"), *texts, "--output", str(tmp_path / "none"), "--quiet", *arguments]
+    assert main(given) == 2
+    assert why in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "none").exists()

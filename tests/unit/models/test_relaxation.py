@@ -1,0 +1,128 @@
+"""What recurrences have of their own: zeros change nothing, matrices stand once, updates are the best there are."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from recurra import RecurraForSequenceClassification
+from recurra.core.errors import ConfigurationError
+from recurra.models.relaxation import SharedLinear
+from relaxed import RELAXED
+from tiny import stir, tiny_config, tiny_model
+
+IDS = torch.tensor([[1, 4, 2, 7, 5], [3, 3, 9, 0, 0]])
+MASK = (IDS > 0).long()
+PACKED = {"input_ids": torch.tensor([[1, 4, 2, 7, 5, 3, 3, 9]]), "row_lengths": torch.tensor([5, 3])}
+SHAPES: dict[str, dict[str, Any]] = {
+    "as in BERT": {"feed_forward": "gelu", "norm": "layer", "norm_placement": "post", "pooling": "mean"},
+    "SwiGLU": {},
+    "cycles": {"feed_forward": "conv+linear", "num_cycles": 2},
+}
+
+
+def logits(model: nn.Module) -> list[Tensor]:
+    """With gradients: without, a SwiGLU of plain linear maps computes its two halves apart, to other last digits."""
+    return [model(IDS, attention_mask=MASK).logits, model(**PACKED).logits]
+
+
+def relaxed_like(plain: RecurraForSequenceClassification, **keys: Any) -> RecurraForSequenceClassification:
+    """The same model with recurrences' own weights: norms and biases as the shared ones, updates fresh."""
+    model = RecurraForSequenceClassification(type(plain.config)(**{**plain.config.to_diff_dict(), **keys})).eval()
+    state, given_state = model.state_dict(), plain.state_dict()
+    for name in state:
+        shared = ".".join(["model.core.block", *name.split(".")[4:]]) if "core.recurrences." in name else name
+        if shared in given_state:
+            state[name] = given_state[shared]
+    model.load_state_dict(state)
+    return model
+
+
+@pytest.mark.parametrize("keys", [{"low_rank": 2}, {"recurrence_norms": True}, RELAXED], ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fresh_updates_and_equal_norms_change_no_bit(shape: str, keys: dict[str, Any]) -> None:
+    plain = tiny_model(num_recurrences=3, **SHAPES[shape]).eval()
+    stir(plain)
+    relaxed = relaxed_like(plain, **keys)
+    for found, wanted in zip(logits(relaxed), logits(plain), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_a_matrix_stands_once_and_belongs_to_its_own_model(tmp_path: Path) -> None:
+    model = tiny_model(**RELAXED).eval()
+    stir(model)
+    state = model.state_dict()
+    assert sum(values.numel() for values in state.values()) == sum(part.numel() for part in model.parameters())
+    assert len({values.data_ptr() for values in state.values()}) == len(state)
+    other = copy.deepcopy(model)
+    wanted = logits(model)
+    with torch.no_grad():
+        other.model.core.block.layers[0].attention.qkv_proj.weight.mul_(-1)
+    assert torch.equal(logits(model)[0], wanted[0]) and not torch.equal(logits(other)[0], wanted[0])
+    model.save_pretrained(tmp_path)
+    loaded = RecurraForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert all(torch.equal(found, each) for found, each in zip(logits(loaded), wanted, strict=True))
+
+
+def test_half_precision_trains_every_weight() -> None:
+    model = tiny_model(**RELAXED).train()
+    stir(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(IDS, attention_mask=MASK, labels=torch.tensor([0, 1])).loss.backward()
+    for name, part in model.named_parameters():
+        assert part.grad is not None and part.grad.isfinite().all(), name
+        assert part.grad.any() or "token_type" in name, name
+
+
+@settings(max_examples=30)
+@given(
+    outputs=st.integers(1, 9),
+    inputs=st.integers(1, 9),
+    rank=st.integers(1, 9),
+    seed=st.integers(0, 99),
+)
+def test_an_update_is_the_truncated_svd_of_what_sharing_leaves_out(
+    outputs: int, inputs: int, rank: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    shared, other = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs)
+    own = SharedLinear(shared, rank, own_bias=True)
+    own.start_from(other.weight, other.bias)
+    residual = (other.weight - shared.weight).detach().double().numpy()
+    left, sizes, right = np.linalg.svd(residual)
+    kept = min(rank, len(sizes))
+    wanted = left[:, :kept] @ np.diag(sizes[:kept]) @ right[:kept]
+    assert own.up is not None and own.down is not None
+    np.testing.assert_allclose((own.up @ own.down).detach().numpy(), wanted, atol=1e-5)
+    # B = U S, A = V^T: the rows of A are of length 1, the columns of B of the singular values'.
+    np.testing.assert_allclose(own.up.detach().norm(dim=0)[:kept].numpy(), sizes[:kept], atol=1e-5)
+    states = torch.randn(3, inputs)
+    if rank >= min(inputs, outputs):
+        torch.testing.assert_close(own(states), other(states), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(own(states)[:, 1:], own.outputs(states, slice(1, None)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"low_rank": 17}, "'low_rank' is 17; allowed: 0 to hidden_size, which is 16"),
+        ({"low_rank": -1}, "'low_rank' is -1; allowed: a whole number from 0"),
+        ({"low_rank": 2, "num_recurrences": 1}, "'low_rank' is 2; allowed: 0 with num_recurrences 1, where nothing is"),
+        ({"recurrence_norms": True, "num_recurrences": 1}, "'recurrence_norms' is True; allowed: false with num_rec"),
+        ({"recurrence_norms": 1}, "'recurrence_norms' is 1; allowed: true or false"),
+        ({"low_rank_where": "norms"}, "'low_rank_where' is 'norms'; allowed: one of"),
+        ({"relaxation_start": "svd"}, "'relaxation_start' is 'svd'; allowed: one of"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(keys: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        tiny_config(**keys)
