@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import json
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from recurra.cli.main import main
+from recurra.core.record import read_record
+from recurra.deployment.decision import read_decision
 from recurra.deployment.prediction.files import SUFFIXES
+from recurra.evaluation.precision import precision_thresholds
+from recurra.evaluation.predictions import read_predictions
 from reviews import train_linear
 
 TEXTS = ['the film was "great", and clever', "the plot was awful\nand boring", "the pace was number 7"]
@@ -180,6 +185,48 @@ def test_doubtful_rows_get_no_label_a_column_says_so_and_the_share_is_told(
         assert row["probability"] == before["probability"]
 
 
+def test_a_label_is_given_from_the_probability_that_shows_its_precision(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, written = write(tmp_path / "in.csv", {"text": [*TEXTS, ""]}), tmp_path / "out.jsonl"
+    arguments = ["predict", model, "-i", str(path), "-o", str(written), "--precision-of"]
+    kept = read_predictions(model, "validation")
+    decision = read_decision(["negative", "positive"], read_record(model).decision)
+    looked_at = precision_thresholds(decision.probabilities(kept.logits), kept.labels, 1)
+    wanted = looked_at[len(looked_at) // 2].bound
+    smallest = [one for one in looked_at if one.bound >= wanted][-1]
+    assert main([*arguments, f"positive={wanted}"]) == 0
+    err = capsys.readouterr().err
+    assert f"'positive' from a probability of {smallest.threshold:.4f}" in err and "Clopper-Pearson" in err
+    for row in read(written)[1]:
+        sure = row["probabilities"]["positive"]
+        assert row["abstained"] == (0.5 < sure < smallest.threshold)
+        assert row["label"] == (None if row["abstained"] else "positive" if sure > 0.5 else "negative")
+    written.unlink()
+    for wrong, message in (
+        (["positive=0.999"], "no threshold shows a precision of 0.999 for 'positive': on 24 validation rows"),
+        (["positve=0.5"], "did you mean 'positive'"),
+        (["positive=95"], "a precision between 0 and 1"),
+        (["positive"], "write LABEL=PRECISION"),
+        (["positive=0.5", "--precision-of", "positive=0.6"], "two precisions"),
+        (["positive=0.5", "--exit-rule", "entropy"], "leave the exit rule out"),
+    ):
+        assert main([*arguments, *wrong]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+    assert not written.exists()
+
+
+def test_a_run_without_its_validation_rows_shows_no_precision(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = tmp_path / "older"
+    shutil.copytree(model, older)
+    (older / "predictions" / "validation.parquet").unlink()
+    assert main(["predict", str(older), "good", "--precision-of", "positive=0.5"]) == 2
+    assert "keeps no predictions of its validation rows" in capsys.readouterr().err
+
+
 def test_a_folder_neither_keeps_nor_abstains_and_semicolons_are_told(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,7 +234,7 @@ def test_a_folder_neither_keeps_nor_abstains_and_semicolons_are_told(
     path = tmp_path / "in" / "a.csv"
     path.write_text("Stars; Text\n5;great film\n1;awful plot\n")
     folder = ["predict", model, "-i", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
-    for more in (["--keep-columns"], ["--abstain-below", "0.9"]):
+    for more in (["--keep-columns"], ["--abstain-below", "0.9"], ["--precision-of", "positive=0.9"]):
         assert main([*folder, *more]) == 2
         assert f"{more[0]} is for single files" in capsys.readouterr().err
     assert main(["predict", model, "-i", str(path), "-o", str(tmp_path / "out.csv")]) == 0

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.files import STANDARD_INPUT, STREAM_FORMATS, TextRows, stream_rows
 from recurra.data.formats import all_columns, check_columns, check_path, csv_delimiter
@@ -17,6 +19,7 @@ from recurra.deployment.prediction.layout import PredictedRows, PredictionWriter
 
 # Large enough for batches of like length, small enough that a chunk of long texts takes a few MiB.
 CHUNK_ROWS = 4096
+Bounds = float | Sequence[float]
 
 
 @dataclass
@@ -76,14 +79,14 @@ class KeptColumns:
 
 
 def predict_chunks(
-    classifier: Classifier, chunks: Iterable[TextRows], abstain_below: float | None = None
+    classifier: Classifier, chunks: Iterable[TextRows], abstain_below: Bounds | None = None
 ) -> Iterator[PredictedRows]:
     """Yields predictions chunk by chunk, rows in their order.
 
     Args:
         classifier: What predicts; cleans the texts itself.
         chunks: Raw texts, for example from `recurra.data.files.stream_rows`.
-        abstain_below: Rows whose highest probability is lower get no label.
+        abstain_below: Rows whose highest probability is lower get no label; a bound for all labels, or for each.
 
     Raises:
         ConfigurationError: If a multi-label model is to abstain: it gives no label where none is likely.
@@ -95,7 +98,10 @@ def predict_chunks(
         )
     for chunk in chunks:
         found = classifier.predict_proba(chunk.texts)
-        abstained = None if abstain_below is None else found.max(axis=1) < abstain_below
+        abstained = None
+        if abstain_below is not None:
+            bounds = np.broadcast_to(np.asarray(abstain_below, dtype=np.float64), found.shape[1:])
+            abstained = found.max(axis=1) < bounds[classifier.decision.decide(found)]
         yield PredictedRows(chunk.texts, found, kept=chunk.columns, abstained=abstained)
 
 
@@ -105,7 +111,7 @@ def write_stream(
     writer: PredictionWriter,
     *,
     advance: Callable[[int], None] | None = None,
-    abstain_below: float | None = None,
+    abstain_below: Bounds | None = None,
 ) -> PredictionCounts:
     """Predicts all chunks and writes them.
 
