@@ -213,6 +213,39 @@ def test_models_without_recurrences_have_no_such_view(server: Running, visit: An
     assert page.locator("#results table").count() == 0
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+def test_words_are_shaded_by_what_they_do(server: Running, visit: Any, width: int) -> None:
+    found = visit(server, width=width)
+    page = found.page
+    text = "a 👍 lovely <b>film</b>, not bad"
+    page.locator("#text").fill(text)
+    page.select_option("#second", "")
+    page.click("#classify")
+    page.wait_for_selector("#results .card")
+    button = page.locator("#results .why")
+    assert button.bounding_box()["height"] >= 43
+    button.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#results .words")
+    prediction = server.post({"text": text, "model": "small", "explain": True}).json["results"][0]["predictions"][0]
+    assert page.locator("#results .words").inner_text() == text and page.locator("#results .words b").count() == 0
+    most = max(abs(word["effect"]) for word in prediction["words"])
+    wanted = [
+        (word["text"], f"{word['effect']:+.3f}".replace("-", "−"), word["effect"] < 0)
+        for word in prediction["words"]
+        if abs(word["effect"]) >= 0.1 * most
+    ]
+    marks = page.locator("#results .words mark").all()
+    assert [
+        (mark.inner_text(), mark.get_attribute("title"), mark.get_attribute("class") == "against") for mark in marks
+    ] == wanted
+    strongest = max(prediction["words"], key=lambda word: word["effect"])
+    note = page.locator("#results .words + p").inner_text()
+    assert f"For {prediction['label']}: {strongest['text']} ({strongest['effect']:+.3f})" in note
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert found.complaints == []
+
+
 def test_an_error_is_shown_and_goes_away(server: Running, visit: Any) -> None:
     page = visit(server).page
     page.click("#classify")

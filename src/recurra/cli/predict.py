@@ -6,6 +6,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,6 +82,17 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    explain: Annotated[
+        int | None,
+        typer.Option(
+            "--explain",
+            min=1,
+            max=64,
+            metavar="N",
+            help="Say the N words of each text that its label hangs on most: without one, its probability falls.",
+            show_default=False,
+        ),
+    ] = None,
     exit_rule: options.ExportExitRuleName = None,
     threshold: options.ExitThreshold = None,
     exit_after: options.ExitAfter = None,
@@ -97,7 +109,12 @@ def predict(
     if engine is EngineName.RAY or (source is not None and source != "-" and Path(source).is_dir()):
         if early:
             raise ConfigurationError("an exit rule is for texts and single files; a folder's files are read in full")
-        single = {"--keep-columns": keep_columns, "--abstain-below": abstain_below, "--precision-of": precision_of}
+        single = {
+            "--keep-columns": keep_columns,
+            "--abstain-below": abstain_below,
+            "--precision-of": precision_of,
+            "--explain": explain,
+        }
         for option, given in single.items():
             if given is not None and given is not False:
                 raise ConfigurationError(f"{option} is for single files; predict a folder without it")
@@ -144,6 +161,7 @@ def predict(
         escape_formulas=escape_formulas,
         kept=kept,
         abstain_below=bounds.values,
+        explain_words=explain,
     )
     _tell(classifier, counts, reporter, kept=kept, bounds=bounds)
 
@@ -245,24 +263,34 @@ def _write(
     escape_formulas: bool,
     kept: KeptColumns | None,
     abstain_below: float | list[float] | None,
+    explain_words: int | None,
 ) -> PredictionCounts:
     from recurra.deployment.prediction.files import open_writer
     from recurra.deployment.prediction.stream import write_stream
     from recurra.deployment.prediction.text_writers import JsonDocumentWriter, LineWriter
 
-    abstains = abstain_below is not None
+    abstains, explains = abstain_below is not None, explain_words is not None
+    stream = partial(write_stream, classifier, chunks, abstain_below=abstain_below, explain_words=explain_words)
     if output is None:
         with standard_output():
             if not as_json:
                 lines = LineWriter(sys.stdout, classifier.decision)
-                return write_stream(classifier, chunks, lines, abstain_below=abstain_below)
+                return stream(lines)
             how = classifier.computation
-            with JsonDocumentWriter(sys.stdout, classifier.decision, how, abstains=abstains) as document:
-                return write_stream(classifier, chunks, document, abstain_below=abstain_below)
+            json_writer = JsonDocumentWriter(sys.stdout, classifier.decision, how, abstains=abstains, explains=explains)
+            with json_writer as document:
+                return stream(document)
         raise typer.Exit  # the reader has left
-    opened = open_writer(output, classifier.decision, escape_formulas=escape_formulas, kept=kept, abstains=abstains)
+    opened = open_writer(
+        output,
+        classifier.decision,
+        escape_formulas=escape_formulas,
+        kept=kept,
+        abstains=abstains,
+        explains=explains,
+    )
     with reporter.task("predicting", None) as task, opened as writer:
-        counts = write_stream(classifier, chunks, writer, advance=task.advance, abstain_below=abstain_below)
+        counts = stream(writer, advance=task.advance)
     if as_json:
         said = None if classifier.computation is None else classifier.computation.plain()
         print_json({"output": str(output), **counts.plain(), "computation": said})

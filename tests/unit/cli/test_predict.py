@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.record import read_record
 from recurra.deployment.decision import read_decision
@@ -206,7 +207,7 @@ def test_a_label_is_given_from_the_probability_that_shows_its_precision(
     for wrong, message in (
         (["positive=0.999"], "no threshold shows a precision of 0.999 for 'positive': on 24 validation rows"),
         (["positve=0.5"], "did you mean 'positive'"),
-        (["positive=95"], "a precision between 0 and 1"),
+        (["positive=95"], "above 0 and below 1"),
         (["positive"], "write LABEL=PRECISION"),
         (["positive=0.5", "--precision-of", "positive=0.6"], "two precisions"),
         (["positive=0.5", "--exit-rule", "entropy"], "leave the exit rule out"),
@@ -215,6 +216,36 @@ def test_a_label_is_given_from_the_probability_that_shows_its_precision(
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
     assert not written.exists()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_words_that_a_label_hangs_on_stand_in_a_column(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    path, written = write(tmp_path / "in.csv", {"text": [*TEXTS, ""]}), tmp_path / f"out{suffix}"
+    more = ["--explain", "2", "--abstain-below", "0.5"]
+    assert main(["predict", model, "-i", str(path), "-o", str(written), "-q", *more]) == 0
+    names, rows = read(written)
+    assert names.index("words") == names.index("abstained") + 1
+    classifier = Classifier.open(model)
+    for text, row in zip(TEXTS, rows, strict=False):
+        if suffix == ".jsonl":
+            words = [(word["text"], word["effect"]) for word in row["words"]]
+            assert all(text[word["start"] : word["end"]] == word["text"] for word in row["words"])
+        else:
+            parts = [part.rsplit(" ", 1) for part in filter(None, row["words"].split(", "))]
+            words = [(word, float(effect.strip("()"))) for word, effect in parts]
+        assert len(words) <= 2
+        for word, effect in words:
+            rest = classifier.predict_proba([text.replace(word, "", 1)])[0]
+            sure = classifier.predict_proba([text])[0]
+            assert effect == pytest.approx(sure.max() - rest[sure.argmax()], abs=6e-4) and effect > 0
+    assert not rows[-1]["words"]
+    capsys.readouterr()
+    assert main(["predict", model, TEXTS[0], "--explain", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["predictions"][0]["words"][0]["effect"] > 0
+    assert main(["predict", model, TEXTS[0], "--explain", "1", "-q"]) == 0
+    assert capsys.readouterr().out.rstrip("\n").split("\t")[3].endswith(")")
 
 
 def test_a_run_without_its_validation_rows_shows_no_precision(
@@ -234,7 +265,12 @@ def test_a_folder_neither_keeps_nor_abstains_and_semicolons_are_told(
     path = tmp_path / "in" / "a.csv"
     path.write_text("Stars; Text\n5;great film\n1;awful plot\n")
     folder = ["predict", model, "-i", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
-    for more in (["--keep-columns"], ["--abstain-below", "0.9"], ["--precision-of", "positive=0.9"]):
+    for more in (
+        ["--keep-columns"],
+        ["--abstain-below", "0.9"],
+        ["--precision-of", "positive=0.9"],
+        ["--explain", "3"],
+    ):
         assert main([*folder, *more]) == 2
         assert f"{more[0]} is for single files" in capsys.readouterr().err
     assert main(["predict", model, "-i", str(path), "-o", str(tmp_path / "out.csv")]) == 0

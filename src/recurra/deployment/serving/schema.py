@@ -33,6 +33,7 @@ class ClassifyRequest(BaseModel):
                 {"text": ["not bad at all", "far from good"], "model": "reviews-int8"},
                 {"text": _TEXT, "model": ["reviews-int8", "reviews-fp32"]},
                 {"text": _TEXT, "exit_rule": "calibrated", "recurrences": True},
+                {"text": "not bad at all", "explain": True},
             ]
         },
     )
@@ -56,6 +57,12 @@ class ClassifyRequest(BaseModel):
         default=None,
         description="A text whose highest probability is lower gets no label: 'label' is null then. Multi-label models "
         "have thresholds of their own and refuse it.",
+    )
+
+    explain: bool = Field(
+        default=False,
+        description="Also say what each word does for the label: each text is computed once more for each of its "
+        "words, 64 times at most, which count as texts of the request. Multi-label models refuse it.",
     )
 
     @property
@@ -94,6 +101,15 @@ class Thought(BaseModel):
     probabilities: dict[str, float] = Field(description="By label; they add up to 1.")
 
 
+class Word(BaseModel):
+    """A word of a text, or a run of words of a long one, and what it does."""
+
+    text: str
+    start: int = Field(description="Its first character, from 0.")
+    end: int = Field(description="Behind its last character.")
+    effect: float = Field(description="By how much the probability of the label falls without it.")
+
+
 class Prediction(BaseModel):
     """What a model says of one text. What was not asked for, or what the model has no means for, is left out."""
 
@@ -105,6 +121,7 @@ class Prediction(BaseModel):
     abstained: bool | None = Field(
         default=None, description="If 'abstain_below' was asked for: whether the highest probability is lower."
     )
+    words: list[Word] | None = Field(default=None, description="If 'explain' was asked for: in the order of the text.")
     exited_after: int | None = Field(
         default=None, description="If 'exit_rule' was asked for: recurrences that the text took; the label is of there."
     )

@@ -28,7 +28,7 @@ def parse_precisions(assignments: Sequence[str]) -> dict[str, float]:
             precision = 0.0
         if not 0 < precision < 1:
             raise ConfigurationError(
-                f"'{assignment}' names no precision of a label; write LABEL=PRECISION with a precision between 0 and 1, e.g. "
+                f"'{assignment}' names no precision of a label; write LABEL=PRECISION, above 0 and below 1, e.g. "
                 "--precision-of positive=0.95"
             )
         if label in found:
