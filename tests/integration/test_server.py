@@ -106,12 +106,16 @@ def test_words_are_told_what_they_do(server: Running, folders: dict[str, Path]) 
 def test_explaining_stays_within_the_limits() -> None:
     model, engine = slow_model()
     engine.open.set()
+    words = "a b c d e f g h i j k l m n o p"
     with running([model], Limits(max_texts=8, max_body_bytes=2048)) as found:
-        assert found.post({"text": "a b c d e f g", "explain": True}).status == 200
-        for text, code in (("a b c d e f g h", "too_many_texts"), ("a" * 1100, "text_too_long")):
-            assert found.post({"text": text}).status == 200
-            answer = found.post({"text": text, "explain": True})
-            assert answer.refusal == (422, code) and "for each of its words" in answer.json["error"]["message"]
+        for texts, parts in (([words], 8), ([words] * 2, 4), ([words] * 8, 1), ([f"{words} {'q' * 469}"], 4)):
+            engine.batches.clear()
+            answer = found.post({"text": texts, "explain": True})
+            for one in answer.json["results"][0]["predictions"]:
+                told = one["words"]
+                assert len(told) <= parts and told[0]["start"] == 0
+                assert " ".join(word["text"] for word in told) == texts[0]
+            assert sum(len(batch) for batch in engine.batches) <= 8 + len(texts)
 
 
 def test_a_model_of_several_labels_has_thresholds_and_does_not_abstain() -> None:

@@ -64,10 +64,10 @@ class Explanation:
         return Explanation(tuple(ordered[:count]))
 
 
-def spans_of(text: str) -> list[Span]:
-    """First and last character of each word; of a text with more than `MOST_PARTS` words those of runs of words."""
+def spans_of(text: str, most: int = MOST_PARTS) -> list[Span]:
+    """First and last character of each word; of a text with more than ``most`` words those of runs of words."""
     words = [match.span() for match in _WORD.finditer(text)]
-    size = -(-len(words) // MOST_PARTS)
+    size = -(-len(words) // most)
     return [(run[0][0], run[-1][1]) for run in (words[at : at + size] for at in range(0, len(words), max(size, 1)))]
 
 

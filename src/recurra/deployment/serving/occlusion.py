@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from recurra.deployment.decision import Decision
-from recurra.deployment.explanation import Span, effects_of, spans_of, without
+from recurra.deployment.explanation import MOST_PARTS, Span, effects_of, spans_of, without
 from recurra.deployment.serving.asked import Answers
-from recurra.deployment.serving.refusals import Refusal
 from recurra.deployment.serving.settings import Limits
 
 
@@ -27,20 +26,10 @@ class Occluded:
 
     @classmethod
     def of(cls, texts: Sequence[str], limits: Limits) -> Occluded:
-        """Finds the words.
-
-        Raises:
-            Refusal: If there is more to compute than the texts of a request and the bytes of its body may be.
-        """
-        found = cls(texts, [spans_of(text) for text in texts])
-        computed = sum(1 + len(spans) for spans in found.spans)
-        if computed > limits.max_texts:
-            raise Refusal(422, "too_many_texts", _too_much(computed, "texts", limits.max_texts, "fewer texts"))
-        characters = sum(len(text) * (1 + len(spans)) for text, spans in zip(texts, found.spans, strict=True))
-        if characters > limits.max_body_bytes:
-            message = _too_much(characters, "characters", limits.max_body_bytes, "shorter or fewer texts")
-            raise Refusal(422, "text_too_long", message)
-        return found
+        """Finds words, or runs of words: no more in all than a request may have texts, nor longer than its body."""
+        characters = max(1, sum(map(len, texts)))
+        most = min(MOST_PARTS, limits.max_texts // len(texts), limits.max_body_bytes // characters)
+        return cls(texts, [spans_of(text, max(1, most)) for text in texts])
 
     def changed(self) -> list[str]:
         """Every text without each of its words."""
@@ -61,10 +50,3 @@ class Occluded:
             found.append(effects_of(text, spans, row, rest, label).plain())
             at += len(spans)
         return found
-
-
-def _too_much(number: int, unit: str, most: int, instead: str) -> str:
-    return (
-        f"'explain' computes each text and then once for each of its words, {number:,} {unit} together; at most "
-        f"{most:,} are allowed: send {instead}"
-    )

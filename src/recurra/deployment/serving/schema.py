@@ -62,7 +62,8 @@ class ClassifyRequest(BaseModel):
     explain: bool = Field(
         default=False,
         description="Also say what each word does for the label: each text is computed once more for each of its "
-        "words, 64 times at most, which count as texts of the request. Multi-label models refuse it.",
+        "words, 64 times at most, and for all texts together no more often than a request may have texts: beyond that, "
+        "runs of words are told of. Multi-label models refuse it.",
     )
 
     @property
