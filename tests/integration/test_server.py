@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 
 from recurra import Classifier
+from recurra.core.record import read_record
 from recurra.deployment.decision import AnyLabels
 from recurra.deployment.explanation import explain
 from recurra.deployment.serving.served import ServedModel, name_folders, open_models
@@ -248,13 +249,15 @@ def test_models_are_described(server: Running, folders: dict[str, Path]) -> None
     assert tiny == answer["models"][0]
     size = sum(path.stat().st_size for path in (folders["tiny"] / "model").iterdir())
     assert (tiny["labels"], tiny["size_bytes"], tiny["max_length_tokens"]) == (["negative", "positive"], size, 24)
+    metrics = read_record(folders["tiny"]).metrics["test"]
+    assert tiny["quality"] == {"split": "test", "rows": metrics.rows, "figures": metrics.figures()}
     assert answer["max_texts"] == 256
 
 
 def test_the_schema_says_what_is_true(server: Running) -> None:
     document = server.get("/openapi.json").json
     request = document["components"]["schemas"]["ClassifyRequest"]
-    assert len(request["examples"]) == 4
+    assert len(request["examples"]) == 5
     for example in request["examples"]:
         assert server.post(example).status == 200
     operation = document["paths"]["/v1/classify"]["post"]

@@ -45,7 +45,9 @@ class Study:
 
 
 def classifiers(root: Path) -> Study:
-    factory = RunFactory(root, rows=SMALL, data=HOSTILE, label_names=(HOSTILE, "ok"), protocol="pooled")
+    factory = RunFactory(
+        root, rows=SMALL, data=HOSTILE, label_names=(HOSTILE, "ok"), protocol="pooled", temperature=2.0
+    )
     audits = [leakage("test", text=HOSTILE), leakage("validation", failed=False)]
     folders = [
         factory.run(name, seed=seed, audits=audits) for name in ("linear", "recurrent", "baseline") for seed in (0, 1)

@@ -200,6 +200,16 @@ class ExitsDescription(BaseModel):
     rows: int | None = Field(description="How many rows chose it.")
 
 
+class QualityDescription(BaseModel):
+    """How good the run of a model was when it was trained."""
+
+    model_config = ConfigDict(frozen=True)
+
+    split: str = Field(description="Where it was measured: the last split that the run reports.")
+    rows: int
+    figures: dict[str, str] = Field(description="By name, as the model card has them.")
+
+
 def _list_kinds(schema: dict[str, Any]) -> None:
     schema["enum"] = ["run", *FORMATS]
 
@@ -224,6 +234,7 @@ class ModelDescription(BaseModel):
         description="Whether 'recurrences' come from heads trained there, not from the final head, applied early.",
     )
     exits: ExitsDescription | None = Field(default=None, description="Null for a model without exits.")
+    quality: QualityDescription | None = Field(default=None, description="Of the run's record, not of this export.")
 
 
 class ModelsResponse(BaseModel):
