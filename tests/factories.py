@@ -24,6 +24,7 @@ from recurra.core.record import (
     TrainingRecord,
     write_record,
 )
+from recurra.deployment.engines.depth import softmax
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import write_predictions
 
@@ -54,6 +55,7 @@ class RunFactory:
         data_config: More settings of the data.
         seed: Of the labels and of what each row is like.
         shares: Share of each label; equal ones by default.
+        temperature: Of the runs' probabilities; none gives records from before there was one.
     """
 
     root: Path
@@ -68,6 +70,7 @@ class RunFactory:
     data_config: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     shares: tuple[float, ...] | None = None
+    temperature: float | None = None
 
     def run(
         self,
@@ -120,7 +123,8 @@ class RunFactory:
             if only_says is not None:
                 silent = ~np.isin(logits.argmax(axis=1), only_says)
                 logits[silent] = np.eye(len(self.label_names), dtype=np.float32)[only_says[0]]
-            metrics[split] = evaluate_logits(logits, labels)
+            said = None if self.temperature is None else softmax(logits / self.temperature)
+            metrics[split] = evaluate_logits(logits, labels, said)
             if predictions is None or split in predictions:
                 write_predictions(folder, split, ids, labels, logits)
         kind, *_ = MODELS[model]

@@ -41,8 +41,10 @@ from recurra.data.label_arrays import InputError, label_array, label_words, numb
 from recurra.data.splits import split_rows
 from recurra.data.tokenization import TRAINED
 from recurra.deployment.classifier import Classifier, check_texts
+from recurra.deployment.decision import OneLabel
 from recurra.deployment.engines.interface import load_engine
 from recurra.deployment.engines.trained import TransformerEngine
+from recurra.evaluation.calibration import fit_temperature
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.models.inference import check_precision, torch_threads
 from recurra.models.quiet import quiet_loading
@@ -305,12 +307,14 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         )
         selection = dataset.splits[VALIDATION]
         logits = engine.logits(selection.texts, config.protocol.evaluation_batch_size)
+        decision = OneLabel(dataset.label_names, fit_temperature(logits, selection.labels))
         record = RunRecord(
             **run_facts(config, started),
             data=dataset.record(trained.tokenizer),
             model=trained.model,
             training=trained.training,
-            metrics={VALIDATION: evaluate_logits(logits, selection.labels)},
+            metrics={VALIDATION: evaluate_logits(logits, selection.labels, decision.probabilities(logits))},
+            decision=decision.record(),
             shape=shape_of(engine.model.config) if isinstance(engine, TransformerEngine) else {},
         )
         write_record(run, record)

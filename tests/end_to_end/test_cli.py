@@ -17,6 +17,7 @@ import pytest
 from recurra.cli.main import main
 from recurra.core.configuration import read_yaml
 from recurra.core.record import RunRecord, read_record
+from recurra.deployment.decision import read_decision
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
 from recurra.study.claim import load_run_config
@@ -113,9 +114,11 @@ def test_records_say_what_the_predictions_on_disk_say(study: Study) -> None:
         assert record.run_id == folder.name
         assert record.config_hash == load_run_config(folder).config_hash
         assert list(record.metrics) == record.data.reported_splits == ["validation", "test"]
+        decision = read_decision(record.data.label_names, record.decision)
         for split, metrics in record.metrics.items():
             predictions = read_predictions(folder, split)
-            assert evaluate_logits(predictions.logits, predictions.labels) == metrics
+            said = decision.probabilities(predictions.logits)
+            assert evaluate_logits(predictions.logits, predictions.labels, said) == metrics
         assert {"leakage.exact.test", "shortcuts.format.test"} <= {audit.name for audit in record.audits}
         assert not record.failed_audits()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +11,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+from recurra.deployment.serving.schema import QualityDescription
+from recurra.deployment.serving.served import ServedModel
+from recurra.deployment.serving.settings import Limits
 from served import Running, deep_model, running, slow_model
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra: dev)")
@@ -211,6 +216,100 @@ def test_models_without_recurrences_have_no_such_view(server: Running, visit: An
     page.click("#classify")
     page.wait_for_selector("#results .card")
     assert page.locator("#results table").count() == 0
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_words_are_shaded_by_what_they_do(server: Running, visit: Any, width: int) -> None:
+    found = visit(server, width=width)
+    page = found.page
+    text = "a 👍 lovely <b>film</b>, not bad"
+    page.locator("#text").fill(text)
+    page.select_option("#second", "")
+    page.click("#classify")
+    page.wait_for_selector("#results .card")
+    button = page.locator("#results .why")
+    assert button.bounding_box()["height"] >= 43
+    button.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#results .words")
+    prediction = server.post({"text": text, "model": "small", "explain": True}).json["results"][0]["predictions"][0]
+    assert page.locator("#results .words").inner_text() == text and page.locator("#results .words b").count() == 0
+    most = max(abs(word["effect"]) for word in prediction["words"])
+    wanted = [
+        (word["text"], f"{word['effect']:+.3f}".replace("-", "−"), word["effect"] < 0)
+        for word in prediction["words"]
+        if abs(word["effect"]) >= 0.1 * most
+    ]
+    marks = page.locator("#results .words mark").all()
+    assert [
+        (mark.inner_text(), mark.get_attribute("title"), mark.get_attribute("class") == "against") for mark in marks
+    ] == wanted
+    strongest = max(prediction["words"], key=lambda word: word["effect"])
+    note = page.locator("#results .words + p").inner_text()
+    assert f"For {prediction['label']}: {strongest['text']} ({strongest['effect']:+.3f})" in note
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert found.complaints == []
+
+
+def test_a_file_is_classified_in_parts_and_comes_back(visit: Any) -> None:
+    rows = [(f'text {number}, with a "quote"\nand a line', str(number)) for number in range(23)]
+    stream = io.StringIO()
+    writer = csv.writer(stream, delimiter=";", lineterminator="\r\n")
+    writer.writerows([("label", "Text", "number"), *(("mine", text, number) for text, number in rows)])
+    model, engine = slow_model()
+    engine.open.set()
+    with running([model], Limits(max_texts=5)) as server:
+        found = visit(server, width=360)
+        page = found.page
+        transfer = page.evaluate_handle(
+            """text => {
+                const transfer = new DataTransfer();
+                transfer.items.add(new File([text], 'in.csv', { type: 'text/csv' }));
+                return transfer;
+            }""",
+            stream.getvalue(),
+        )
+        page.dispatch_event("#drop", "drop", {"dataTransfer": transfer})
+        playwright.expect(page.locator("#state")).to_contain_text("in.csv: 23 rows")
+        assert page.locator("#column option:checked").inner_text() == "Text"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        engine.batches.clear()
+        page.click("#run")
+        link = page.locator("#state a")
+        playwright.expect(link).to_contain_text("in-labels.csv")
+        with page.expect_download() as download:
+            link.click()
+        written = list(csv.DictReader(io.StringIO(download.value.path().read_text(encoding="utf-8"), newline="")))
+        assert len(engine.batches) == 5 and max(map(len, engine.batches)) == 5
+        answers = [server.post({"text": text}).json["results"][0]["predictions"][0] for text, _ in rows]
+    assert [(row["Text"], row["number"], row["label"]) for row in written] == [(*row, "mine") for row in rows]
+    for row, one in zip(written, answers, strict=True):
+        assert row["label_predicted"] == one["label"]
+        assert float(row["probability"]) == pytest.approx(one["probabilities"][one["label"]], abs=1e-6)
+    assert found.complaints == []
+
+
+def test_a_file_that_cannot_be_read_is_told(server: Running, visit: Any) -> None:
+    page = visit(server).page
+    for content, message in (
+        (b"text\n", "no rows"),
+        (b"text,a\nb\n", "Record 2 has 1 cells"),
+        (b'text\n"a\n', "inside a quotation mark"),
+        (b"text\n\xff\n", "not UTF-8"),
+    ):
+        page.set_input_files("#file", {"name": "in.csv", "mimeType": "text/csv", "buffer": content})
+        playwright.expect(page.locator("#alarm")).to_contain_text(message)
+        assert page.locator("#columns").is_hidden()
+
+
+def test_labels_and_quality_are_told(visit: Any) -> None:
+    model, engine = slow_model("mine")
+    engine.open.set()
+    quality = QualityDescription(split="test", rows=5000, figures={"accuracy": "0.9404", "F1": "0.9401"})
+    described = model.description.model_copy(update={"quality": quality, "labels": ["<b>no</b>", "yes"]})
+    with running([ServedModel(model.classifier, described)]) as server:
+        said = visit(server).page.locator("#about").inner_text()
+    assert said == "mine tells apart: <b>no</b>, yes. Its run on 5,000 rows of test: accuracy 0.9404, F1 0.9401."
 
 
 def test_an_error_is_shown_and_goes_away(server: Running, visit: Any) -> None:

@@ -17,10 +17,14 @@ import pytest
 from sklearn.utils.class_weight import compute_sample_weight
 
 from interrupted import MOMENTS, execute, execute_with_little_space, in_a_process
+from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord, read_record
+from recurra.deployment.decision import OneLabel, read_decision
+from recurra.deployment.engines.depth import softmax
+from recurra.evaluation.calibration import fit_temperature
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
 from recurra.models.names import MODEL_KEYS
@@ -62,11 +66,24 @@ def test_a_finished_run_has_everything_that_the_interface_names(trained: Trained
     assert record.training.epochs == len(history(trained.folder)) == 3
     built = json.loads((trained.folder / "model" / "config.json").read_text(encoding="utf-8"))
     assert set(record.shape) == set(MODEL_KEYS) and record.shape["num_recurrences"] == built["num_recurrences"] == 2
+    decision = read_decision(record.data.label_names, record.decision)
     for split in record.data.reported_splits:
         predictions = read_predictions(trained.folder, split)
-        assert evaluate_logits(predictions.logits, predictions.labels) == record.metrics[split]
+        said = decision.probabilities(predictions.logits)
+        assert evaluate_logits(predictions.logits, predictions.labels, said) == record.metrics[split]
         assert record.metrics[split].rows == record.data.splits[split].rows
         assert {audit.name for audit in record.audits} >= {f"seen.{split}", f"leakage.contained.{split}"}
+
+
+def test_the_temperature_is_that_of_the_rows_that_chose_the_epoch(trained: TrainedRun) -> None:
+    record = read_record(trained.folder)
+    chosen = read_predictions(trained.folder, record.data.selection_split)
+    classifier = Classifier.from_run(trained.folder)
+    assert isinstance(classifier.decision, OneLabel)
+    assert classifier.decision.temperature == fit_temperature(chosen.logits, chosen.labels)
+    texts = ["good food", "never again", ""]
+    expected = softmax(classifier.logits(texts) / classifier.decision.temperature)
+    np.testing.assert_allclose(classifier.predict_proba(texts), expected, rtol=1e-5)
 
 
 def test_nothing_in_a_run_folder_is_a_pickle(trained: TrainedRun) -> None:

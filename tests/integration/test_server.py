@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 
 from recurra import Classifier
+from recurra.core.record import read_record
 from recurra.deployment.decision import AnyLabels
+from recurra.deployment.explanation import explain
 from recurra.deployment.serving.served import ServedModel, name_folders, open_models
 from recurra.deployment.serving.settings import Limits
 from reviews import review_rows, train_linear, train_tiny
@@ -87,14 +89,45 @@ def test_a_doubtful_text_gets_no_label_if_that_is_asked_for(server: Running) -> 
     assert "abstained" not in plain[0]
 
 
+def test_words_are_told_what_they_do(server: Running, folders: dict[str, Path]) -> None:
+    texts = [TEXTS[0], "", "!!", TEXTS[1]]
+    answer = server.post({"text": texts, "model": ["other", "tiny"], "explain": True})
+    for result, folder in zip(answer.json["results"], (folders["linear"], folders["tiny"]), strict=True):
+        classifier = Classifier.open(folder)
+        said = classifier.predict_proba(texts)
+        wanted = explain(classifier.predict_proba, texts, said, said.argmax(axis=1).tolist())
+        for one, expected in zip(result["predictions"], wanted, strict=True):
+            words, plain = one["words"], expected.plain()
+            assert [word["text"] for word in words] == [word["text"] for word in plain]
+            assert [word["effect"] for word in words] == pytest.approx([word["effect"] for word in plain], abs=1e-5)
+    assert "words" not in server.post({"text": texts}).json["results"][0]["predictions"][0]
+    assert server.post({"text": "!!", "explain": True}).json["results"][0]["predictions"][0]["words"] == []
+
+
+def test_explaining_stays_within_the_limits() -> None:
+    model, engine = slow_model()
+    engine.open.set()
+    words = "a b c d e f g h i j k l m n o p"
+    with running([model], Limits(max_texts=8, max_body_bytes=2048)) as found:
+        for texts, parts in (([words], 8), ([words] * 2, 4), ([words] * 8, 1), ([f"{words} {'q' * 469}"], 4)):
+            engine.batches.clear()
+            answer = found.post({"text": texts, "explain": True})
+            for one in answer.json["results"][0]["predictions"]:
+                told = one["words"]
+                assert len(told) <= parts and told[0]["start"] == 0
+                assert " ".join(word["text"] for word in told) == texts[0]
+            assert sum(len(batch) for batch in engine.batches) <= 8 + len(texts)
+
+
 def test_a_model_of_several_labels_has_thresholds_and_does_not_abstain() -> None:
     model, engine = slow_model("several")
     engine.open.set()
     several = Classifier(engine, ["no", "yes"], decision=AnyLabels(["no", "yes"], [0.5, 0.5], ";"))
     with running([ServedModel(several, model.description)]) as found:
         assert found.post({"text": "a"}).status == 200
-        answer = found.post({"text": "a", "abstain_below": 0.9})
-    assert answer.status == 422 and "multi-label model 'several'" in answer.json["error"]["message"]
+        answers = [found.post({"text": "a", **more}) for more in ({"abstain_below": 0.9}, {"explain": True})]
+    for answer in answers:
+        assert answer.status == 422 and "multi-label model 'several'" in answer.json["error"]["message"]
 
 
 def test_many_at_once_get_their_own(server: Running, folders: dict[str, Path]) -> None:
@@ -216,13 +249,15 @@ def test_models_are_described(server: Running, folders: dict[str, Path]) -> None
     assert tiny == answer["models"][0]
     size = sum(path.stat().st_size for path in (folders["tiny"] / "model").iterdir())
     assert (tiny["labels"], tiny["size_bytes"], tiny["max_length_tokens"]) == (["negative", "positive"], size, 24)
+    metrics = read_record(folders["tiny"]).metrics["test"]
+    assert tiny["quality"] == {"split": "test", "rows": metrics.rows, "figures": metrics.figures()}
     assert answer["max_texts"] == 256
 
 
 def test_the_schema_says_what_is_true(server: Running) -> None:
     document = server.get("/openapi.json").json
     request = document["components"]["schemas"]["ClassifyRequest"]
-    assert len(request["examples"]) == 4
+    assert len(request["examples"]) == 5
     for example in request["examples"]:
         assert server.post(example).status == 200
     operation = document["paths"]["/v1/classify"]["post"]

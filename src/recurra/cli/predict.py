@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,6 +72,27 @@ def predict(
         float | None,
         typer.Option("--abstain-below", min=0.0, max=1.0, help="Rows whose highest probability is lower get no label."),
     ] = None,
+    precision_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--precision-of",
+            metavar="LABEL=P",
+            help="Rows get LABEL only from the least probability that the run's validation rows show to be right P of "
+            "the time, e.g. positive=0.95. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    explain: Annotated[
+        int | None,
+        typer.Option(
+            "--explain",
+            min=1,
+            max=64,
+            metavar="N",
+            help="Say the N words of each text that its label hangs on most: without one, its probability falls.",
+            show_default=False,
+        ),
+    ] = None,
     exit_rule: options.ExportExitRuleName = None,
     threshold: options.ExitThreshold = None,
     exit_after: options.ExitAfter = None,
@@ -86,9 +109,15 @@ def predict(
     if engine is EngineName.RAY or (source is not None and source != "-" and Path(source).is_dir()):
         if early:
             raise ConfigurationError("an exit rule is for texts and single files; a folder's files are read in full")
-        if keep_columns or abstain_below is not None:
-            option = "--keep-columns" if keep_columns else "--abstain-below"
-            raise ConfigurationError(f"{option} is for single files; predict a folder without it")
+        single = {
+            "--keep-columns": keep_columns,
+            "--abstain-below": abstain_below,
+            "--precision-of": precision_of,
+            "--explain": explain,
+        }
+        for option, given in single.items():
+            if given is not None and given is not False:
+                raise ConfigurationError(f"{option} is for single files; predict a folder without it")
         job = _job(run, texts, source, output, text_column, precision, batch_size, part_format)
         place = Place(address, workers, worker_cpus, retries) if engine is EngineName.RAY else None
         raise typer.Exit(predict_folder(job, place, as_json=as_json, quiet=quiet))
@@ -101,6 +130,7 @@ def predict(
 
     if output is not None:
         check_output(output, source)
+    bounds = _Bounds.of(run, abstain_below, precision_of, early=early)
     keep = output is not None and keep_columns is not False and not texts
     kept = KeptColumns.of(source, text_column) if keep else None
     chunks = source_chunks(texts or [], source, text_column, kept)
@@ -130,9 +160,32 @@ def predict(
         as_json=as_json,
         escape_formulas=escape_formulas,
         kept=kept,
-        abstain_below=abstain_below,
+        abstain_below=bounds.values,
+        explain_words=explain,
     )
-    _tell(classifier, counts, reporter, kept=kept, abstain_below=abstain_below)
+    _tell(classifier, counts, reporter, kept=kept, bounds=bounds)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """Probabilities below which rows get no label: one for all labels or one for each, and what is said of them."""
+
+    values: float | list[float] | None
+    short: str = ""
+    said: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, run: Path, below: float | None, precisions: Sequence[str] | None, *, early: bool) -> _Bounds:
+        if not precisions:
+            return cls(below, f"below {below:g}" if below is not None else "")
+        if early:
+            raise ConfigurationError(
+                "--precision-of is shown for texts that take all recurrences; leave the exit rule out"
+            )
+        from recurra.tasks.labelling.precision import choose_precision_thresholds, parse_precisions
+
+        thresholds, said = choose_precision_thresholds(run, parse_precisions(precisions))
+        return cls([max(one, below or 0.0) for one in thresholds], "below the threshold of their label", tuple(said))
 
 
 def _check_output_options(output: Path | None, *, escape_formulas: bool, keep_columns: bool | None) -> None:
@@ -161,7 +214,7 @@ def _tell(
     reporter: Reporter,
     *,
     kept: KeptColumns | None,
-    abstain_below: float | None,
+    bounds: _Bounds,
 ) -> None:
     """Says what a reader of the predictions must know."""
     if classifier.computation is not None:
@@ -170,7 +223,9 @@ def _tell(
         reporter.say(f"{counts.empty:,} of {counts.rows:,} texts are empty; their labels say nothing of them")
     if counts.abstained is not None:
         share = f" ({counts.abstained / counts.rows:.1%})" if counts.rows else ""
-        reporter.say(f"{counts.abstained:,} of {counts.rows:,} rows{share} have no label: below {abstain_below:g}")
+        reporter.say(f"{counts.abstained:,} of {counts.rows:,} rows{share} have no label: {bounds.short}")
+    for sentence in bounds.said:
+        reporter.say(sentence)
     if kept is not None and kept.delimiter == ";":
         reporter.say(f"'{kept.source}' is read with semicolons between its fields, as its header has them")
     if kept is not None and "label" in kept.names:
@@ -207,25 +262,35 @@ def _write(
     as_json: bool,
     escape_formulas: bool,
     kept: KeptColumns | None,
-    abstain_below: float | None,
+    abstain_below: float | list[float] | None,
+    explain_words: int | None,
 ) -> PredictionCounts:
     from recurra.deployment.prediction.files import open_writer
     from recurra.deployment.prediction.stream import write_stream
     from recurra.deployment.prediction.text_writers import JsonDocumentWriter, LineWriter
 
-    abstains = abstain_below is not None
+    abstains, explains = abstain_below is not None, explain_words is not None
+    stream = partial(write_stream, classifier, chunks, abstain_below=abstain_below, explain_words=explain_words)
     if output is None:
         with standard_output():
             if not as_json:
                 lines = LineWriter(sys.stdout, classifier.decision)
-                return write_stream(classifier, chunks, lines, abstain_below=abstain_below)
+                return stream(lines)
             how = classifier.computation
-            with JsonDocumentWriter(sys.stdout, classifier.decision, how, abstains=abstains) as document:
-                return write_stream(classifier, chunks, document, abstain_below=abstain_below)
+            json_writer = JsonDocumentWriter(sys.stdout, classifier.decision, how, abstains=abstains, explains=explains)
+            with json_writer as document:
+                return stream(document)
         raise typer.Exit  # the reader has left
-    opened = open_writer(output, classifier.decision, escape_formulas=escape_formulas, kept=kept, abstains=abstains)
+    opened = open_writer(
+        output,
+        classifier.decision,
+        escape_formulas=escape_formulas,
+        kept=kept,
+        abstains=abstains,
+        explains=explains,
+    )
     with reporter.task("predicting", None) as task, opened as writer:
-        counts = write_stream(classifier, chunks, writer, advance=task.advance, abstain_below=abstain_below)
+        counts = stream(writer, advance=task.advance)
     if as_json:
         said = None if classifier.computation is None else classifier.computation.plain()
         print_json({"output": str(output), **counts.plain(), "computation": said})

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, Literal
 from pydantic import Field
 
 from recurra.core.configuration import HashedSettings
-from recurra.core.record_parts import AnyTrainingRecord, DecisionRecord, Metrics, Part, RunRecordBase
+from recurra.core.record_parts import AnyDecisionRecord, AnyTrainingRecord, Metrics, Part, RunRecordBase
 
 
 class LengthSummary(Part):
@@ -63,7 +63,7 @@ class TrainingRecord(AnyTrainingRecord):
     history: list[EpochRecord] = Field(default_factory=list)
 
 
-class MetricsRecord(Part):
+class MetricsRecord(HashedSettings):
     """Quality on one split.
 
     Attributes:
@@ -72,9 +72,12 @@ class MetricsRecord(Part):
         precision: Of the positive class (label 1) for two classes, macro mean for more; so are ``recall`` and ``f1``.
         recall: See ``precision``.
         f1: See ``precision``.
-        loss: Mean cross-entropy in nats.
+        loss: Mean cross-entropy of the softmax of the logits, in nats, as they are before the temperature.
         accuracy_interval: 95 % interval over examples (Wilson).
         confusion_matrix: ``[true][predicted]`` counts.
+        calibration_error: Expected calibration error of the probabilities that the model gives
+            (`recurra.evaluation.calibration`); none in records from before there was a temperature.
+        uncalibrated_error: The same of the softmax of the logits, without the temperature.
     """
 
     rows: int
@@ -85,10 +88,13 @@ class MetricsRecord(Part):
     loss: float
     accuracy_interval: tuple[float, float]
     confusion_matrix: list[list[int]]
+    calibration_error: float | None = None
+    uncalibrated_error: float | None = None
 
     def figures(self) -> dict[str, str]:
         """What a model card shows, by heading."""
         low, high = self.accuracy_interval
+        error = self.calibration_error
         return {
             "accuracy": f"{self.accuracy:.4f}",
             "95 % interval": f"{low:.4f} to {high:.4f}",
@@ -96,6 +102,7 @@ class MetricsRecord(Part):
             "recall": f"{self.recall:.4f}",
             "F1": f"{self.f1:.4f}",
             "loss": f"{self.loss:.4f}",
+            **({} if error is None else {"calibration error": f"{error:.4f}"}),
         }
 
 
@@ -129,14 +136,14 @@ class LabelRunRecord(RunRecordBase[DataRecord, TrainingRecord, Metrics], Generic
     """Everything about one run of a model that labels texts; each task of that kind says of which metrics.
 
     Attributes:
-        decision: How its logits become labels; none takes the most probable label.
+        decision: How its logits become labels; none takes the most probable label, by their softmax.
         teacher: Whom it learned from; none if from the labels alone.
     """
 
     # What a model card says under the figures; empty for what it says of classifiers.
     figures_note: ClassVar[str] = ""
 
-    decision: DecisionRecord | None = None
+    decision: AnyDecisionRecord | None = None
     teacher: TeacherRecord | None = None
 
 

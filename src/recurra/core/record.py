@@ -4,10 +4,10 @@ A run without a record did not happen. Everything that the report, the README ta
 records; nothing is computed twice.
 
 Schema 2 added ``content_hash`` and ``wall_s``, schema 3 ``task`` and with it the records of language models
-(`recurra.core.language_record`), schema 4 the status ``note`` of audits. Older records are read as they are. A change
-that an older version would read wrongly raises the number; so does a new field of a part, because unknown keys are
-refused. A new field of the record itself needs a default only, at which it is left out
-(`recurra.core.configuration.HashedSettings`).
+(`recurra.core.language_record`), schema 4 the status ``note`` of audits and what is measured of
+calibration. Older records are read as they are. A change that an older version would read wrongly raises the number; so
+does a new field of a part, because unknown keys are refused. A new field of the record itself needs a default only, at
+which it is left out (`recurra.core.configuration.HashedSettings`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from recurra.core.label_record import (
 )
 from recurra.core.language_record import LanguageRunRecord
 from recurra.core.record_parts import (
+    AnyDecisionRecord,
     AuditResult,
     CodeRecord,
     DecisionRecord,
@@ -37,6 +38,7 @@ from recurra.core.record_parts import (
     EnvironmentRecord,
     LatencyRecord,
     ModelRecord,
+    OneLabelRecord,
 )
 from recurra.core.sealed import hash_of_text, read_sealed
 from recurra.core.tasks import TASKS, load_class
@@ -44,6 +46,7 @@ from recurra.core.tasks import TASKS, load_class
 __all__ = [
     "RECORD_NAME",
     "SCHEMA_VERSION",
+    "AnyDecisionRecord",
     "AnyLabelRecord",
     "AnyRecord",
     "AuditResult",
@@ -59,6 +62,7 @@ __all__ = [
     "LengthSummary",
     "MetricsRecord",
     "ModelRecord",
+    "OneLabelRecord",
     "RunRecord",
     "SplitRecord",
     "TeacherRecord",

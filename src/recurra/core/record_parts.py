@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -112,6 +112,21 @@ class DecisionRecord(Part):
     separator: str
 
 
+class OneLabelRecord(Part):
+    """How logits become probabilities where a text has one label, the most probable.
+
+    Attributes:
+        kind: ``exclusive``: the softmax of the logits, divided by the temperature.
+        temperature: Chosen on the rows that chose the weights; it changes no label.
+    """
+
+    kind: Literal["exclusive"] = "exclusive"
+    temperature: float = Field(gt=0, allow_inf_nan=False)
+
+
+AnyDecisionRecord = Annotated[DecisionRecord | OneLabelRecord, Field(discriminator="kind")]
+
+
 class AnyTrainingRecord(Part):
     """How the training went. ``best_epoch`` is the one whose weights were kept; peak memory is the process's."""
 
@@ -147,7 +162,7 @@ class LatencyRecord(Part):
 
 Data = TypeVar("Data", bound=Part)
 Training = TypeVar("Training", bound=AnyTrainingRecord)
-Metrics = TypeVar("Metrics", bound=Part)
+Metrics = TypeVar("Metrics", bound=Part | HashedSettings)
 
 
 class RunRecordBase(SealedByText, Generic[Data, Training, Metrics]):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.record_parts import DecisionRecord
+from recurra.core.record_parts import AnyDecisionRecord, DecisionRecord, OneLabelRecord
 from recurra.deployment.engines.depth import softmax
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -59,8 +59,8 @@ class Decision(ABC):
         """The labels of one text as one text."""
 
     @abstractmethod
-    def record(self) -> DecisionRecord | None:
-        """What records and manifests keep; none for one label a text."""
+    def record(self) -> AnyDecisionRecord | None:
+        """What records and manifests keep; none for the softmax of the logits as they are."""
 
     def texts(self, probabilities: Probabilities) -> list[str]:
         """The labels of each text as one text."""
@@ -83,13 +83,22 @@ class Decision(ABC):
 
 
 class OneLabel(Decision):
-    """The most probable label, by the softmax."""
+    """The most probable label, by the softmax of the logits divided by a temperature.
+
+    Args:
+        label_names: Name of each label, in the order of the logits.
+        temperature: Above 1 it draws probabilities together, below 1 apart; no label changes.
+    """
 
     exclusive = True
 
+    def __init__(self, label_names: Sequence[str], temperature: float = 1.0) -> None:
+        super().__init__(label_names)
+        self.temperature = temperature
+
     def probabilities(self, logits: Floats) -> Probabilities:
-        """The softmax."""
-        return softmax(logits)
+        """The softmax at the temperature."""
+        return softmax(logits.astype(np.float64) / self.temperature)
 
     def decide(self, scores: Floats) -> npt.NDArray[Any]:
         """Indices of the highest."""
@@ -107,9 +116,9 @@ class OneLabel(Decision):
         """The label."""
         return labels[0]
 
-    def record(self) -> None:
-        """Nothing."""
-        return
+    def record(self) -> OneLabelRecord | None:
+        """The temperature; nothing at 1."""
+        return None if self.temperature == 1 else OneLabelRecord(temperature=self.temperature)
 
 
 class AnyLabels(Decision):
@@ -156,8 +165,10 @@ class AnyLabels(Decision):
         return DecisionRecord(thresholds=self.thresholds.tolist(), separator=self.separator)
 
 
-def read_decision(label_names: Sequence[str], record: DecisionRecord | None) -> Decision:
-    """The decision that a record or manifest keeps; none takes the most probable label."""
+def read_decision(label_names: Sequence[str], record: AnyDecisionRecord | None) -> Decision:
+    """The decision that a record or manifest keeps; none is a temperature of 1."""
     if record is None:
         return OneLabel(label_names)
+    if isinstance(record, OneLabelRecord):
+        return OneLabel(label_names, record.temperature)
     return AnyLabels(label_names, record.thresholds, record.separator)

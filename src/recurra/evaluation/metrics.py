@@ -9,10 +9,13 @@ import numpy.typing as npt
 
 from recurra.core.errors import DataError, RunError
 from recurra.core.record import MetricsRecord
+from recurra.evaluation.calibration import expected_calibration_error
 from recurra.evaluation.significance import wilson_interval
 
 
-def evaluate_logits(logits: npt.ArrayLike, labels: npt.ArrayLike) -> MetricsRecord:
+def evaluate_logits(
+    logits: npt.ArrayLike, labels: npt.ArrayLike, probabilities: npt.ArrayLike | None = None
+) -> MetricsRecord:
     """Computes accuracy, precision, recall, F1, loss and the confusion matrix.
 
     With two classes precision, recall and F1 are those of label 1. With more they are macro means over the classes
@@ -23,6 +26,7 @@ def evaluate_logits(logits: npt.ArrayLike, labels: npt.ArrayLike) -> MetricsReco
     Args:
         logits: Scores, shape ``(rows, classes)``; their softmax gives the probabilities.
         labels: True labels, integers, shape ``(rows,)``.
+        probabilities: What the model makes of the logits, likewise; if given, its calibration is measured.
 
     Raises:
         DataError: If there is no row, or a label lies outside the classes.
@@ -49,6 +53,13 @@ def evaluate_logits(logits: npt.ArrayLike, labels: npt.ArrayLike) -> MetricsReco
     confusion = np.bincount(truth * classes + predictions, minlength=classes * classes).reshape(classes, classes)
     precision, recall, f1 = _precision_recall_f1(confusion)
     right = int(np.trace(confusion))
+    calibration = {}
+    if probabilities is not None:
+        plain = np.exp(scores - _log_total(scores))
+        calibration = {
+            "calibration_error": expected_calibration_error(probabilities, truth),
+            "uncalibrated_error": expected_calibration_error(plain, truth),
+        }
     return MetricsRecord(
         rows=rows,
         accuracy=right / rows,
@@ -58,6 +69,7 @@ def evaluate_logits(logits: npt.ArrayLike, labels: npt.ArrayLike) -> MetricsReco
         loss=_cross_entropy(scores, truth),
         accuracy_interval=wilson_interval(right, rows),
         confusion_matrix=[[int(count) for count in row] for row in confusion],
+        **calibration,
     )
 
 
@@ -77,5 +89,12 @@ def _precision_recall_f1(confusion: npt.NDArray[Any]) -> tuple[float, float, flo
 
 def _cross_entropy(scores: npt.NDArray[Any], truth: npt.NDArray[Any]) -> float:
     shifted = scores - scores.max(axis=1, keepdims=True)
-    log_total = np.log(np.exp(shifted).sum(axis=1))
+    log_total = _log_total(shifted)[:, 0]
     return float((log_total - shifted[np.arange(len(truth)), truth]).mean())
+
+
+def _log_total(scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Logarithm of the sum of exponentials of each row, ``(rows, 1)``."""
+    highest = scores.max(axis=1, keepdims=True)
+    total: npt.NDArray[Any] = highest + np.log(np.exp(scores - highest).sum(axis=1, keepdims=True))
+    return total

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import json
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recurra import Classifier
 from recurra.cli.main import main
+from recurra.core.record import read_record
+from recurra.deployment.decision import read_decision
 from recurra.deployment.prediction.files import SUFFIXES
+from recurra.evaluation.precision import precision_thresholds
+from recurra.evaluation.predictions import read_predictions
 from reviews import train_linear
 
 TEXTS = ['the film was "great", and clever', "the plot was awful\nand boring", "the pace was number 7"]
@@ -180,6 +186,78 @@ def test_doubtful_rows_get_no_label_a_column_says_so_and_the_share_is_told(
         assert row["probability"] == before["probability"]
 
 
+def test_a_label_is_given_from_the_probability_that_shows_its_precision(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, written = write(tmp_path / "in.csv", {"text": [*TEXTS, ""]}), tmp_path / "out.jsonl"
+    arguments = ["predict", model, "-i", str(path), "-o", str(written), "--precision-of"]
+    kept = read_predictions(model, "validation")
+    decision = read_decision(["negative", "positive"], read_record(model).decision)
+    looked_at = precision_thresholds(decision.probabilities(kept.logits), kept.labels, 1)
+    wanted = looked_at[len(looked_at) // 2].bound
+    smallest = [one for one in looked_at if one.bound >= wanted][-1]
+    assert main([*arguments, f"positive={wanted}"]) == 0
+    err = capsys.readouterr().err
+    assert f"'positive' from a probability of {smallest.threshold:.4f}" in err and "Clopper-Pearson" in err
+    for row in read(written)[1]:
+        sure = row["probabilities"]["positive"]
+        assert row["abstained"] == (0.5 < sure < smallest.threshold)
+        assert row["label"] == (None if row["abstained"] else "positive" if sure > 0.5 else "negative")
+    written.unlink()
+    for wrong, message in (
+        (["positive=0.999"], "no threshold shows a precision of 0.999 for 'positive': on 24 validation rows"),
+        (["positve=0.5"], "did you mean 'positive'"),
+        (["positive=95"], "above 0 and below 1"),
+        (["positive"], "write LABEL=PRECISION"),
+        (["positive=0.5", "--precision-of", "positive=0.6"], "two precisions"),
+        (["positive=0.5", "--exit-rule", "entropy"], "leave the exit rule out"),
+    ):
+        assert main([*arguments, *wrong]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+    assert not written.exists()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_words_that_a_label_hangs_on_stand_in_a_column(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    path, written = write(tmp_path / "in.csv", {"text": [*TEXTS, ""]}), tmp_path / f"out{suffix}"
+    more = ["--explain", "2", "--abstain-below", "0.5"]
+    assert main(["predict", model, "-i", str(path), "-o", str(written), "-q", *more]) == 0
+    names, rows = read(written)
+    assert names.index("words") == names.index("abstained") + 1
+    classifier = Classifier.open(model)
+    for text, row in zip(TEXTS, rows, strict=False):
+        if suffix == ".jsonl":
+            words = [(word["text"], word["effect"]) for word in row["words"]]
+            assert all(text[word["start"] : word["end"]] == word["text"] for word in row["words"])
+        else:
+            parts = [part.rsplit(" ", 1) for part in filter(None, row["words"].split(", "))]
+            words = [(word, float(effect.strip("()"))) for word, effect in parts]
+        assert len(words) <= 2
+        for word, effect in words:
+            rest = classifier.predict_proba([text.replace(word, "", 1)])[0]
+            sure = classifier.predict_proba([text])[0]
+            assert effect == pytest.approx(sure.max() - rest[sure.argmax()], abs=6e-4) and effect > 0
+    assert not rows[-1]["words"]
+    capsys.readouterr()
+    assert main(["predict", model, TEXTS[0], "--explain", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["predictions"][0]["words"][0]["effect"] > 0
+    assert main(["predict", model, TEXTS[0], "--explain", "1", "-q"]) == 0
+    assert capsys.readouterr().out.rstrip("\n").split("\t")[3].endswith(")")
+
+
+def test_a_run_without_its_validation_rows_shows_no_precision(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = tmp_path / "older"
+    shutil.copytree(model, older)
+    (older / "predictions" / "validation.parquet").unlink()
+    assert main(["predict", str(older), "good", "--precision-of", "positive=0.5"]) == 2
+    assert "keeps no predictions of its validation rows" in capsys.readouterr().err
+
+
 def test_a_folder_neither_keeps_nor_abstains_and_semicolons_are_told(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,7 +265,12 @@ def test_a_folder_neither_keeps_nor_abstains_and_semicolons_are_told(
     path = tmp_path / "in" / "a.csv"
     path.write_text("Stars; Text\n5;great film\n1;awful plot\n")
     folder = ["predict", model, "-i", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
-    for more in (["--keep-columns"], ["--abstain-below", "0.9"]):
+    for more in (
+        ["--keep-columns"],
+        ["--abstain-below", "0.9"],
+        ["--precision-of", "positive=0.9"],
+        ["--explain", "3"],
+    ):
         assert main([*folder, *more]) == 2
         assert f"{more[0]} is for single files" in capsys.readouterr().err
     assert main(["predict", model, "-i", str(path), "-o", str(tmp_path / "out.csv")]) == 0

@@ -5,9 +5,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from scipy.special import expit
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import expit, softmax
 
-from recurra.deployment.decision import sigmoid
+from recurra.core.record import OneLabelRecord
+from recurra.deployment.decision import OneLabel, read_decision, sigmoid
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
@@ -25,3 +28,22 @@ def test_the_sigmoid_overflows_nowhere() -> None:
 def test_the_sigmoid_keeps_the_shape() -> None:
     assert sigmoid(np.zeros((3, 5), dtype=np.float32)).shape == (3, 5)
     assert sigmoid(np.zeros((0, 5), dtype=np.float32)).shape == (0, 5)
+
+
+@given(temperature=st.floats(0.01, 100), seed=st.integers(0, 999), scale=st.floats(1e-3, 30))
+def test_a_temperature_changes_no_label(temperature: float, seed: int, scale: float) -> None:
+    logits = (np.random.default_rng(seed).normal(size=(50, 3)) * scale).astype(np.float32)
+    names = ["a", "b", "c"]
+    calibrated = read_decision(names, OneLabelRecord(temperature=temperature))
+    found = calibrated.probabilities(logits)
+    assert calibrated.labels(found) == OneLabel(names).labels(OneLabel(names).probabilities(logits))
+    np.testing.assert_allclose(found, softmax(logits.astype(np.float64) / temperature, axis=1), atol=1e-12)
+    record = calibrated.record()
+    assert record is None if temperature == 1 else record == OneLabelRecord(temperature=temperature)
+
+
+def test_without_a_record_the_temperature_is_one_and_none_is_kept() -> None:
+    decision = read_decision(["a", "b"], None)
+    logits = np.array([[1.0, 3.0]], dtype=np.float32)
+    np.testing.assert_allclose(decision.probabilities(logits), softmax(logits, axis=1), rtol=1e-6)
+    assert decision.exclusive and decision.record() is None

@@ -47,7 +47,8 @@ class Study:
 
 
 def classifiers(root: Path) -> Study:
-    factory = RunFactory(root, rows=SMALL, data=HOSTILE, label_names=(HOSTILE, "ok", "fine"), protocol="pooled")
+    labels = (HOSTILE, "ok", "fine")
+    factory = RunFactory(root, rows=SMALL, data=HOSTILE, label_names=labels, protocol="pooled", temperature=2.0)
     audits = [leakage("test", text=HOSTILE), leakage("validation", failed=False)]
     folders = [
         factory.run(name, seed=seed, audits=audits) for name in ("linear", "recurrent", "baseline") for seed in (0, 1)

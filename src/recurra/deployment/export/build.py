@@ -94,11 +94,12 @@ def export_run(
     if rows.note:
         reporter.say(f"not checked on the run's own rows: {rows.note}")
     source = _load(run, record)
+    decision = read_decision(record.data.label_names, record.decision)
     asked = None
     if isinstance(source, ExportSource):
         export_format.check_model(source.engine.model.config)
         asked = _agreement_asked(source, export_format, options.agreement)
-        if source.engine.depth.exits and record.decision is not None:
+        if source.engine.depth.exits and not decision.exclusive:
             reporter.say("texts with any number of labels do not stop early: texts will take all recurrences")
         if source.engine.depth.exits and not export_format.carries_exits:
             reporter.say(f"exports as {options.format} carry no exits: texts will take all recurrences")
@@ -120,7 +121,7 @@ def export_run(
             logits,
             by=engine.computation,
             reference_by=source.engine.computation,
-            decision=read_decision(record.data.label_names, record.decision),
+            decision=decision,
         )
         judge_check(check, precision)
         exits = None
@@ -226,7 +227,7 @@ def _trimmed(
 
 def _agreement_asked(source: ExportSource, export_format: ExportFormat, asked: float | None) -> float | None:
     """The agreement to calibrate to; none if the model has no exits, or the format does not carry them."""
-    if source.record.decision is not None:
+    if not read_decision(source.record.data.label_names, source.record.decision).exclusive:
         if asked is None:
             return None
         raise ConfigurationError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 
-from recurra.core.record import AnyLabelRecord
+from recurra.core.record import AnyLabelRecord, DecisionRecord, OneLabelRecord
 from recurra.deployment.export.formats.registry import find_format
 from recurra.deployment.export.manifest import MANIFEST_NAME, RUN_RECORD_NAME, ExportManifest
 
@@ -17,10 +17,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 MIB = 2**20
 # Above this share of one label in training the classifier has learned to lean towards it.
 _IMBALANCE = 0.6
-_ONE_LABEL = (
-    "Every text gets one of the labels, also one that none of them fits, and one without words.",
-    "Probabilities are the softmax of the logits and were not calibrated.",
-)
+_ONE_LABEL = "Every text gets one of the labels, also one that none of them fits, and one without words."
+_UNCALIBRATED = "Probabilities are the softmax of the logits and were not calibrated."
 _ANY_LABELS = (
     "Every text gets the labels whose probability is not below their threshold, or none; texts without words too.",
     "Probabilities are the logistic function of the logits, each label for itself, and were not calibrated.",
@@ -73,7 +71,21 @@ def render_card(record: AnyLabelRecord, manifest: ExportManifest, *, num_recurre
 
 def _thresholds(manifest: ExportManifest) -> dict[str, float]:
     decision = manifest.decision
-    return {} if decision is None else dict(zip(manifest.label_names, decision.thresholds, strict=True))
+    if not isinstance(decision, DecisionRecord):
+        return {}
+    return dict(zip(manifest.label_names, decision.thresholds, strict=True))
+
+
+def _probabilities(manifest: ExportManifest) -> tuple[str, ...]:
+    decision = manifest.decision
+    if isinstance(decision, DecisionRecord):
+        return _ANY_LABELS
+    if not isinstance(decision, OneLabelRecord):
+        return _ONE_LABEL, _UNCALIBRATED
+    return _ONE_LABEL, (
+        f"Probabilities are the softmax of the logits divided by the temperature {decision.temperature:.6g}, which the "
+        "split that chose the weights chose; a program of its own must divide too. Exits judge the logits as they are."
+    )
 
 
 def limits(record: AnyLabelRecord, manifest: ExportManifest) -> list[str]:
@@ -91,7 +103,7 @@ def limits(record: AnyLabelRecord, manifest: ExportManifest) -> list[str]:
         found.append(f"{rows / train.rows:.0%} of the training rows are {label}: the classifier leans towards it.")
     found += [
         "Nothing but the splits above was tested: no other source, time, topic or language.",
-        *(_ONE_LABEL if manifest.decision is None else _ANY_LABELS),
+        *_probabilities(manifest),
         f"{_reads(manifest)} case, HTML tags and URLs are removed before.",
     ]
     if manifest.vocabulary is not None:
@@ -99,7 +111,7 @@ def limits(record: AnyLabelRecord, manifest: ExportManifest) -> list[str]:
             f"Words that the training rows lack may be read in smaller pieces ({manifest.vocabulary.describe()})."
         )
     check = manifest.check
-    pairs = "rows" if manifest.decision is None else "pairs of a row and a label"
+    pairs = "pairs of a row and a label" if isinstance(manifest.decision, DecisionRecord) else "rows"
     if check.label_agreement < 1:
         found.append(
             f"Stored in {manifest.precision}, it gives another label than the run's model for "

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import pickles_in
 from recurra.core.model_files import MODEL_NAME, FileEntry, FileName, verify_file
-from recurra.core.record import AnyLabelRecord, CodeRecord, DecisionRecord, read_record
+from recurra.core.record import AnyDecisionRecord, AnyLabelRecord, CodeRecord, read_record
 from recurra.core.sealed import SealedByValues
 from recurra.data.cleaning import CLEANING_NAME
 from recurra.deployment.export.formats.interface import StoredModel
@@ -41,7 +41,7 @@ class ExportManifest(SealedByValues):
         files: Every other file of the folder.
         check: How it compares with the run's model.
         exits: The exit rule that it carries, for a model with exits.
-        decision: How logits become labels; none takes the most probable label.
+        decision: How logits become labels; none takes the most probable label, by their softmax.
         vocabulary: What a smaller vocabulary cost; none if it has the run's. The check is then against the run's model
             with that vocabulary.
         kind: ``transformer`` or ``linear``, as in the run's record.
@@ -62,7 +62,7 @@ class ExportManifest(SealedByValues):
     files: dict[FileName, FileEntry]
     check: CheckRecord
     exits: CalibrationRecord | None = None
-    decision: DecisionRecord | None = None
+    decision: AnyDecisionRecord | None = None
     vocabulary: VocabularyRecord | None = None
     kind: Literal["transformer", "linear"] = "transformer"
 

@@ -52,6 +52,7 @@ def open_writer(
     escape_formulas: bool = False,
     kept: KeptColumns | None = None,
     abstains: bool = False,
+    explains: bool = False,
 ) -> Iterator[PredictionWriter]:
     """Opens a file of predictions by its extension; it takes its place when all is written, and not at all otherwise.
 
@@ -63,6 +64,7 @@ def open_writer(
         escape_formulas: Whether cells of CSV and TSV that a spreadsheet would run are written as text.
         kept: Columns of the input that are written before ours.
         abstains: Whether rows may get no label.
+        explains: Whether labels are explained.
 
     Raises:
         ConfigurationError: For an unknown extension, or columns that cannot stand beside ours.
@@ -71,7 +73,7 @@ def open_writer(
     """
     check_output(path)
     names = [] if kept is None else kept.names
-    layout = Layout(decision, ids=ids, truth=truth, kept=names, abstains=abstains)
+    layout = Layout(decision, ids=ids, truth=truth, kept=names, abstains=abstains, explains=explains)
     suffix = path.suffix.lower()
     with atomic_path(path) as temporary:
         if suffix == ".parquet":

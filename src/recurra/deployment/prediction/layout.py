@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.decision import Decision
+from recurra.deployment.explanation import Explanation
 
 _DIGITS = 6
 # What a column of ours is called beside one of the user's with the same name.
 PREDICTED = "_predicted"
 PROBABILITIES = "probabilities"
+WORDS = "words"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +31,7 @@ class PredictedRows:
         truth: Names of the true labels, if they are written.
         kept: Values of the columns of the input that are kept, one list a column.
         abstained: Rows that get no label, ``(rows,)``; none if every row gets one.
+        explanations: Words that speak most for the most probable label of each row, if they are written.
     """
 
     texts: Sequence[str]
@@ -37,6 +40,7 @@ class PredictedRows:
     truth: Sequence[str] | None = None
     kept: Sequence[Sequence[Any]] = ()
     abstained: npt.NDArray[np.bool_] | None = None
+    explanations: Sequence[Explanation] | None = None
 
     def label_texts(self, decision: Decision) -> list[str | None]:
         """The labels of each row as one text; none of a row that gets none."""
@@ -62,7 +66,7 @@ class Layout:
 
     ``id`` and ``truth`` if asked for, ``text``, ``label`` (the most probable), ``probability`` (of that label), and
     ``probability_NAME`` for each class. Of a multi-label model ``label`` has all labels, and ``probability`` is absent.
-    ``abstained`` stands behind ``probability`` where rows may get no label.
+    ``abstained`` stands behind ``probability`` where rows may get no label, then ``words`` where labels are explained.
 
     Columns of the input that are kept come first and as they are, the text's own among them in place of ``text``; a
     column of ours with the name of one of them has `PREDICTED` behind its name.
@@ -73,6 +77,7 @@ class Layout:
         truth: Whether rows carry the true label.
         kept: Names of the columns of the input that are kept, the text's own among them; none keeps none.
         abstains: Whether rows may get no label.
+        explains: Whether labels are explained.
 
     Raises:
         ConfigurationError: If the input has both a column of our name and one of that with `PREDICTED` behind it.
@@ -86,10 +91,12 @@ class Layout:
         truth: bool = False,
         kept: Sequence[str] = (),
         abstains: bool = False,
+        explains: bool = False,
     ) -> None:
         self.label_names = decision.label_names
         self.kept = list(kept)
         self.abstains = abstains
+        self.explains = explains
         self._decision = decision
         self._ids = ids
         self._truth = truth
@@ -108,7 +115,8 @@ class Layout:
         front = [name for name, there in (("id", self._ids), ("truth", self._truth)) if there]
         text = [] if self.kept else ["text"]
         chosen = ["probability"] if self._decision.exclusive else []
-        return [*front, *text, "label", *chosen, *(["abstained"] if self.abstains else [])]
+        more = [name for name, there in (("abstained", self.abstains), (WORDS, self.explains)) if there]
+        return [*front, *text, "label", *chosen, *more]
 
     @property
     def row_columns(self) -> list[str]:
@@ -131,4 +139,6 @@ class Layout:
             front.append(probabilities[np.arange(len(rows)), best].tolist())
         if self.abstains:
             front.append([False] * len(rows) if rows.abstained is None else rows.abstained.tolist())
+        if self.explains:
+            front.append([None] * len(rows) if rows.explanations is None else list(rows.explanations))
         return [*front, *probabilities.T.tolist()]

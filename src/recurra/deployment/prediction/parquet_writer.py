@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recurra.deployment.prediction.layout import Layout, PredictedRows
+from recurra.deployment.prediction.layout import WORDS, Layout, PredictedRows
 from recurra.deployment.prediction.text_writers import as_word
 
-_WORDS = frozenset({"id", "truth", "text", "label"})
+_WORDS = frozenset({"id", "truth", "text", "label", WORDS})
 
 
 class ParquetWriter:
@@ -40,6 +40,9 @@ class ParquetWriter:
         values = self._layout.values(rows)
         for place in range(self._as_words):
             values[place] = [None if value is None else as_word(value) for value in values[place]]
+        if self._layout.explains:
+            place = self._layout.columns.index(self._layout.name(WORDS))
+            values[place] = [as_word(value) for value in values[place]]
         columns = [pa.array(column, field.type) for column, field in zip(values, self._schema, strict=True)]
         self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
 

@@ -9,14 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.files import STANDARD_INPUT, STREAM_FORMATS, TextRows, stream_rows
 from recurra.data.formats import all_columns, check_columns, check_path, csv_delimiter
 from recurra.deployment.classifier import Classifier
+from recurra.deployment.explanation import explain
 from recurra.deployment.prediction.layout import PredictedRows, PredictionWriter
 
 # Large enough for batches of like length, small enough that a chunk of long texts takes a few MiB.
 CHUNK_ROWS = 4096
+Bounds = float | Sequence[float]
 
 
 @dataclass
@@ -76,18 +80,26 @@ class KeptColumns:
 
 
 def predict_chunks(
-    classifier: Classifier, chunks: Iterable[TextRows], abstain_below: float | None = None
+    classifier: Classifier,
+    chunks: Iterable[TextRows],
+    abstain_below: Bounds | None = None,
+    *,
+    explain_words: int | None = None,
 ) -> Iterator[PredictedRows]:
     """Yields predictions chunk by chunk, rows in their order.
 
     Args:
         classifier: What predicts; cleans the texts itself.
         chunks: Raw texts, for example from `recurra.data.files.stream_rows`.
-        abstain_below: Rows whose highest probability is lower get no label.
+        abstain_below: Rows whose highest probability is lower get no label; a bound for all labels, or for each.
+        explain_words: How many words to say of each row that speak most for its most probable label; none says none.
 
     Raises:
-        ConfigurationError: If a multi-label model is to abstain: it gives no label where none is likely.
+        ConfigurationError: If a multi-label model is to abstain, for it gives no label where none is likely, or is to
+            be explained: which label of a text were meant.
     """
+    if explain_words is not None and not classifier.decision.exclusive:
+        raise ConfigurationError("labels of a multi-label model are not explained; leave --explain out")
     if abstain_below is not None and not classifier.decision.exclusive:
         raise ConfigurationError(
             "a multi-label model has a threshold for each label and gives none where none is reached; "
@@ -95,8 +107,16 @@ def predict_chunks(
         )
     for chunk in chunks:
         found = classifier.predict_proba(chunk.texts)
-        abstained = None if abstain_below is None else found.max(axis=1) < abstain_below
-        yield PredictedRows(chunk.texts, found, kept=chunk.columns, abstained=abstained)
+        abstained = None
+        if abstain_below is not None:
+            bounds = np.broadcast_to(np.asarray(abstain_below, dtype=np.float64), found.shape[1:])
+            abstained = found.max(axis=1) < bounds[classifier.decision.decide(found)]
+        explanations = None
+        if explain_words is not None:
+            labels = classifier.decision.decide(found).tolist()
+            whole = explain(classifier.predict_proba, chunk.texts, found, labels)
+            explanations = [one.strongest(explain_words) for one in whole]
+        yield PredictedRows(chunk.texts, found, kept=chunk.columns, abstained=abstained, explanations=explanations)
 
 
 def write_stream(
@@ -105,7 +125,8 @@ def write_stream(
     writer: PredictionWriter,
     *,
     advance: Callable[[int], None] | None = None,
-    abstain_below: float | None = None,
+    abstain_below: Bounds | None = None,
+    explain_words: int | None = None,
 ) -> PredictionCounts:
     """Predicts all chunks and writes them.
 
@@ -115,9 +136,10 @@ def write_stream(
         writer: Where predictions go.
         advance: Called with the number of rows after each chunk.
         abstain_below: As `predict_chunks` takes it.
+        explain_words: Likewise.
     """
     counts = PredictionCounts(abstained=None if abstain_below is None else 0)
-    for rows in predict_chunks(classifier, chunks, abstain_below):
+    for rows in predict_chunks(classifier, chunks, abstain_below, explain_words=explain_words):
         writer.write(rows)
         counts.rows += len(rows)
         counts.empty += sum(not text.strip() for text in rows.texts)

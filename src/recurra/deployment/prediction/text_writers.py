@@ -11,6 +11,7 @@ import numpy as np
 
 from recurra.deployment.decision import Decision
 from recurra.deployment.engines.computation import Computation
+from recurra.deployment.explanation import Explanation
 from recurra.deployment.prediction.layout import PROBABILITIES, Layout, PredictedRows
 
 # What makes a cell a formula in the common spreadsheets.
@@ -67,6 +68,10 @@ def _as_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _as_json_value(value: Any) -> Any:
+    return value.plain() if isinstance(value, Explanation) else as_word(value)
+
+
 def escape_formula(value: Any) -> Any:
     """Puts an apostrophe before words with which a formula begins in spreadsheets; numbers stay as they are."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
@@ -99,7 +104,7 @@ class JsonLinesWriter:
         for values in zip(*self._layout.values(rows), strict=True):
             row = dict(zip(names, map(_as_json, values[:fixed]), strict=True))
             row[self._layout.name(PROBABILITIES)] = dict(zip(self._layout.label_names, values[fixed:], strict=True))
-            line = json.dumps(row, ensure_ascii=False, default=as_word)
+            line = json.dumps(row, ensure_ascii=False, default=_as_json_value)
             if self._between:
                 self._stream.write(f"{self._between}\n{line}" if self._started else line)
             else:
@@ -108,7 +113,10 @@ class JsonLinesWriter:
 
 
 class LineWriter:
-    """Writes a line for each row, for a person or a pipe: label, its probability, text, separated by tabs."""
+    """Writes a line for each row, for a person or a pipe: label, its probability, text, separated by tabs.
+
+    Where labels are explained, the words stand at the end.
+    """
 
     def __init__(self, stream: TextIO, decision: Decision) -> None:
         self._stream = stream
@@ -118,11 +126,12 @@ class LineWriter:
         """Writes some rows; white space inside a text becomes single spaces, so that a row stays one line."""
         decision = self._decision
         decided = decision.decide(rows.probabilities)
-        for text, label, number, row in zip(
-            rows.texts, rows.label_texts(decision), decided, rows.probabilities, strict=True
+        explained = [""] * len(rows) if rows.explanations is None else [f"\t{one}" for one in rows.explanations]
+        for text, label, number, row, words in zip(
+            rows.texts, rows.label_texts(decision), decided, rows.probabilities, explained, strict=True
         ):
             chosen = ";".join(f"{probability:.4f}" for probability in np.atleast_1d(row[number]))
-            self._stream.write(f"{label or ''}\t{chosen}\t{' '.join(text.split())}\n")
+            self._stream.write(f"{label or ''}\t{chosen}\t{' '.join(text.split())}{words}\n")
 
 
 class JsonDocumentWriter:
@@ -133,14 +142,21 @@ class JsonDocumentWriter:
         decision: What makes labels of probabilities.
         computation: How the predictions were computed, to be said in the document too.
         abstains: Whether rows may get no label.
+        explains: Whether labels are explained.
     """
 
     def __init__(
-        self, stream: TextIO, decision: Decision, computation: Computation | None = None, *, abstains: bool = False
+        self,
+        stream: TextIO,
+        decision: Decision,
+        computation: Computation | None = None,
+        *,
+        abstains: bool = False,
+        explains: bool = False,
     ) -> None:
         self._stream = stream
         self._computation = computation
-        self._rows = JsonLinesWriter(stream, Layout(decision, abstains=abstains), between=",")
+        self._rows = JsonLinesWriter(stream, Layout(decision, abstains=abstains, explains=explains), between=",")
 
     def __enter__(self) -> JsonDocumentWriter:
         how = f'"computation": {json.dumps(self._computation.plain())}, ' if self._computation else ""

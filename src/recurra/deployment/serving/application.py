@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
+from recurra.deployment.serving.asked import Asked
 from recurra.deployment.serving.asked import answer as ask_model
 from recurra.deployment.serving.batching import Batcher, Computed
 from recurra.deployment.serving.body import BodyReader, ClientGoneError
@@ -19,6 +20,7 @@ from recurra.deployment.serving.gate import Gate, answer
 from recurra.deployment.serving.key import ApiKey
 from recurra.deployment.serving.log import EventLog
 from recurra.deployment.serving.metrics import CONTENT_TYPE, Metrics
+from recurra.deployment.serving.occlusion import Occluded
 from recurra.deployment.serving.openapi import CLASSIFY, GUARDED, METRICS, PAGE, describe
 from recurra.deployment.serving.page import read_page
 from recurra.deployment.serving.predictions import predictions_of
@@ -127,25 +129,39 @@ class _Service:
             wanted = parse_request(body, self._limits)
             texts = wanted.texts
             names = wanted.chosen(list(self._models))
-            if wanted.abstain_below is not None:
-                self._check_one_label(names)
+            for key, given in (("abstain_below", wanted.abstain_below is not None), ("explain", wanted.explain)):
+                if given:
+                    self._check_one_label(names, key)
+            occluded = Occluded.of(texts, self._limits) if wanted.explain else None
+            changed = [] if occluded is None else occluded.changed()
             futures: list[Future[Computed]] = []
             try:
                 futures.extend(self._batchers[name].submit(texts, wanted.asked) for name in names)
+                if changed:
+                    alone = Asked(exits=wanted.asked.exits)
+                    futures.extend(self._batchers[name].submit(changed, alone) for name in names)
                 request.state.seen = {"models": names, "texts": len(texts), "characters": sum(map(len, texts))}
                 computed = await _wait(futures, request, self._limits.timeout_s)
             finally:
                 # Nobody waits for what is left of a request that was refused, is too late, or whose client is gone.
                 for future in futures:
                     future.cancel()
-        results = [self._result(name, one, wanted.abstain_below) for name, one in zip(names, computed, strict=True)]
+        results = [self._result(name, one, wanted.abstain_below) for name, one in zip(names, computed, strict=False)]
+        if occluded is not None:
+            for place, (name, result) in enumerate(zip(names, results, strict=True)):
+                rest = computed[len(names) + place].answers if changed else None
+                words = occluded.words(computed[place].answers, rest, self._models[name].classifier.decision)
+                for prediction, effects in zip(result["predictions"], words, strict=True):
+                    prediction["words"] = effects
         return Response(encode({"results": results}), media_type="application/json")
 
-    def _check_one_label(self, names: Sequence[str]) -> None:
+    def _check_one_label(self, names: Sequence[str], key: str) -> None:
         several = next((name for name in names if not self._models[name].classifier.decision.exclusive), None)
         if several is not None:
             raise Refusal(
-                422, "invalid", f"'abstain_below' is not for the multi-label model '{several}', which has thresholds"
+                422,
+                "invalid",
+                f"'{key}' is not for the multi-label model '{several}', which gives any number of labels",
             )
 
     def _result(self, name: str, computed: Computed, abstain_below: float | None) -> dict[str, Any]:

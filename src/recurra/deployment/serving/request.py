@@ -16,6 +16,7 @@ _FIELDS = tuple(ClassifyRequest.model_fields)
 _MUST_BE = {
     "exit_rule": "'calibrated' or null",
     "recurrences": "true or false",
+    "explain": "true or false",
     "abstain_below": "a number from 0 to 1, or null",
 }
 # JSON values of a body that are no texts: keys, names of models, what stands beside them.

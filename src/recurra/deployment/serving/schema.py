@@ -33,6 +33,7 @@ class ClassifyRequest(BaseModel):
                 {"text": ["not bad at all", "far from good"], "model": "reviews-int8"},
                 {"text": _TEXT, "model": ["reviews-int8", "reviews-fp32"]},
                 {"text": _TEXT, "exit_rule": "calibrated", "recurrences": True},
+                {"text": "not bad at all", "explain": True},
             ]
         },
     )
@@ -56,6 +57,13 @@ class ClassifyRequest(BaseModel):
         default=None,
         description="A text whose highest probability is lower gets no label: 'label' is null then. Multi-label models "
         "have thresholds of their own and refuse it.",
+    )
+
+    explain: bool = Field(
+        default=False,
+        description="Also say what each word does for the label: each text is computed once more for each of its "
+        "words, 64 times at most, and for all texts together no more often than a request may have texts: beyond that, "
+        "runs of words are told of. Multi-label models refuse it.",
     )
 
     @property
@@ -94,6 +102,15 @@ class Thought(BaseModel):
     probabilities: dict[str, float] = Field(description="By label; they add up to 1.")
 
 
+class Word(BaseModel):
+    """A word of a text, or a run of words of a long one, and what it does."""
+
+    text: str
+    start: int = Field(description="Its first character, from 0.")
+    end: int = Field(description="Behind its last character.")
+    effect: float = Field(description="By how much the probability of the label falls without it.")
+
+
 class Prediction(BaseModel):
     """What a model says of one text. What was not asked for, or what the model has no means for, is left out."""
 
@@ -105,6 +122,7 @@ class Prediction(BaseModel):
     abstained: bool | None = Field(
         default=None, description="If 'abstain_below' was asked for: whether the highest probability is lower."
     )
+    words: list[Word] | None = Field(default=None, description="If 'explain' was asked for: in the order of the text.")
     exited_after: int | None = Field(
         default=None, description="If 'exit_rule' was asked for: recurrences that the text took; the label is of there."
     )
@@ -182,6 +200,16 @@ class ExitsDescription(BaseModel):
     rows: int | None = Field(description="How many rows chose it.")
 
 
+class QualityDescription(BaseModel):
+    """How good the run of a model was when it was trained."""
+
+    model_config = ConfigDict(frozen=True)
+
+    split: str = Field(description="Where it was measured: the last split that the run reports.")
+    rows: int
+    figures: dict[str, str] = Field(description="By name, as the model card has them.")
+
+
 def _list_kinds(schema: dict[str, Any]) -> None:
     schema["enum"] = ["run", *FORMATS]
 
@@ -206,6 +234,7 @@ class ModelDescription(BaseModel):
         description="Whether 'recurrences' come from heads trained there, not from the final head, applied early.",
     )
     exits: ExitsDescription | None = Field(default=None, description="Null for a model without exits.")
+    quality: QualityDescription | None = Field(default=None, description="Of the run's record, not of this export.")
 
 
 class ModelsResponse(BaseModel):

@@ -10,7 +10,7 @@ from pathlib import Path
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest, read_source_record
-from recurra.deployment.serving.schema import ExitsDescription, ModelDescription
+from recurra.deployment.serving.schema import ExitsDescription, ModelDescription, QualityDescription
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 _FIRST_TEXTS = ("a first text", "another, a little longer than the first, so that there is something to pad")
@@ -91,7 +91,13 @@ def _describe(name: str, folder: Path, classifier: Classifier) -> ModelDescripti
     else:
         kind, size = "run", sum(path.stat().st_size for path in (folder / "model").rglob("*") if path.is_file())
         longest = int(record.config["data"]["max_length"])
-    return describe_model(name, classifier, kind=kind, size_bytes=size, run_id=record.run_id, max_length_tokens=longest)
+    described = describe_model(
+        name, classifier, kind=kind, size_bytes=size, run_id=record.run_id, max_length_tokens=longest
+    )
+    split = record.data.reported_splits[-1]
+    metrics = record.metrics[split]
+    quality = QualityDescription(split=split, rows=metrics.rows, figures=metrics.figures())
+    return described.model_copy(update={"quality": quality})
 
 
 def describe_model(

@@ -10,7 +10,12 @@ from recurra.tasks.classification.errors import CONFUSED, LABELS, MISTAKES
 from recurra.tasks.classification.export_columns import EXPORTS
 from recurra.tasks.classification.measures import ACCURACY, MACRO_F1
 from recurra.tasks.classification.published_columns import PUBLISHED_TABLE
-from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary, SplitScore
+from recurra.tasks.classification.summary import (
+    CalibrationErrors,
+    ClassificationTable,
+    ClassifierSummary,
+    SplitScore,
+)
 from recurra.tasks.columns import (
     COUNT,
     EVERYWHERE,
@@ -69,6 +74,17 @@ _COSTS = [
         Format(form.words, spread=_joined), left=PAGE,
     ),
 ]  # fmt: skip
+
+
+def _calibration_text(errors: CalibrationErrors) -> str:
+    return f"{form.decimal(errors.after, 3)} ({form.decimal(errors.before, 3)})"
+
+
+def _calibration_fields(key: str, errors: CalibrationErrors | None) -> Fields:
+    return {key: getattr(errors, "after", None), "uncalibrated_error": getattr(errors, "before", None)}
+
+
+_CALIBRATION = Format(_calibration_text, spread=_calibration_fields)
 _NAME = Column("model", "Model", lambda row: row.model.label)
 
 
@@ -108,6 +124,10 @@ def _result_columns(table: ClassificationTable) -> list[Column]:
             "loss_nats", "Loss", lambda row: row.score.loss if row.score else None,
             numbers(lambda value: form.decimal(value, 3)), NOT_IN_PAPERS,
         ),
+        Column(
+            "calibration_error", "Calibration error (before)", lambda row: row.score.calibration if row.score else None,
+            _CALIBRATION, NOT_IN_PAPERS, optional=True,
+        ),
         *SIZES,
         *(column.only("csv") for column in _COSTS[:2]),
         *(latency(batch) for batch in table.batch_sizes),
@@ -127,6 +147,12 @@ def _results_caption(table: ClassificationTable) -> str:
     )
 
 
+_CALIBRATION_NOTE = (
+    "Calibration error is how far the probability of the given label lies from the share that is right, on average "
+    "over 15 bins (Guo et al. 2017, equation 3), in brackets before the temperature that the selection split chose."
+)
+
+
 def _results_note(table: ClassificationTable) -> str:
     labels = table.label_names
     timings = [timing for model in table.models for timing in model.latency.values()]
@@ -138,12 +164,14 @@ def _results_note(table: ClassificationTable) -> str:
             "Milliseconds are median / 90th percentile over batches, each by its number of texts, after warm-up"
             f"{', all models side by side in one process' if together else ''}, on {timings[0].device} with {threads}."
         )
+    calibrated = any(score.calibration for model in table.models for score in model.scores.values())
+    calibration = f" {_CALIBRATION_NOTE}" if calibrated else ""
     return (
         "Accuracy and F1 are means over seeds, ± their standard deviation. Intervals are 95 %: “seeds” is Student's t "
         "over seeds and says how another training would differ; “examples” (Wilson for accuracy, bootstrap for F1) is "
         "used where there is one seed, or where the seed changes nothing, and says how another sample of texts would "
         f"differ. F1 is of label {labels[1] if len(labels) == 2 else 'by label, averaged'}; loss is mean cross-entropy "
-        f"in nats. {latency} Training time is the mean of a run."
+        f"in nats.{calibration} {latency} Training time is the mean of a run."
     )
 
 

@@ -25,6 +25,12 @@ class Evaluation:
     computed: ComputedRows
     metrics: MetricsRecord
 
+    @classmethod
+    def of(cls, computed: ComputedRows) -> Evaluation:
+        """Measures what was computed."""
+        logits = computed.logits
+        return cls(computed, evaluate_logits(logits, computed.rows.labels, computed.decision.probabilities(logits)))
+
     @property
     def recorded(self) -> MetricsRecord | None:
         """What the run's record says of the same split, if it has it."""
@@ -62,6 +68,7 @@ class Evaluation:
             ("Recall", f"{metrics.recall:.4f}"),
             ("F1", f"{metrics.f1:.4f}"),
             ("Loss", f"{metrics.loss:.4f}"),
+            ("Calibration error (before)", f"{metrics.calibration_error:.4f} ({metrics.uncalibrated_error:.4f})"),
         ]
         names = self.computed.record.data.label_names
         matrix = [
@@ -87,5 +94,4 @@ def evaluate_run(run: Path, **options: Any) -> Evaluation:
     Raises:
         RecurraError: As `compute_rows` does.
     """
-    computed = compute_rows(run, **options)
-    return Evaluation(computed, evaluate_logits(computed.logits, computed.rows.labels))
+    return Evaluation.of(compute_rows(run, **options))

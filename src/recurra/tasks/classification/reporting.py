@@ -28,6 +28,7 @@ from recurra.tasks.classification.overview import OVERVIEW
 from recurra.tasks.classification.published import PUBLISHED
 from recurra.tasks.classification.published_lines import published_lines
 from recurra.tasks.classification.summary import (
+    CalibrationErrors,
     ClassificationTable,
     ClassifierSummary,
     PublishedLine,
@@ -89,6 +90,7 @@ class ClassificationReporting(LabellingReporting):
             confusion_matrix=[
                 [sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)
             ],
+            calibration=_calibration(metrics),
         )
 
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ClassifierSummary:
@@ -154,6 +156,14 @@ class ClassificationReporting(LabellingReporting):
 
     def charts_across(self, tables: Sequence[ClassificationTable], runs: Records) -> list[Chart | None]:
         return [*study_charts(tables, _records(runs))]
+
+
+def _calibration(metrics: Sequence[MetricsRecord]) -> CalibrationErrors | None:
+    after = [item.calibration_error for item in metrics if item.calibration_error is not None]
+    before = [item.uncalibrated_error for item in metrics if item.uncalibrated_error is not None]
+    if min(len(after), len(before)) < len(metrics):
+        return None
+    return CalibrationErrors(statistics.fmean(after), statistics.fmean(before))
 
 
 def _record(run: LoadedRun) -> RunRecord:

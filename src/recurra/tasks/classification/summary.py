@@ -11,10 +11,18 @@ from recurra.tasks.summary import ModelSummary
 
 
 @dataclass(frozen=True)
+class CalibrationErrors:
+    """Expected calibration error, mean over seeds: of the probabilities that a model gives, and without temperature."""
+
+    after: float
+    before: float
+
+
+@dataclass(frozen=True)
 class SplitScore:
     """Quality of a model on one split. ``confusion_matrix`` is the sum over seeds, ``[true][predicted]``.
 
-    ``macro_f1`` is there where the classes of the split are unequal.
+    ``macro_f1`` is there where the classes of the split are unequal, ``calibration`` where every record has it.
     """
 
     split: str
@@ -26,6 +34,7 @@ class SplitScore:
     recall: float
     loss: float
     confusion_matrix: list[list[int]]
+    calibration: CalibrationErrors | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,12 +20,12 @@ from recurra.core.record import AnyLabelRecord, AnyRecord, AuditResult, LabelRun
 from recurra.core.seeds import derive_seed
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset, recorded_data
-from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_split
 from recurra.data.vocabulary import MODEL_MAX_LENGTH
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.decision import Decision, OneLabel
-from recurra.deployment.engines.interface import LoadedEngine, load_engine
+from recurra.deployment.decision import Decision
+from recurra.deployment.engines.interface import load_engine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export_record import WITH_EXITS
 from recurra.evaluation.audits.grading import grade
@@ -81,10 +81,11 @@ class LabellingEngine(TaskEngine):
         """Trains and saves a classifier."""
         return train_classifier(config, folder, machine, reporter)
 
-    def decide(self, config: DataConfig, dataset: TextDataset, engine: LoadedEngine, batch_size: int) -> Decision:
-        """How logits become labels; nothing may be chosen on a reported split alone."""
-        del config, engine, batch_size
-        return OneLabel(dataset.label_names)
+    @abstractmethod
+    def decide(
+        self, config: DataConfig, label_names: Sequence[str], logits: Logits, labels: npt.NDArray[np.int64]
+    ) -> Decision:
+        """How logits become labels, chosen by those of the split that chose the weights."""
 
     @abstractmethod
     def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: Decision) -> Any:
@@ -108,15 +109,20 @@ class LabellingEngine(TaskEngine):
         kind = model_record.kind
         engine = load_engine(folder / MODEL_NAME, kind=kind, precision=config.precision, max_length=longest)
         batch_size = max(config.protocol.evaluation_batch_size, 64)
-        decision = self.decide(labelled(config.data), dataset, engine, batch_size)
-        classifier = Classifier(engine, dataset.label_names, batch_size=batch_size, decision=decision)
+        classifier = Classifier(engine, dataset.label_names, batch_size=batch_size)
+        logits = {}
+        for name in dict.fromkeys((dataset.selection_split, *dataset.reported_splits)):
+            logits[name] = classifier.logits(dataset.splits[name].texts, clean=False)
+            self.keep_predictions(folder, dataset.splits[name], logits[name])
+        selection = dataset.selection_split
+        labels = dataset.splits[selection].labels
+        classifier.decision = self.decide(labelled(config.data), dataset.label_names, logits[selection], labels)
+        decision = classifier.decision
         metrics, seen, right = {}, [], {}
         for name in dataset.reported_splits:
             split = dataset.splits[name]
-            logits = classifier.logits(split.texts, clean=False)
-            self.keep_predictions(folder, split, logits)
-            metrics[name] = self.measure(logits, split.labels, decision)
-            right[name] = decision.same(logits, split.labels)
+            metrics[name] = self.measure(logits[name], split.labels, decision)
+            right[name] = decision.same(logits[name], split.labels)
             seen += run_audits(Subject.PREDICTIONS, dataset.splits["train"], split, right[name])
         audits = self.task.data_audits(dataset) + seen
         if trained.lesson is not None:

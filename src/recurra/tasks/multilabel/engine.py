@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,9 @@ from recurra.core.files import atomic_path
 from recurra.core.multilabel_record import MultiLabelMetricsRecord, MultiLabelRunRecord
 from recurra.core.record import read_record
 from recurra.data.configuration import DataConfig
-from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.dataset import TextSplit
 from recurra.data.multilabel import MultiLabelData
 from recurra.deployment.decision import AnyLabels, Decision
-from recurra.deployment.engines.interface import LoadedEngine
 from recurra.evaluation.predictions import predictions_path
 from recurra.tasks.base import ExitSubject
 from recurra.tasks.labelling.engine import LabellingEngine, Logits
@@ -33,13 +33,14 @@ class MultiLabelEngine(LabellingEngine):
     record_class = MultiLabelRunRecord
     task = TASK
 
-    def decide(self, config: DataConfig, dataset: TextDataset, engine: LoadedEngine, batch_size: int) -> Decision:
-        """Chooses a threshold a label on the split that chose the weights."""
+    def decide(
+        self, config: DataConfig, label_names: Sequence[str], logits: Logits, labels: npt.NDArray[np.int64]
+    ) -> Decision:
+        """Chooses a threshold a label."""
         assert isinstance(config, MultiLabelData)
-        names, selection = dataset.label_names, dataset.splits[dataset.selection_split]
-        undecided = AnyLabels(names, [0.5] * len(names), config.label_separator)
-        probabilities = undecided.probabilities(engine.logits(selection.texts, batch_size))
-        return AnyLabels(names, choose_thresholds(probabilities, selection.labels), config.label_separator)
+        undecided = AnyLabels(label_names, [0.5] * len(label_names), config.label_separator)
+        thresholds = choose_thresholds(undecided.probabilities(logits), labels)
+        return AnyLabels(label_names, thresholds, config.label_separator)
 
     def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: Decision) -> MultiLabelMetricsRecord:
         """F1, subset accuracy, Hamming loss, loss, and figures of each label."""

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from scipy.special import softmax
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, StorageError
 from recurra.core.model_files import seal_model
-from recurra.core.record import AuditResult, read_record, write_record
+from recurra.core.record import AuditResult, OneLabelRecord, read_record, write_record
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import train_wordpiece, wordpiece
 from recurra.deployment.export import ExportOptions, export_run
@@ -26,7 +27,7 @@ from recurra.deployment.export.formats import safetensors as safetensors_format
 from recurra.deployment.export.manifest import ExportManifest, needs_torch, read_export
 from recurra.models.controls.static import StaticClassifier
 from recurra.tasks.classification.evaluation import evaluate_run
-from reviews import review_rows, snapshot, train_tiny, write_csv, write_reviews
+from reviews import review_rows, snapshot, train_linear, train_tiny, write_csv, write_reviews
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 TEXTS = [text for text, _ in review_rows(60, seed=9)]
@@ -90,6 +91,21 @@ def test_the_check_is_what_a_reader_would_measure(precision: str, run: Path, exp
     assert check.accuracy == np.mean(logits.argmax(1) == split.labels)
     assert check.reference_accuracy == np.mean(reference.argmax(1) == split.labels) > 0.8
     assert (check.largest_logit_difference == 0) == (precision == "fp32")
+
+
+@pytest.mark.parametrize("form", ["safetensors", "onnx", "linear"])
+def test_an_export_gives_the_calibrated_probabilities_of_the_run(form: str, run: Path, tmp_path: Path) -> None:
+    copy = train_linear(tmp_path) if form == "linear" else Path(shutil.copytree(run, tmp_path / "run"))
+    write_record(copy, read_record(copy).model_copy(update={"decision": OneLabelRecord(temperature=2.5)}))
+    folder = tmp_path / "export"
+    options = ExportOptions(format="onnx" if form == "onnx" else "safetensors", precision="fp32")
+    assert export_run(copy, folder, options).decision == OneLabelRecord(temperature=2.5)
+    classifier, original = Classifier.from_export(folder), Classifier.from_run(copy, precision="fp32")
+    expected = softmax(original.logits(TEXTS).astype(np.float64) / 2.5, axis=1)
+    for found in (classifier, original):
+        np.testing.assert_allclose(found.predict_proba(TEXTS), expected, atol=1e-4)
+    np.testing.assert_array_equal(classifier.predict(TEXTS), Classifier.from_run(copy, precision="fp32").predict(TEXTS))
+    assert "divided by the temperature 2.5" in (folder / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -143,14 +143,15 @@ def test_the_length_comes_before_the_items() -> None:
     [
         (b'{"text": NaN}', "'text' must be a string or a list of strings"),
         (b'{"text": "a", "recurrences": 1}', "'recurrences' must be true or false"),
+        (b'{"text": "a", "explain": "yes"}', "'explain' must be true or false"),
         (b'{"text": "a", "exit_rule": NaN}', "'exit_rule' must be 'calibrated' or null"),
         (b'{"text": "a", "abstain_below": 1.5}', "'abstain_below' must be a number from 0 to 1, or null"),
         (b'{"text": "a", "abstain_below": NaN}', "'abstain_below' must be a number from 0 to 1, or null"),
         (b'{"text": "a", "abstain_below": true}', "'abstain_below' must be a number from 0 to 1, or null"),
         (b'{"texts": "a"}', "unknown key 'texts' (did you mean 'text'?); allowed: text, model, exit_rule, recurrences, "
-         "abstain_below"),
+         "abstain_below, explain"),
         (b'{"text": "a", "texts": 1, "x": 2}', "unknown key 'texts' (did you mean 'text'?); allowed: text, model, "
-         "exit_rule, recurrences, abstain_below"),
+         "exit_rule, recurrences, abstain_below, explain"),
         (b'{"text": [], "x": 1}', "'text' is an empty list; give at least one"),
         (b'{"text": "a", "model": ["m", ""]}', "'model' holds an empty name; leave 'model' out for the first model"),
     ],

@@ -1,0 +1,127 @@
+"""Which words of a text its label hangs on: the probability of the label with each word left out.
+
+Occlusion (Zeiler and Fergus 2014, "Visualizing and Understanding Convolutional Networks"; of words Li, Monroe and
+Jurafsky 2016, "Understanding Neural Networks through Representation Erasure", equation 1, with probabilities in place
+of their logarithms). It asks the model alone and so means the same for every model, and it is exact for what it says:
+the text without the word is computed. What several words say together it does not see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# A text is computed once for each of its words, but no more often: a longer one for so many runs of words.
+MOST_PARTS = 64
+# Texts without a word that are computed together.
+_TOGETHER = 1024
+# Letters and digits, apostrophes between them; or what is neither those nor common punctuation, as signs and emoji.
+_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s!-/:-@\[-`{-~…“”‘’–—]+")
+_DIGITS = 6
+
+Probabilities = npt.NDArray[np.float64]
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class WordEffect:
+    """A word of a text, or a run of words, and what it does.
+
+    Attributes:
+        text: As it stands in the text.
+        start: Its first character, from 0.
+        end: Behind its last character.
+        effect: By how much the probability of the text's label falls without it; below 0 if it speaks against it.
+    """
+
+    text: str
+    start: int
+    end: int
+    effect: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Words of a text with their effects."""
+
+    words: tuple[WordEffect, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{' '.join(word.text.split())} ({word.effect:+.3f})" for word in self.words)
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Plain JSON values."""
+        return [asdict(word) for word in self.words]
+
+    def strongest(self, count: int) -> Explanation:
+        """The words that speak most for the label, at most so many, the strongest first."""
+        ordered = sorted((word for word in self.words if word.effect > 0), key=lambda word: -word.effect)
+        return Explanation(tuple(ordered[:count]))
+
+
+def spans_of(text: str, most: int = MOST_PARTS) -> list[Span]:
+    """First and last character of each word; of a text with more than ``most`` words those of runs of words."""
+    words = [match.span() for match in _WORD.finditer(text)]
+    size = -(-len(words) // most)
+    return [(run[0][0], run[-1][1]) for run in (words[at : at + size] for at in range(0, len(words), max(size, 1)))]
+
+
+def without(text: str, span: Span) -> str:
+    """The text without a span."""
+    return text[: span[0]] + text[span[1] :]
+
+
+def effects_of(
+    text: str, spans: Sequence[Span], said: Probabilities, changed: Probabilities, label: int
+) -> Explanation:
+    """Puts an explanation together, the words in the order of the text.
+
+    Args:
+        text: The text.
+        spans: Of its words.
+        said: Probabilities of the text, ``(labels,)``.
+        changed: Those of the text without each of the words, ``(spans, labels)``.
+        label: Index of its label.
+    """
+    effects = np.round(said[label] - changed[:, label], _DIGITS).tolist()
+    words = zip(spans, effects, strict=True)
+    return Explanation(tuple(WordEffect(text[start:end], start, end, effect) for (start, end), effect in words))
+
+
+def explain(
+    predict: Callable[[Sequence[str]], Probabilities], texts: Sequence[str], said: Probabilities, labels: Sequence[int]
+) -> list[Explanation]:
+    """Explains the labels of texts.
+
+    Args:
+        predict: Gives probabilities ``(texts, labels)`` of texts as they come.
+        texts: As they come.
+        said: Their probabilities, ``(texts, labels)``.
+        labels: Index of the label of each.
+    """
+    found = []
+    for start, end, spans in _groups(texts):
+        group = list(zip(texts[start:end], spans, said[start:end], labels[start:end], strict=True))
+        changed = predict([without(text, span) for text, words, _, _ in group for span in words])
+        at = 0
+        for text, words, probabilities, label in group:
+            found.append(effects_of(text, words, probabilities, changed[at : at + len(words)], label))
+            at += len(words)
+    return found
+
+
+def _groups(texts: Sequence[str]) -> Iterator[tuple[int, int, list[list[Span]]]]:
+    """First and last place of texts whose words are computed together, and the words of each."""
+    start, spans = 0, list[list[Span]]()
+    for place, text in enumerate(texts):
+        spans.append(spans_of(text))
+        if sum(map(len, spans)) > _TOGETHER - MOST_PARTS:
+            yield start, place + 1, spans
+            start, spans = place + 1, []
+    if spans:
+        yield start, len(texts), spans

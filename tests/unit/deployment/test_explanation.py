@@ -1,0 +1,109 @@
+"""Words that a label hangs on: where they stand, what leaving them out does, and that they are the right ones."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.engines.linear import LinearEngine
+from recurra.deployment.explanation import MOST_PARTS, Explanation, WordEffect, explain, spans_of, without
+from recurra.models.controls.ngrams import LinearClassifier
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Classifier:
+    train = load_dataset(DataConfig(name="demo")).splits["train"]
+    fitted = LinearClassifier.fit_tuned(train.texts[:800], train.labels[:800], num_labels=2, seed=0)
+    return Classifier(LinearEngine(fitted), ["negative", "positive"])
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return [text for text in load_dataset(DataConfig(name="demo")).splits["test"].texts if len(text.split()) >= 6][:150]
+
+
+@given(st.text(alphabet="ab é'’.,!-_😀 \n\t7", max_size=400))
+def test_spans_are_whole_words_in_their_order_and_no_more_than_allowed(text: str) -> None:
+    spans = spans_of(text)
+    assert len(spans) <= MOST_PARTS
+    for (_, before), (start, end) in itertools.pairwise([(0, 0), *spans]):
+        assert before <= start < end <= len(text)
+        for edge in (start, end):
+            assert not (0 < edge < len(text)) or not (text[edge - 1].isalnum() and text[edge].isalnum())
+    inside = "".join(text[start:end] for start, end in spans)
+    left = text
+    for span in reversed(spans):
+        left = without(left, span)
+    assert not any(character.isalnum() or character == "😀" for character in left)
+    assert bool(inside) == any(character.isalnum() or character in "_😀" for character in text)
+
+
+def test_a_long_text_is_taken_in_runs_of_words() -> None:
+    text = " ".join(f"w{number}" for number in range(1000))
+    spans = spans_of(text)
+    assert 60 <= len(spans) <= MOST_PARTS and {len(text[a:b].split()) for a, b in spans[:-1]} == {16}
+    assert spans[0][0] == 0 and spans[-1][1] == len(text)
+
+
+def test_an_effect_is_the_probability_that_the_label_loses(classifier: Classifier, texts: list[str]) -> None:
+    # So many words that they are computed in several groups; texts without words among them.
+    many = [*texts, "", "!!", "word"]
+    said = classifier.predict_proba(many)
+    labels = said.argmax(axis=1).tolist()
+    computed: list[int] = []
+
+    def predict(asked: object) -> npt.NDArray[np.float64]:
+        assert isinstance(asked, list)
+        computed.append(len(asked))
+        return classifier.predict_proba(asked)
+
+    found = explain(predict, many, said, labels)
+    assert len(found) == len(many) and len(computed) > 1 and max(computed) <= 1024
+    assert found[-3:-1] == [Explanation(()), Explanation(())]
+    for text, probabilities, label, one in list(zip(many, said, labels, found, strict=True))[::20]:
+        for word in one.words:
+            assert text[word.start : word.end] == word.text
+            rest = classifier.predict_proba([text[: word.start] + text[word.end :]])[0]
+            assert word.effect == pytest.approx(probabilities[label] - rest[label], abs=1e-5)
+
+
+def test_without_its_strongest_words_a_text_loses_more_than_without_others(
+    classifier: Classifier, texts: list[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    said = classifier.predict_proba(texts)
+    labels = said.argmax(axis=1)
+
+    def falls(chosen: list[list[WordEffect]]) -> float:
+        rest = []
+        for text, words in zip(texts, chosen, strict=True):
+            left = text
+            for word in sorted(words, key=lambda word: -word.start):
+                left = without(left, (word.start, word.end))
+            rest.append(left)
+        at = np.arange(len(texts))
+        return float((said[at, labels] - classifier.predict_proba(rest)[at, labels]).mean())
+
+    found = explain(classifier.predict_proba, texts, said, labels.tolist())
+    top = [list(one.strongest(2).words) for one in found]
+    other = [
+        [one.words[place] for place in rng.permutation(len(one.words))[: len(words)]]
+        for one, words in zip(found, top, strict=True)
+    ]
+    assert falls(top) > 0.1 and falls(top) > 5 * falls(other)
+
+
+def test_the_strongest_speak_for_the_label_and_are_written_plainly() -> None:
+    words = [WordEffect("not", 0, 3, -0.5), WordEffect("a\nb", 4, 7, 0.25), WordEffect("c", 8, 9, 0.5)]
+    strongest = Explanation(tuple(words)).strongest(5)
+    assert str(strongest) == "c (+0.500), a b (+0.250)"
+    assert strongest.plain()[0] == {"text": "c", "start": 8, "end": 9, "effect": 0.5}
+    assert len(Explanation(tuple(words)).strongest(1).words) == 1

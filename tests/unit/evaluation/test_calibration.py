@@ -1,0 +1,91 @@
+"""Temperatures and calibration errors, held against slow and independent forms of their definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+
+from recurra.evaluation.calibration import expected_calibration_error, fit_temperature
+from recurra.evaluation.metrics import evaluate_logits
+
+
+def drawn(rows: int, classes: int, temperature: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logits, and labels that come as the softmax of the logits at a temperature says."""
+    rng = np.random.default_rng(seed)
+    logits = 3 * rng.normal(size=(rows, classes))
+    truth = (softmax(logits / temperature, axis=1).cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1)
+    return logits, np.minimum(truth, classes - 1)
+
+
+@given(rows=st.integers(2, 60), classes=st.integers(2, 4), seed=st.integers(0, 999), scale=st.floats(0.1, 20))
+def test_no_other_temperature_has_a_lower_cross_entropy(rows: int, classes: int, seed: int, scale: float) -> None:
+    logits, truth = drawn(rows, classes, 2.0, seed)
+    logits *= scale
+    targets = (rows * np.eye(classes)[truth] + 1) / (rows + classes)
+
+    def loss(log_temperature: float) -> float:
+        return float(-(targets * log_softmax(logits / np.exp(log_temperature), axis=1)).sum(axis=1).mean())
+
+    best = minimize_scalar(loss, bounds=(np.log(0.01), np.log(100)), method="bounded", options={"xatol": 1e-9})
+    found = fit_temperature(logits, truth)
+    gain = rows * (loss(0.0) - best.fun)
+    assert found == 1.0 if gain < 1 - 1e-6 else loss(np.log(found)) <= best.fun + 1e-9
+    assert gain < 1 + 1e-6 or found != 1.0
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 2.5])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_temperature_that_labels_were_drawn_with_is_found(temperature: float, classes: int) -> None:
+    logits, truth = drawn(20_000, classes, temperature, 1)
+    assert fit_temperature(logits, truth) == pytest.approx(temperature, rel=0.05)
+
+
+def test_few_rows_of_calibrated_logits_mostly_keep_one() -> None:
+    found = [fit_temperature(*drawn(100, 2, 1.0, seed)) for seed in range(200)]
+    # Twice the gain is chi-squared with one degree of freedom: 15.7 % of such samples gain more than a nat.
+    assert 0.75 < np.mean([temperature == 1 for temperature in found]) < 0.92
+
+
+def test_few_rows_that_are_all_right_make_no_probability_certain() -> None:
+    logits = np.array([[0.4, 0.0], [0.0, 0.5]] * 10)
+    found = fit_temperature(logits, np.array([0, 1] * 10))
+    # Of 22 rows, 20 of them ours, 21 are right: so sure may a model be on average.
+    assert softmax(logits / found, axis=1).max(axis=1).mean() == pytest.approx(21 / 22, abs=0.005)
+
+
+@pytest.mark.parametrize("logits", [np.empty((0, 2)), np.zeros((4, 2)), np.array([[9.0, 0.0]] * 4)])
+def test_what_says_nothing_gives_a_temperature_within_its_bounds(logits: np.ndarray) -> None:
+    assert 0.01 <= fit_temperature(logits, np.ones(len(logits), dtype=np.int64)) <= 100.001
+
+
+@given(rows=st.integers(1, 80), classes=st.integers(2, 4), seed=st.integers(0, 999))
+def test_the_calibration_error_is_that_of_its_definition(rows: int, classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    # Few distinct values, so that some lie on the edge of a bin.
+    probabilities = rng.multinomial(30, np.ones(classes) / classes, size=rows) / 30
+    truth = rng.integers(0, classes, rows)
+    expected = 0.0
+    for place in range(15):
+        inside = [row for row in range(rows) if place / 15 < probabilities[row].max() <= (place + 1) / 15 + 1e-15]
+        if inside:
+            sure = np.mean([probabilities[row].max() for row in inside])
+            right = np.mean([probabilities[row].argmax() == truth[row] for row in inside])
+            expected += len(inside) / rows * abs(sure - right)
+    assert expected_calibration_error(probabilities, truth) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_temperature_takes_the_error_of_logits_that_are_too_sure_away() -> None:
+    logits, truth = drawn(8_000, 3, 3.0, 2)
+    chosen, reported = slice(0, 4_000), slice(4_000, None)
+    said = softmax(logits[reported] / fit_temperature(logits[chosen], truth[chosen]), axis=1)
+    measured = evaluate_logits(logits[reported], truth[reported], said)
+    assert measured.calibration_error is not None and measured.uncalibrated_error is not None
+    assert measured.calibration_error < 0.03 < 0.2 < measured.uncalibrated_error
+    plain = expected_calibration_error(softmax(logits[reported], axis=1), truth[reported])
+    assert measured.uncalibrated_error == pytest.approx(plain)
+    without = evaluate_logits(logits[reported], truth[reported])
+    assert without == measured.model_copy(update={"calibration_error": None, "uncalibrated_error": None})
