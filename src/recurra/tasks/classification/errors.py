@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from recurra.core import formatting as form
+from recurra.core.record import AnyDecisionRecord, LabelRunRecord
 from recurra.core.terminal import one_line
-from recurra.deployment.engines.depth import softmax
+from recurra.deployment.decision import read_decision
 from recurra.evaluation.predictions import read_predictions
 from recurra.tasks.classification.measures import label_figures
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary, Mistake
@@ -107,7 +108,9 @@ def find_mistakes(
     first = own[0]
     if not set(first.ids) <= set(texts):
         return []
-    probabilities = np.mean([softmax(found.logits.astype(np.float64)) for found in own], axis=0)
+    decisions = [read_decision(table.label_names, _decision(run)) for run in runs[model.label]]
+    said_by_seed = [decision.probabilities(found.logits) for decision, found in zip(decisions, own, strict=True)]
+    probabilities = np.mean(said_by_seed, axis=0)
     answers, rows = probabilities.argmax(axis=1), np.arange(len(first))
     sure = np.where(answers != first.labels, probabilities[rows, answers], 0.0)
     others = {
@@ -127,6 +130,10 @@ def find_mistakes(
         for row in np.argsort(-sure, kind="stable")[:MOST_MISTAKES].tolist()
         if sure[row] > 0
     ]
+
+
+def _decision(run: LoadedRun) -> AnyDecisionRecord | None:
+    return run.record.decision if isinstance(run.record, LabelRunRecord) else None
 
 
 def _of(table: ClassificationTable) -> str:
