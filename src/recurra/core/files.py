@@ -191,9 +191,14 @@ class FolderLock:
                 if os.fstat(handle).st_ino == path.stat().st_ino:
                     break
             os.close(handle)
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
         self._handle = handle
+        try:
+            with storage_errors(self.folder):
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, str(os.getpid()).encode(), 0)
+        except StorageError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
