@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer
 
 from recurra.core.errors import ConfigurationError, UnavailableError, did_you_mean
-from recurra.core.hub import hub_file
+from recurra.core.hub import broken_folder_errors, hub_file
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
 from recurra.data.encoding import EncodedSplit, encode_split, encode_texts
@@ -180,8 +180,7 @@ def _readable(folder: Path) -> Iterator[None]:
         yield
     except Exception as error:
         # The library's parser in Rust raises the bare class; what is derived from it and not named here is a defect.
-        known = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
-        if type(error) is not Exception and not isinstance(error, known):
+        if type(error) is not Exception and not isinstance(error, broken_folder_errors()):
             raise
         reason = " ".join(str(error).split())[:200]
         raise ConfigurationError(f"'{folder}' holds no tokenizer that can be read: {reason}") from error
@@ -192,7 +191,8 @@ def _checked(tokenizer: PreTrainedTokenizerFast, folder: Path) -> PreTrainedToke
         raise ConfigurationError(f"the tokenizer in '{folder}' has no tokenizer.json; save it as a fast tokenizer")
     if None in (tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id):
         raise ConfigurationError(f"the tokenizer in '{folder}' lacks [PAD], [CLS] or [SEP]; use a BERT-like tokenizer")
-    ids = tokenizer("a")["input_ids"]
+    with _readable(folder):
+        ids = tokenizer("a")["input_ids"]
     if ids[0] != tokenizer.cls_token_id or ids[-1] != tokenizer.sep_token_id:
         raise ConfigurationError(f"the tokenizer in '{folder}' does not write [CLS] text [SEP]; use a BERT-like one")
     return tokenizer
