@@ -23,6 +23,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 PATIENCE_S = 120.0
 # Of what a command should never end with: an exception that nobody caught.
 UNCAUGHT = 99
+_HELD = (signal.SIGINT, signal.SIGTERM)
 
 
 def warm_up() -> None:
@@ -93,11 +94,17 @@ class Child:
         self._code: int | None = None
         sys.stdout.flush()
         sys.stderr.flush()
+        reading, writing = os.pipe()
+        # What comes before the child is in place would meet this program, not the command.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
         self.pid = os.fork()
         if self.pid == 0:
-            _be_child(call, scratch)
-        with contextlib.suppress(OSError):
-            os.setpgid(self.pid, self.pid)
+            os.close(reading)
+            _be_child(call, scratch, writing)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+        os.close(writing)
+        os.read(reading, 1)
+        os.close(reading)
 
     def wait(self, seconds: float = PATIENCE_S) -> bool:
         """Waits for its end; says whether that came."""
@@ -149,7 +156,7 @@ class Child:
         return False
 
 
-def _be_child(call: Callable[[], int], scratch: Path) -> None:
+def _be_child(call: Callable[[], int], scratch: Path, writing: int) -> None:
     code = UNCAUGHT
     try:
         os.setpgid(0, 0)
@@ -163,6 +170,9 @@ def _be_child(call: Callable[[], int], scratch: Path) -> None:
             os.dup2(opened, handle)
             os.close(opened)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.write(writing, b".")
+        os.close(writing)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
         code = call()
     except BaseException:  # noqa: BLE001 - what Python itself would print
         traceback.print_exc()

@@ -169,7 +169,10 @@ def tokenizer_from_folder(folder: Path) -> PreTrainedTokenizerFast:
 
     with _readable(folder):
         (folder / "tokenizer.json").read_bytes().decode("utf-8")
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        # Some settings are looked at only when a text comes.
+        tokenizer("a")
+        return tokenizer
 
 
 @contextlib.contextmanager
@@ -191,8 +194,7 @@ def _checked(tokenizer: PreTrainedTokenizerFast, folder: Path) -> PreTrainedToke
         raise ConfigurationError(f"the tokenizer in '{folder}' has no tokenizer.json; save it as a fast tokenizer")
     if None in (tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id):
         raise ConfigurationError(f"the tokenizer in '{folder}' lacks [PAD], [CLS] or [SEP]; use a BERT-like tokenizer")
-    with _readable(folder):
-        ids = tokenizer("a")["input_ids"]
+    ids = tokenizer("a")["input_ids"]
     if ids[0] != tokenizer.cls_token_id or ids[-1] != tokenizer.sep_token_id:
         raise ConfigurationError(f"the tokenizer in '{folder}' does not write [CLS] text [SEP]; use a BERT-like one")
     return tokenizer
