@@ -20,7 +20,7 @@ from faults.figures import Account, Budget, Figure, print_table
 
 PARTS = ("kills", "servers", "processes", "clocks", "storage", "hostile")
 # Shares of the time; what a part leaves goes to those behind it.
-_SHARES = {"kills": 0.3, "servers": 0.1, "processes": 0.1, "clocks": 0.1, "storage": 0.45, "hostile": 1.0}
+_SHARES = {"kills": 0.3, "servers": 0.1, "processes": 0.1, "clocks": 0.1, "storage": 0.35, "hostile": 1.0}
 
 
 def main() -> int:
@@ -89,7 +89,7 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, help="of everything that is drawn; default: a new one, which is printed")
-    parser.add_argument("--seconds", type=float, default=1100, help="for all parts together (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1150, help="for all parts together (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=300, help="of commands (default: %(default)s)")
     parser.add_argument("--server-kills", type=int, default=40, help="of servers (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=30, help="of processes on one output (default: %(default)s)")

@@ -80,6 +80,8 @@ def print_table(figures: Iterable[Figure]) -> str:
     """The figures as a Markdown table."""
     rows = [("part", "what", "found", "bound"), *(figure.row() for figure in figures)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
     lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
     return "\n".join(lines) + "\n"

@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -30,7 +30,7 @@ def warm_up() -> None:
     """Imports what commands import, and adopts what they leave behind."""
     import cleanlab.filter  # noqa: F401
     import onnxruntime  # noqa: F401
-    import sklearn.linear_model  # noqa: F401
+    import sklearn.linear_model
     import sklearn.svm  # noqa: F401
     import transformers
     import uvicorn  # noqa: F401
@@ -42,7 +42,6 @@ def warm_up() -> None:
     import recurra.deployment.serving.serve
     import recurra.study.exporting
     import recurra.study.worker  # noqa: F401
-    from recurra.tasks.registry import TASKS  # noqa: F401
 
     transformers.utils.logging.disable_progress_bar()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -59,12 +58,14 @@ class Ended:
         out: What it wrote to standard output.
         err: And to standard error.
         wall_s: How long it lived.
+        temporary: What it left in the folder for temporary files.
     """
 
     code: int
     out: str
     err: str
     wall_s: float
+    temporary: list[str] = field(default_factory=list)
 
     @property
     def interrupted(self) -> bool:
@@ -140,7 +141,8 @@ class Child:
         out, err = ((self.scratch / name).read_text(encoding="utf-8", errors="replace") for name in ("out", "err"))
         if not ended:
             raise TimeoutError(f"it did not end within {seconds:g} s; {err[-300:]}")
-        return Ended(int(self._code or 0), out, err, wall_s)
+        temporary = sorted(path.name for path in (self.scratch / "tmp").iterdir())
+        return Ended(int(self._code or 0), out, err, wall_s, temporary)
 
     def _family_ends(self, seconds: float) -> bool:
         end = time.perf_counter() + seconds
@@ -190,7 +192,7 @@ def command(arguments: Sequence[object]) -> Callable[[], int]:
         import recurra.study.process as process_module
         from recurra.cli.main import main
 
-        process_module.subprocess = _Forking  # type: ignore[attr-defined]
+        vars(process_module)["subprocess"] = _Forking
         return main([str(argument) for argument in arguments])
 
     return call

@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,7 +121,12 @@ def _in_a_child(workshop: Workshop, target: Target, seed: int, numbers: range, t
     done = numbers.start
     complaint = ""
     with os.fdopen(reading, "rb", buffering=0) as stream:
-        for line in _lines(stream.fileno(), lambda: _START_S if under_way is None else MOST_S + 2):
+        lines = _lines(stream.fileno())
+        next(lines)
+        while True:
+            line = lines.send(_START_S if under_way is None else MOST_S + 2)
+            if line == "":
+                break
             if line is None:
                 complaint = f"no end within {MOST_S:g} s"
                 os.killpg(child.pid, signal.SIGKILL)
@@ -150,19 +155,20 @@ def _in_a_child(workshop: Workshop, target: Target, seed: int, numbers: range, t
     return done
 
 
-def _lines(handle: int, patience: Callable[[], float]) -> Iterator[str | None]:
-    """Lines as they come; none when nothing comes for too long."""
+def _lines(handle: int) -> Generator[str | None, float, None]:
+    """Lines as they come: is sent how long to wait, gives none when nothing comes, and the empty line at the end."""
     kept = b""
+    patience_s = yield None
     while True:
         if b"\n" in kept:
             line, _, kept = kept.partition(b"\n")
-            yield line.decode()
-        elif not select.select([handle], [], [], patience())[0]:
-            yield None
+            patience_s = yield line.decode()
+        elif not select.select([handle], [], [], patience_s)[0]:
+            patience_s = yield None
         elif part := os.read(handle, 65536):
             kept += part
         else:
-            return
+            patience_s = yield ""
 
 
 def _measured(run: Case, dice: random.Random, place: Path) -> dict[str, Any]:

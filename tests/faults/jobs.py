@@ -211,7 +211,7 @@ JOBS: dict[str, Job] = {
         Job("export onnx", lambda given, place: _export(given, place, "onnx"), share=2),
         Job("predict csv", lambda given, place: _predict(given, place, "run", "p.csv"), _older_predictions, share=2),
         Job("predict jsonl", lambda given, place: _predict(given, place, "onnx", "p.jsonl")),
-        Job("predict parquet", lambda given, place: _predict(given, place, "linear", "p.parquet")),
+        Job("predict parquet", lambda given, place: _predict(given, place, "linear", "p.parquet", "reviews.csv")),
         Job("predict folder", lambda given, place: _predict(given, place, "run", "parts", "texts"), share=3),
     )
 }

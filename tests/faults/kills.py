@@ -73,6 +73,8 @@ def kill_commands(workshop: Workshop, twins: Twins, dice: random.Random, kills: 
             by_signal[number.name] += 1
             by_job[job.name] += 1
             story.append(f"{number.name} after {moment:.3f} s")
+            if ended.temporary:
+                account.failures.append(f"{job.name}, {story}: {ended.temporary} was left in the temporary folder")
             if not ended.is_clean:
                 account.failures.append(f"{job.name}, {story}: it said {ended.err[-600:]!r}")
             if len(story) == row:
@@ -102,9 +104,7 @@ def _wrong(ended: Ended, place: Path, wanted: Mapping[str, object]) -> list[str]
     return differences(left_by(place), dict(wanted))
 
 
-def _figures(
-    by_job: Counter[str], by_signal: Counter[str], outputs: int, account: Account, kills: int
-) -> list[Figure]:
+def _figures(by_job: Counter[str], by_signal: Counter[str], outputs: int, account: Account, kills: int) -> list[Figure]:
     left = sum(failure.count("was left") for failure in account.failures)
     return [
         Figure("kills", "survived", by_signal.total(), least=kills),

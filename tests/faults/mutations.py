@@ -1,4 +1,4 @@
-"""Good files and requests made hostile: bytes that are changed anywhere, and values that are changed where values stand."""
+"""Good files and requests made hostile: bytes are changed anywhere, values where values stand."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any
 
 # What parsers stumble over: numbers beyond all sizes, marks of encodings, quotes, brackets, controls.
 _PIECES = [
-    b"\x00", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf", b'"', b'""', b"'", b",", b";", b"\t",
-    b"\r", b"\n", b"\r\n", b"\\", b"\\u0000", b"\\ud800", b"[", b"]", b"{", b"}", b"[" * 3000, b'{"a":' * 3000, b"&a", b"*a", b"<<: *a",
-    b"!!python/object/apply:os.system", b"---\n", b"#", b"%", b"null", b"true", b"NaN", b"-Infinity", b"1e999", b"-1", b"0", b"2147483648",
-    b"18446744073709551616", b"9" * 500, b"0x10", b"0.1", b"../../../../etc/passwd", b"/dev/zero", b"text", b"label", b"id", b"=cmd()", b"a" * 70_000,
-    b"\x80\x04\x95", b"PAR1", b"\xf0\x9f\x98\x80", b"\xe2\x80\x8b", b"\x1b[31m", b": ", b"- ", b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n",
-    b"0\r\n\r\n", b"HTTP/1.1", b"ffffffffffffffff\r\n",
+    b"\x00", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf", b'"', b'""',
+    b"'", b",", b";", b"\t", b"\r", b"\n", b"\r\n", b"\\", b"\\u0000", b"\\ud800", b"[", b"]", b"{", b"}",
+    b"[" * 3000, b'{"a":' * 3000, b"&a", b"*a", b"<<: *a", b"!!python/object/apply:os.system", b"---\n", b"#", b"%",
+    b"null", b"true", b"NaN", b"-Infinity", b"1e999", b"-1", b"0", b"2147483648", b"18446744073709551616",
+    b"9" * 500, b"0x10", b"0.1", b"../../../../etc/passwd", b"/dev/zero", b"text", b"label", b"id", b"=cmd()",
+    b"a" * 70_000, b"\x80\x04\x95", b"PAR1", b"\xf0\x9f\x98\x80", b"\xe2\x80\x8b", b"\x1b[31m", b": ", b"- ",
+    b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"0\r\n\r\n", b"HTTP/1.1", b"ffffffffffffffff\r\n",
 ]  # fmt: skip
 
 _VALUES: list[Any] = [
-    None, True, False, 0, -1, 1, 2, 3, 7, 255, 65_536, 2**31, -(2**31) - 1, 2**53, 2**63, 2**64, 10**30, 0.0, -0.0, 0.5, 1.5, 1e-320, 1e308, -1e308,
-    float("nan"), float("inf"), "", " ", "0", "-1", "1e9", "null", "a", "\0", "\ud800", "\u202e", "x" * 5000, "../../etc/passwd", "/etc/passwd", "/dev/zero",
-    "\n", "'", '"', [], {}, [[]], [None], [0], ["a"], [1, "a", None], {"a": 1}, {"": {}}, {"__class__": "a"}, list(range(3000)),
+    None, True, False, 0, -1, 1, 2, 3, 7, 255, 65_536, 2**31, -(2**31) - 1, 2**53, 2**63, 2**64, 10**30, 0.0, -0.0,
+    0.5, 1.5, 1e-320, 1e308, -1e308, float("nan"), float("inf"), "", " ", "0", "-1", "1e9", "null", "a", "\0",
+    "\ud800", "\u202e", "x" * 5000, "../../etc/passwd", "/etc/passwd", "/dev/zero", "\n", "'", '"', [], {}, [[]],
+    [None], [0], ["a"], [1, "a", None], {"a": 1}, {"": {}}, {"__class__": "a"}, list(range(3000)),
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A server that is killed while it answers: what was answered is whole and right, and it can be started again at once."""
+"""A server that is killed while it answers: answers are whole and right, and it can be started again at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from faults.figures import Account, Budget, Figure

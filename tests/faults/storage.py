@@ -77,14 +77,12 @@ def starve_commands(
         ),
         *(Figure("storage", f"{failure.name.lower()}", by_failure[failure.name]) for failure in FAILURES),
         Figure("storage", "commands that said so in one line; the others went on", refused),
-        Figure("storage", "half files, tracebacks, outputs that differ after a second start", len(account.failures), most=0),
-    ]  # fmt: skip
+        Figure("storage", "half files, tracebacks, outputs that differ at the end", len(account.failures), most=0),
+    ]
     return account
 
 
-def _in_turns(
-    jobs: list[Job], calls: dict[str, int], dice: random.Random
-) -> Iterator[tuple[Job, Failure, int]]:
+def _in_turns(jobs: list[Job], calls: dict[str, int], dice: random.Random) -> Iterator[tuple[Job, Failure, int]]:
     """Every command, failure and call, in turns between commands, calls of each in random order."""
     waiting = {}
     for job in jobs:

@@ -114,7 +114,7 @@ def hub_dataset(
 
 
 def broken_folder_errors() -> tuple[type[Exception], ...]:
-    """What Hugging Face's libraries raise for a folder whose files are damaged: ``except broken_folder_errors()``.
+    """What Hugging Face's libraries raise for a folder whose files are damaged, to stand behind ``except``.
 
     They look at what a configuration holds without asking what kind of value it is. The function is called when there
     is an error to be told, so that nothing is imported before.

@@ -129,9 +129,7 @@ def test_a_damaged_tokenizer_folder(tmp_path: Path, content: str) -> None:
         {"padding_side": 3},
     ],
 )
-def test_settings_of_another_kind_are_one_line(
-    values: dict[str, Any], vocabulary_file: Path, tmp_path: Path
-) -> None:
+def test_settings_of_another_kind_are_one_line(values: dict[str, Any], vocabulary_file: Path, tmp_path: Path) -> None:
     read_tokenizer(vocabulary_file).save_pretrained(tmp_path / "model")
     path = tmp_path / "model" / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))

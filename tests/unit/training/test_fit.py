@@ -80,7 +80,7 @@ def holds_pickle(path: Path) -> bool:
 
 def test_a_folder_of_checkpoints_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").touch()
-    with pytest.raises(StorageError, match="cannot write '.*checkpoints': a file stands where a folder is needed"):
+    with pytest.raises(StorageError, match=r"cannot write '.*checkpoints': a file stands where a folder is needed"):
         fit(tmp_path, protocol())
 
 
