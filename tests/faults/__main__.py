@@ -7,6 +7,7 @@ moments of kills, and so what they meet, depend on the machine as well.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import random
 import secrets
 import sys
@@ -18,9 +19,9 @@ from pathlib import Path
 from faults import layer
 from faults.figures import Account, Budget, Figure, print_table
 
-PARTS = ("kills", "servers", "processes", "clocks", "storage", "hostile")
+PARTS = ("kills", "servers", "ray", "processes", "clocks", "storage", "hostile")
 # Shares of the time; what a part leaves goes to those behind it.
-_SHARES = {"kills": 0.3, "servers": 0.1, "processes": 0.1, "clocks": 0.1, "storage": 0.35, "hostile": 1.0}
+_SHARES = {"kills": 0.3, "servers": 0.1, "ray": 0.25, "processes": 0.1, "clocks": 0.1, "storage": 0.3, "hostile": 1.0}
 
 
 def main() -> int:
@@ -34,8 +35,6 @@ def main() -> int:
     _say(f"seed {seed}; everything lies in {root}")
     account = _run(options, seed, root, start)
     account.figures.append(Figure("all", "seconds", time.perf_counter() - start, "s"))
-    for failure in account.failures:
-        _say(f"FAILED {failure}")
     sys.stdout.write(f"seed {seed}\n\n{print_table(account.figures)}")
     if options.json:
         _write(options.json, seed, account)
@@ -54,6 +53,7 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
     from faults.hostile_requests import REQUEST_TARGETS
     from faults.jobs import Workshop
     from faults.kills import Twins, kill_commands
+    from faults.ray_kills import kill_drivers
     from faults.server_kills import kill_servers
     from faults.storage import jump_clocks, share_folders, starve_commands
 
@@ -65,6 +65,7 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
     parts: dict[str, Callable[[random.Random, Budget], Account]] = {
         "kills": lambda dice, budget: kill_commands(workshop, twins, dice, options.kills, budget),
         "servers": lambda dice, budget: kill_servers(workshop, dice, options.server_kills, budget),
+        "ray": lambda dice, budget: kill_drivers(workshop, twins, dice, options.ray_kills, budget),
         "processes": lambda dice, budget: share_folders(workshop, twins, dice, options.pairs, budget),
         "clocks": lambda dice, budget: jump_clocks(workshop, twins),
         "storage": lambda dice, budget: starve_commands(
@@ -77,12 +78,15 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
         if name in ("clocks", "storage") and not layer.is_loaded():
             _say(f"{name}: not run, for there is no C compiler (cc) to build the file layer with")
             continue
+        if name == "ray" and importlib.util.find_spec("ray") is None:
+            _say("ray: not run, for it is not installed; pip install 'recurra[study]'")
+            continue
         left = options.seconds - (time.perf_counter() - start)
         share = _SHARES[name] if set(PARTS) == set(options.only) else 1.0
         _say(f"{name}, at most {share * left:.0f} s ...")
         found = parts[name](generate(seed, name, 0), Budget(share * left))
         account.add(found)
-        _say(f"{name}: {len(found.failures)} failures")
+        _say("\n".join([f"{name}: {len(found.failures)} failures", *found.failures]))
     return account
 
 
@@ -92,6 +96,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1150, help="for all parts together (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=300, help="of commands (default: %(default)s)")
     parser.add_argument("--server-kills", type=int, default=40, help="of servers (default: %(default)s)")
+    parser.add_argument("--ray-kills", type=int, default=3, help="of studies on a cluster (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=30, help="of processes on one output (default: %(default)s)")
     parser.add_argument("--storage", type=int, help="calls to spoil at most (default: what there is time for)")
     parser.add_argument("--command", help="the one command whose storage fails, as the table names it")
