@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# Times, memory, what a hash of them says, and how often a command was begun; all else in a file of values is compared.
-_VOLATILE = {"created", "tokens_per_s", "peak_memory_mib", "content_hash", "record_hash", "resumed", "made"}
+# Times, memory, what a hash of them says, how often a command was begun, and the commit, which may move on meanwhile.
+_VOLATILE = {"created", "tokens_per_s", "peak_memory_mib", "content_hash", "record_hash", "resumed", "made", "code"}
 # What a person reads: made of records, with their times in it. That they are there is compared.
 _PAGES = {".html", ".md", ".tex", ".svg", ".txt", ".csv"}
 _LOG = "log.txt"
