@@ -31,8 +31,17 @@ def _files(place: Path) -> Iterator[tuple[str, object]]:
             yield name, _values(path)
         elif path.suffix in _PAGES and not name.startswith("p."):
             yield name, b""
+        elif path.suffix == ".safetensors":
+            yield name, _tensors(path)
         else:
             yield name, path.read_bytes()
+
+
+def _tensors(path: Path) -> object:
+    """Header and bytes: the library writes what it says of a file in any order."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    return [json.loads(data[8 : 8 + length]), data[8 + length :]]
 
 
 def _values(path: Path) -> object:

@@ -13,7 +13,7 @@ from typing import Any
 from recurra.core.best_run import RUNS_NAME
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.errors import StorageError
-from recurra.core.files import FolderLock, read_json, write_text
+from recurra.core.files import FolderLock, is_part, read_json, write_text
 from recurra.core.progress import Reporter
 from recurra.deployment.export.formats.registry import find_format
 from recurra.deployment.export_record import WITH_EXITS
@@ -192,5 +192,5 @@ def refuse_folder_of_another(name: str, output: Path) -> None:
         present = read_yaml(path).get("name")
         if present != name:
             raise StorageError(f"'{output}' holds the study '{present}', not '{name}'; choose another --output")
-    elif output.is_dir() and any(item.name not in _OURS for item in output.iterdir()):
+    elif output.is_dir() and any(item.name not in _OURS and not is_part(item.name) for item in output.iterdir()):
         raise StorageError(f"'{output}' is not empty and not a study of ours; choose another --output")
