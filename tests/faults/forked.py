@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -211,18 +212,20 @@ class _Worker:
         os.close(writing)
         self.stderr: IO[str] = os.fdopen(reading, encoding="utf-8", errors="replace")
         self._code: int | None = None
+        self._guard = threading.Lock()
 
     def wait(self, timeout: float | None = None) -> int:
         """As `subprocess.Popen.wait`."""
         end = None if timeout is None else time.perf_counter() + timeout
         while self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._code = os.waitstatus_to_exitcode(status)
-            elif end is not None and time.perf_counter() > end:
+            # A study waits in two threads when it is interrupted; one of them is told.
+            with self._guard:
+                pid, status = (0, 0) if self._code is not None else os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self._code = os.waitstatus_to_exitcode(status)
+            if self._code is None and end is not None and time.perf_counter() > end:
                 raise subprocess.TimeoutExpired("worker", timeout or 0.0)
-            else:
-                time.sleep(0.002)
+            time.sleep(0.002)
         return self._code
 
     def terminate(self) -> None:

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 # Times, memory, what a hash of them says, how often a command was begun, and the commit, which may move on meanwhile.
-_VOLATILE = {"created", "tokens_per_s", "peak_memory_mib", "content_hash", "record_hash", "resumed", "made", "code"}
+_VOLATILE = {
+    "created",
+    "tokens_per_s",
+    "peak_memory_mib",
+    "content_hash",
+    "record_hash",
+    "resumed",
+    "made",
+    "code",
+    "commit",
+}
 # What a person reads: made of records, with their times in it. That they are there is compared.
 _PAGES = {".html", ".md", ".tex", ".svg", ".txt", ".csv"}
 _LOG = "log.txt"
