@@ -96,7 +96,8 @@ def _hostile_json_lines(dice: random.Random, data: bytes) -> bytes:
     lines = data.splitlines()
     for _ in range(dice.randint(1, 3)):
         place = dice.randrange(len(lines))
-        with contextlib.suppress(ValueError):
+        # What was made too deep before cannot be changed once more.
+        with contextlib.suppress(ValueError, RecursionError):
             lines[place] = json.dumps(mutate_value(dice, json.loads(lines[place]))).encode("utf-8", "surrogatepass")
     return b"\n".join(lines)
 
