@@ -27,7 +27,7 @@ from faults.jobs import Workshop
 MOST_S = 10.0
 MOST_MIB = 1024
 # Cases of one child; what it keeps from case to case stays small.
-_CASES = 400
+_CASES = 150
 _START_S = 60.0
 
 
@@ -81,12 +81,17 @@ def attack(workshop: Workshop, targets: list[Target], seed: int, cases: int, bud
     account = Account()
     shares = sum(target.share for target in targets)
     everything = _Tally()
+    tallies = {target.name: _Tally() for target in targets}
+    waiting = {target.name: range(-(-cases * target.share // shares)) for target in targets}
+    # In turns, so that time that runs out is no target's alone.
+    while budget.is_left and any(waiting.values()):
+        for target in targets:
+            todo = waiting[target.name]
+            if todo and budget.is_left:
+                done = _in_a_child(workshop, target, seed, todo[:_CASES], tallies[target.name])
+                waiting[target.name] = range(done, todo.stop)
     for target in targets:
-        number = -(-cases * target.share // shares)
-        tally = _Tally()
-        first = 0
-        while first < number and budget.is_left:
-            first = _in_a_child(workshop, target, seed, range(first, min(number, first + _CASES)), tally)
+        tally = tallies[target.name]
         account.figures.append(Figure("hostile", f"{target.name}: cases", tally.outcomes.total()))
         account.failures += tally.failures
         everything.outcomes += tally.outcomes

@@ -18,6 +18,7 @@ _VOLATILE = {
     "made",
     "code",
     "commit",
+    "dirty",
 }
 # What a person reads: made of records, with their times in it. That they are there is compared.
 _PAGES = {".html", ".md", ".tex", ".svg", ".txt", ".csv"}
