@@ -23,6 +23,7 @@ from recurra.study.export_plan import PlannedExport, exports_of, make_exports, p
 from recurra.study.plan import ROWS_NAME, SPEC_NAME, plan_study, refuse_untrusted
 from recurra.study.preflight import preflight
 from recurra.study.process import Outcome
+from recurra.study.progress import PROGRESS_NAME
 from recurra.study.ray_executor import RayExecutor
 from recurra.study.spec import StudySpec
 from recurra.tasks.machine import Machine
@@ -86,6 +87,10 @@ def run_study(
     with FolderLock(output):
         refuse_folder_of_another(spec.name, output)
         write_text(output / SPEC_NAME, write_yaml(spec.plain()))
+        for run in planned:
+            if run.state == "done":
+                # Of a worker that was ended between its record and its end.
+                (run.folder / PROGRESS_NAME).unlink(missing_ok=True)
         tokenizers = ", ".join(dict.fromkeys(data.tokenizer for data in spec.data))
         reporter.say(
             f"{spec.name}: {len(planned)} runs, {len(planned) - len(pending)} done, {len(pending)} to do; "
