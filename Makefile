@@ -25,6 +25,9 @@ test: $(DEV) ## run the test suite but its slow part (RECURRA_DATA_ROOT=DIR adds
 test-slow: $(DEV) ## run the slow part: killed studies and nodes, several processes, a million rows
 	@$(PYTEST) -m slow
 
+test-faults: $(DEV) ## kill, starve and mislead the commands for 20 minutes; SEED=N draws the same again, JSON=FILE keeps the figures
+	@PYTHONPATH=tests $(BIN)/python -m faults $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json "$(JSON)")
+
 check: $(DEV) ## lint, format, types, import contract, generated tables
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -61,4 +64,4 @@ $(DEV): $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: help demo test test-slow check bench load results clean
+.PHONY: help demo test test-slow test-faults check bench load results clean

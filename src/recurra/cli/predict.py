@@ -120,7 +120,8 @@ def predict(
                 raise ConfigurationError(f"{option} is for single files; predict a folder without it")
         job = _job(run, texts, source, output, text_column, precision, batch_size, part_format)
         place = Place(address, workers, worker_cpus, retries) if engine is EngineName.RAY else None
-        raise typer.Exit(predict_folder(job, place, as_json=as_json, quiet=quiet))
+        predict_folder(job, place, as_json=as_json, quiet=quiet)
+        return
     from recurra.core.memory import tune_allocator
     from recurra.core.progress import Reporter
     from recurra.deployment.classifier import Classifier

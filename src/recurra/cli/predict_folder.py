@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from recurra.cli.output import print_json
+from recurra.core.errors import RunError
 
 if TYPE_CHECKING:
     from recurra.core.progress import Reporter
@@ -38,20 +39,23 @@ class Place:
     retries: int
 
 
-def predict_folder(job: Job, place: Place | None, *, as_json: bool, quiet: bool) -> int:
-    """Carries out a job, says what came of it, and returns the exit code: 1 if a file failed.
+def predict_folder(job: Job, place: Place | None, *, as_json: bool, quiet: bool) -> None:
+    """Carries out a job and says what came of it.
 
     Args:
         job: What is asked for.
         place: The cluster; none works in this process.
         as_json: Whether to print a document.
         quiet: Whether to say nothing else.
+
+    Raises:
+        RunError: If a file failed; the others are done.
     """
     from recurra.core.progress import Reporter
 
     reporter = Reporter(quiet=quiet)
     results = _here(job, reporter) if place is None else _on_a_cluster(job, place, reporter)
-    for failure in results.failures:
+    for failure in results.failures[1:]:
         reporter.say(f"failed: {failure}")
     if as_json:
         print_json({"output": str(job.output), **results.plain()})
@@ -61,7 +65,10 @@ def predict_folder(job: Job, place: Place | None, *, as_json: bool, quiet: bool)
         before = f" ({there:,} of them done before)" if there else ""
         failed = f"; {len(results.failures):,} files failed" if results.failures else ""
         reporter.say(f"{plain['rows']:,} rows of {plain['files']:,} files{before}{failed}: {job.output}")
-    return 1 if results.failures else 0
+    if results.failures:
+        first, more = results.failures[0], len(results.failures) - 1
+        others = f" (and {more:,} more files, see {job.output}/summary.json)" if more else ""
+        raise RunError(f"failed: {first}{others}; start the same command again for what failed")
 
 
 def _here(job: Job, reporter: Reporter) -> Results:

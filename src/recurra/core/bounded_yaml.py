@@ -7,6 +7,7 @@ nothing that a study, a model or a protocol needs comes near the bounds.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -20,6 +21,7 @@ MAX_DEPTH = 50
 MAX_NUMBER_CHARACTERS = 400
 
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map"))
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _MERGE, _TIMESTAMP = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:timestamp"
 
 
@@ -74,11 +76,16 @@ class BoundedLoader(yaml.SafeLoader):
             raise _refused(
                 f"a number of {len(node.value):,} characters; at most {MAX_NUMBER_CHARACTERS} are read", node
             )
+        if node.tag.endswith(":str") and isinstance(node, yaml.ScalarNode) and _SURROGATE.search(node.value):
+            raise _refused("half of a surrogate pair, which is no character; write the character itself", node)
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
         except (ValueError, IndexError, KeyError) as error:
             shown = node.value[:60] if isinstance(node, yaml.ScalarNode) else "a collection"
             raise _refused(f"'{shown}' is no {node.tag.rpartition(':')[2]}", node) from error
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _refused(f"'{value}' is no finite number", node)
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Builds a mapping."""

@@ -117,6 +117,11 @@ def _held_part(target: Path) -> tuple[int, Path]:
         os.close(handle)
 
 
+def is_part(name: str) -> bool:
+    """Whether a file's name is one that `atomic_path` gives to what is not yet whole."""
+    return _PART_NAME.fullmatch(name) is not None
+
+
 def _remove_abandoned(folder: Path) -> None:
     """Removes what killed processes left in a folder; looked for once a process and folder."""
     place = str(folder.resolve())
@@ -124,7 +129,7 @@ def _remove_abandoned(folder: Path) -> None:
         return
     _cleared.add(place)
     for path in folder.glob(f".*{_PART}"):
-        if _PART_NAME.fullmatch(path.name) is None or path.is_symlink() or not path.is_file():
+        if not is_part(path.name) or path.is_symlink() or not path.is_file():
             continue
         # One that cannot be opened or removed is somebody else's.
         with contextlib.suppress(OSError):
@@ -191,9 +196,14 @@ class FolderLock:
                 if os.fstat(handle).st_ino == path.stat().st_ino:
                     break
             os.close(handle)
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
         self._handle = handle
+        try:
+            with storage_errors(self.folder):
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, str(os.getpid()).encode(), 0)
+        except StorageError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -111,3 +111,16 @@ def hub_dataset(
         reason = " ".join(str(error).split())[:200]
         raise UnavailableError(f"{corpus}: {tried} and '{public_name}' cannot be loaded ({reason}); {cure}") from error
     return result
+
+
+def broken_folder_errors() -> tuple[type[Exception], ...]:
+    """What Hugging Face's libraries raise for a folder whose files are damaged, to stand behind ``except``.
+
+    They look at what a configuration holds without asking what kind of value it is. The function is called when there
+    is an error to be told, so that nothing is imported before.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
+
+    values = (AttributeError, ImportError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError)
+    return (*values, OSError, RuntimeError, SafetensorError, StrictDataclassError)

@@ -38,8 +38,13 @@ def open_parquet(path: Path) -> pq.ParquetFile:
         DataError: If it is not one, or is cut short.
     """
     try:
-        return pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+        file = pq.ParquetFile(path)
+        # Names stand there once more for each group of rows, and are decoded when they are asked for.
+        for group in range(file.metadata.num_row_groups):
+            for column in range(file.metadata.num_columns):
+                _ = file.metadata.row_group(group).column(column).path_in_schema
+        return file
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).split(".")[0]
         raise DataError(
             f"'{path}' is not a whole Parquet file ({reason}); write it again, or give CSV or JSONL"

@@ -32,7 +32,9 @@ def read_arrays(path: Path, key: str, names: Sequence[str]) -> Arrays | None:
     """Returns the arrays, or None if there are none or the file is not whole (which is logged)."""
     if not path.exists():
         return None
-    with contextlib.suppress(SafetensorError, OSError), safe_open(path, framework="np") as file:
+    # numpy itself refuses shapes and kinds of numbers that the format allows.
+    broken = (SafetensorError, OSError, ValueError, KeyError, TypeError)
+    with contextlib.suppress(*broken), safe_open(path, framework="np") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") == CACHE_FORMAT and metadata.get("key") == key:
             arrays = {name: file.get_tensor(name) for name in names}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer
 
 from recurra.core.errors import ConfigurationError, UnavailableError, did_you_mean
-from recurra.core.hub import hub_file
+from recurra.core.hub import broken_folder_errors, hub_file
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
 from recurra.data.encoding import EncodedSplit, encode_split, encode_texts
@@ -169,7 +169,10 @@ def tokenizer_from_folder(folder: Path) -> PreTrainedTokenizerFast:
 
     with _readable(folder):
         (folder / "tokenizer.json").read_bytes().decode("utf-8")
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        # Some settings are looked at only when a text comes.
+        tokenizer("a")
+        return tokenizer
 
 
 @contextlib.contextmanager
@@ -180,8 +183,7 @@ def _readable(folder: Path) -> Iterator[None]:
         yield
     except Exception as error:
         # The library's parser in Rust raises the bare class; what is derived from it and not named here is a defect.
-        known = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
-        if type(error) is not Exception and not isinstance(error, known):
+        if type(error) is not Exception and not isinstance(error, broken_folder_errors()):
             raise
         reason = " ".join(str(error).split())[:200]
         raise ConfigurationError(f"'{folder}' holds no tokenizer that can be read: {reason}") from error

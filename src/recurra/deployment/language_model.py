@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.model_files import sealed_model
+from recurra.core.terminal import one_line
 from recurra.data.language.tokenization import read_language_tokenizer
 from recurra.models.folder import read_model_configuration
 from recurra.models.foreign import load_language_model
@@ -120,6 +121,14 @@ def _check_fit(tokenizer: PreTrainedTokenizerFast, model: Any, folder: Path) -> 
             f"the tokenizer in '{folder}' has {known:,} tokens and the model {rows:,}: they do not belong together; "
             "copy the tokenizer that the model was trained with"
         )
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        named = getattr(model.generation_config, key)
+        for each in named if isinstance(named, list) else [] if named is None else [named]:
+            if type(each) is not int:
+                raise ConfigurationError(
+                    f"'{folder}': '{key}' of the configuration of generation is {one_line(repr(each), 60)}; "
+                    "the number of a token is needed: correct it, or copy the folder again"
+                )
 
 
 def pad_left(rows: list[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
 from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.core.hub import broken_folder_errors
 from recurra.models.folder import CONFIG_NAME, check_sizes, read_model_configuration
 from recurra.models.quiet import quiet_loading
 
@@ -45,7 +45,7 @@ def load_language_model(folder: Path | str) -> Any:
             )
     except ConfigurationError as error:
         raise CheckpointError(f"'{folder / CONFIG_NAME}': {error}") from error
-    except (OSError, ValueError, KeyError, RuntimeError, OverflowError, ImportError, SafetensorError) as error:
+    except broken_folder_errors() as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
             f"'{folder}' is no causal language model that can be loaded without its own code: {first}"

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import pickles_in
+from recurra.core.hub import broken_folder_errors
 from recurra.models.configuration import RecurraConfig
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME, check_sizes, read_model_configuration
 from recurra.models.modeling import RecurraForSequenceClassification
@@ -68,8 +69,8 @@ def _load(folder: Path, weights: Path) -> RecurraForSequenceClassification:
             )
     except ConfigurationError as error:
         raise CheckpointError(f"'{folder}/config.json': {error}") from error
-    except (OSError, ValueError, RuntimeError, OverflowError, SafetensorError) as error:
-        first = str(error).strip().splitlines()[0]
+    except broken_folder_errors() as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"'{folder}' cannot be loaded: {first}; copy or train it again") from error
     _check_weights(weights, model, details, present)
     return model.eval()

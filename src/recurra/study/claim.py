@@ -6,7 +6,7 @@ from pathlib import Path
 
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.errors import StorageError
-from recurra.core.files import write_text
+from recurra.core.files import is_part, write_text
 from recurra.core.record import RECORD_NAME, AnyRecord, read_any_record
 from recurra.tasks.runs import RunConfig
 
@@ -28,7 +28,8 @@ def claim_folder(config: RunConfig, folder: Path) -> AnyRecord | None:
                 f"'{folder}' holds another run ({present.run_id}, wanted {config.run_id}); choose another --output"
             )
         return read_any_record(folder) if (folder / RECORD_NAME).exists() else None
-    if any(item.name not in _OURS for item in folder.iterdir()):
+    # A process that was killed while it wrote the configuration leaves a part of it, which the next one removes.
+    if any(item.name not in _OURS and not is_part(item.name) for item in folder.iterdir()):
         raise StorageError(f"'{folder}' is not empty and not a run folder of ours; choose another --output")
     write_text(path, write_yaml(config.plain()))
     return None

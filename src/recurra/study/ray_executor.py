@@ -30,6 +30,7 @@ from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 
 # A run that is started again waits this long for the process of the dead node to let go of the folder.
+_TOKEN_PREFIX = ".shared-"
 RELEASE_S = 60.0
 _LEFT_BEHIND = frozenset({"checkpoints", ".lock", "progress.json"})
 
@@ -153,7 +154,10 @@ class RayExecutor:
 
     @contextmanager
     def _token(self) -> Iterator[tuple[Path, str]]:
-        path, token = self.output.resolve() / f".shared-{secrets.token_hex(8)}", secrets.token_hex(16)
+        # The study holds its folder: what lies there was left by a driver that was killed.
+        for leftover in self.output.glob(f"{_TOKEN_PREFIX}*"):
+            leftover.unlink(missing_ok=True)
+        path, token = self.output.resolve() / f"{_TOKEN_PREFIX}{secrets.token_hex(8)}", secrets.token_hex(16)
         write_text(path, token)
         try:
             yield path, token

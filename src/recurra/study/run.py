@@ -55,7 +55,8 @@ def execute_run(
             for line in said:
                 reporter.say(line)
             record = engine.execute(config, folder, machine, reporter)
-            write_record(folder, record)
+            # The model is on disk. Once there is a record nobody comes back to clear up.
             if not machine.keep_checkpoints:
                 remove_checkpoints(folder)
+            write_record(folder, record)
             return record

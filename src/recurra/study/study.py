@@ -13,7 +13,7 @@ from typing import Any
 from recurra.core.best_run import RUNS_NAME
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.errors import StorageError
-from recurra.core.files import FolderLock, read_json, write_text
+from recurra.core.files import FolderLock, is_part, read_json, write_text
 from recurra.core.progress import Reporter
 from recurra.deployment.export.formats.registry import find_format
 from recurra.deployment.export_record import WITH_EXITS
@@ -23,6 +23,7 @@ from recurra.study.export_plan import PlannedExport, exports_of, make_exports, p
 from recurra.study.plan import ROWS_NAME, SPEC_NAME, plan_study, refuse_untrusted
 from recurra.study.preflight import preflight, refuse_unheard_texts
 from recurra.study.process import Outcome
+from recurra.study.progress import PROGRESS_NAME
 from recurra.study.ray_executor import RayExecutor
 from recurra.study.spec import StudySpec
 from recurra.tasks.machine import Machine
@@ -88,10 +89,13 @@ def run_study(
     with FolderLock(output):
         refuse_folder_of_another(spec.name, output)
         write_text(output / SPEC_NAME, write_yaml(spec.plain()))
+        for run in planned:
+            if run.state == "done":
+                # Of a worker that was ended between its record and its end.
+                (run.folder / PROGRESS_NAME).unlink(missing_ok=True)
         # Encoders and controls read with tokenizers of their own.
-        readers = [
-            run.config for run in planned if not run.config.is_control and ENCODER not in run.config.model_overrides
-        ]
+        configs = [run.config for run in planned if not run.config.is_control]
+        readers = [config for config in configs if ENCODER not in config.model_overrides]
         tokenizers = ", ".join(dict.fromkeys(config.data.tokenizer for config in readers))
         reporter.say(
             f"{spec.name}: {len(planned)} runs, {len(planned) - len(pending)} done, {len(pending)} to do"
@@ -198,5 +202,5 @@ def refuse_folder_of_another(name: str, output: Path) -> None:
         present = read_yaml(path).get("name")
         if present != name:
             raise StorageError(f"'{output}' holds the study '{present}', not '{name}'; choose another --output")
-    elif output.is_dir() and any(item.name not in _OURS for item in output.iterdir()):
+    elif output.is_dir() and any(item.name not in _OURS and not is_part(item.name) for item in output.iterdir()):
         raise StorageError(f"'{output}' is not empty and not a study of ours; choose another --output")

@@ -89,6 +89,10 @@ class RecurraTrainer(Trainer):
         distillation: Distillation | None = None,
         **arguments: Any,
     ) -> None:
+        checkpoints: TrainingArguments = arguments["args"]
+        with storage_errors(checkpoints.output_dir):
+            # Else the library makes it, and a full disk is a traceback.
+            Path(checkpoints.output_dir).mkdir(parents=True, exist_ok=True)
         super().__init__(data_collator=collator, **arguments)
         # It prints to standard output, which belongs to the command's own result.
         self.remove_callback(PrinterCallback)

@@ -203,3 +203,20 @@ def test_a_folder_that_is_no_language_model_is_one_line(folders: Path, refused: 
     assert "holds no tokenizer; save it beside the model" in refused(bare, "a")
     write_tokenizer(bare, VOCABULARY + 20)
     assert "has 320 tokens and the model 300: they do not belong together" in refused(bare, "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "said"),
+    [
+        ("generation_config.json", "bos_token_id", "'bos_token_id' of the configuration of generation is 'a'"),
+        ("generation_config.json", "eos_token_id", "'eos_token_id' of the configuration of generation is 'a'"),
+        ("tokenizer_config.json", "model_max_length", "holds no tokenizer that can be read"),
+    ],
+)
+def test_a_setting_of_another_kind_is_one_line(
+    name: str, key: str, said: str, folders: Path, refused: Any, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(folders / "run" / "model", tmp_path / "copy")
+    values = json.loads((copy / name).read_text(encoding="utf-8"))
+    (copy / name).write_text(json.dumps({**values, key: "a"}), encoding="utf-8")
+    assert said in refused(copy, "a")

@@ -225,6 +225,22 @@ with FolderLock(sys.argv[1]):
 """
 
 
+@pytest.mark.parametrize("call", ["ftruncate", "pwrite"])
+def test_a_lock_that_the_disk_refuses_is_one_clear_line_and_held_by_nobody(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, fail)
+        with pytest.raises(StorageError, match="no space left"), FolderLock(tmp_path):
+            pass
+    assert leftovers(tmp_path) == []
+    with FolderLock(tmp_path):
+        assert (tmp_path / LOCK_NAME).read_text() == str(os.getpid())
+
+
 def test_another_process_is_refused_until_the_holder_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -67,6 +67,16 @@ def test_every_type_of_text(kind: pa.DataType, tmp_path: Path) -> None:
     assert read_parquet_columns(tmp_path / "r.parquet", ["text"]) == {"text": texts}
 
 
+def test_a_name_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    pq.write_table(pa.table({"text": ["a"], "label": ["b"]}), path, store_schema=False)
+    data = path.read_bytes()
+    place = data.rindex(b"text")
+    path.write_bytes(data[:place] + b"t\xe1xt" + data[place + 4 :])
+    with pytest.raises(DataError, match="is not a whole Parquet file"):
+        list(iterate_parquet(path, ["label"]))
+
+
 def test_what_unfolds_to_gigabytes_is_refused_before_it_is_kept(tmp_path: Path) -> None:
     path = bomb(tmp_path / "r.parquet")
     said = (

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.tokenization import describe_tokenizer, load_tokenizer, read_tokenizer
 from recurra.data.vocabulary import SPECIAL_TOKENS, read_vocabulary, tokenizer_hash, train_wordpiece
+from tiny_encoder import write_tiny_encoder
 
 TEXTS = ["the film is good", "the film is bad , really bad", "goodness gracious", "a bad idea", "filming is good"] * 4
 VOCABULARY = [*SPECIAL_TOKENS, "hello", "world", "##s", "cafe", ","]
@@ -115,6 +117,35 @@ def test_a_damaged_tokenizer_folder(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     with pytest.raises(ConfigurationError, match="tokenizer"):
         read_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"tokenizer_class": {"a": 1}},
+        {"tokenizer_class": ["a"]},
+        {"added_tokens_decoder": {"0": []}},
+        {"model_max_length": "long"},
+        {"padding_side": 3},
+    ],
+)
+def test_settings_of_another_kind_are_one_line(values: dict[str, Any], vocabulary_file: Path, tmp_path: Path) -> None:
+    read_tokenizer(vocabulary_file).save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    with pytest.raises(ConfigurationError, match="holds no tokenizer that can be read") as caught:
+        read_tokenizer(tmp_path / "model")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("values", [{"initializer_range": -7}, {"classifier_dropout": "../../etc/passwd"}])
+def test_a_configuration_that_the_library_refuses_is_one_line(values: dict[str, Any], tmp_path: Path) -> None:
+    """To know the class of a tokenizer the library reads the model's configuration too."""
+    folder = write_tiny_encoder(tmp_path / "encoder")
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    with pytest.raises(ConfigurationError, match=next(iter(values))):
+        read_tokenizer(folder)
 
 
 def test_a_tokenizer_that_writes_no_cls_is_refused(vocabulary_file: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.data.configuration import DataConfig
 from recurra.study.claim import claim_folder, load_run_config
+from recurra.study.study import refuse_folder_of_another
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
@@ -49,6 +50,13 @@ def test_what_a_failed_start_left_is_no_hindrance(tmp_path: Path) -> None:
     for name in (".lock", "log.txt", "error.json"):
         (tmp_path / name).write_text("x", encoding="utf-8")
     assert claim_folder(config(), tmp_path) is None
+
+
+def test_a_kill_while_the_configuration_was_written_is_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / ".config.yaml.a1b2_c3d.part").write_text("name: hal", encoding="utf-8")
+    refuse_folder_of_another("any", tmp_path)
+    assert claim_folder(config(), tmp_path) is None
+    assert list(snapshot(tmp_path)) == ["config.yaml"]
 
 
 def test_a_damaged_configuration_is_one_clear_line(tmp_path: Path) -> None:

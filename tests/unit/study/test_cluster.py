@@ -294,3 +294,12 @@ def test_a_worker_that_fails_on_a_node_leaves_its_reason(tmp_path: Path, execute
     outcomes, _ = execute([CONFIG], lambda _: Answer("node", Ended(-9, "working")))
     assert "killed by signal 9: working" in outcomes[CONFIG.run_id].error
     assert look_at(tmp_path, CONFIG).state == "failed"
+
+
+def test_the_token_of_a_driver_that_was_killed_goes_with_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / ".shared-0123456789abcdef").write_text("left", encoding="utf-8")
+    executor = RayExecutor(tmp_path, Machine(threads=1), Cluster(), workers=0, reporter=Reporter(quiet=True))
+    with executor._token() as (path, token):
+        assert path.read_text(encoding="utf-8") == token
+        assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert not list(tmp_path.iterdir())

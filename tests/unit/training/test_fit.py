@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from interrupted import in_a_process, train
-from recurra.core.errors import RunError
+from recurra.core.errors import RunError, StorageError
 from recurra.core.files import read_json
 from recurra.core.progress import Reporter
 from recurra.core.record import TrainingRecord
@@ -76,6 +76,12 @@ def same_weights(first: Path, second: Path) -> bool:
 def holds_pickle(path: Path) -> bool:
     """Whether a file is a pickle (protocol 2 or later) or an archive, which is how torch keeps pickles."""
     return zipfile.is_zipfile(path) or path.read_bytes()[:1] == b"\x80"
+
+
+def test_a_folder_of_checkpoints_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").touch()
+    with pytest.raises(StorageError, match=r"cannot write '.*checkpoints': a file stands where a folder is needed"):
+        fit(tmp_path, protocol())
 
 
 def test_the_scan_for_pickles_finds_them(tmp_path: Path) -> None:

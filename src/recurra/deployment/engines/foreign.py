@@ -8,10 +8,10 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification
 
 from recurra.core.errors import CheckpointError
+from recurra.core.hub import broken_folder_errors
 from recurra.data.cleaning import clean_texts
 from recurra.data.encoding import encode_texts
 from recurra.data.tokenization import tokenizer_from_folder
@@ -62,7 +62,7 @@ class ForeignClassifier:
                     trust_remote_code=False,
                     output_loading_info=True,
                 )
-        except (OSError, ValueError, KeyError, RuntimeError, OverflowError, ImportError, SafetensorError) as error:
+        except broken_folder_errors() as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise CheckpointError(
                 f"'{folder / CONFIG_NAME}' is no classifier that can be loaded without its own code: {first}"

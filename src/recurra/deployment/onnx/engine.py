@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import read_json
 from recurra.data.encoding import encode_texts
 from recurra.deployment.engines.budget import TOKENS_A_ROW, padded_ids
@@ -96,7 +96,7 @@ class OnnxEngine:
         Raises:
             ConfigurationError: If another precision is asked for.
             UnavailableError: If ONNX Runtime is not installed.
-            CheckpointError: If this version of it cannot read the model.
+            CheckpointError: If this version of it cannot read the model, or the files beside it are not ours.
         """
         if requested not in (None, precision):
             raise ConfigurationError(
@@ -104,10 +104,9 @@ class OnnxEngine:
                 "leave --precision out, or export safetensors"
             )
         sessions = Sessions(folder / MODEL_NAME, precision, threads)
-        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_NAME))
         return cls(
             sessions,
-            tokenizer,
+            _read_tokenizer(folder / TOKENIZER_NAME),
             precision=precision,
             max_length=max_length,
             pad_token_id=pad_token_id,
@@ -196,10 +195,27 @@ def _bounds(rule: ExitRule, exits: Sequence[int]) -> dict[str, npt.NDArray[np.fl
     return {name: np.array(values, dtype=np.float32) for name, values in names.items()}
 
 
+def _read_tokenizer(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library's parser raises the bare class
+        raise CheckpointError(f"'{path}' holds no tokenizer that can be read; export the run again") from error
+
+
 def _read_depth(folder: Path) -> dict[str, Any]:
     """Exits and number of recurrences, from the model's configuration."""
     path = folder / CONFIGURATION_NAME
     if not path.is_file():
         return {}
-    config = read_json(path)
-    return {"exits": config.get("exits", ()), "num_recurrences": int(config.get("num_recurrences", 1))}
+    try:
+        config = dict(read_json(path))
+        exits, most = config.get("exits") or [], config.get("num_recurrences", 1)
+        whole = [type(number) is int and number > 0 for number in (*exits, most)]
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"'{path}' is no configuration of ours; export the run again") from error
+    if not all(whole) or max(exits, default=0) > most:
+        raise CheckpointError(
+            f"'{path}': 'exits' is {exits!r} and 'num_recurrences' {most!r}; whole numbers from 1 are needed; "
+            "export the run again"
+        )
+    return {"exits": exits, "num_recurrences": most}

@@ -189,7 +189,8 @@ class LinearModel(ABC):
             tensors = load_file(path)
         except FileNotFoundError as error:
             raise CheckpointError(f"'{path}' is missing; train the linear model again") from error
-        except (OSError, SafetensorError) as error:
+        # numpy itself refuses shapes and kinds of numbers that the format allows.
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise CheckpointError(f"'{path}' is not a whole safetensors file; train the linear model again") from error
         if digest != settings["weights_sha256"]:
             raise CheckpointError(f"'{path}' does not belong to '{cls.SETTINGS_NAME}' beside it; train the model again")

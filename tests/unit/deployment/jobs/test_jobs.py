@@ -110,7 +110,10 @@ def test_a_broken_file_does_not_stop_the_others(
     assert answer["files"] == 5 and [line.partition(":")[0] for line in answer["failures"]] == [
         "broken.jsonl", "cut.parquet",
     ]  # fmt: skip
-    assert "failed: broken.jsonl: " in err and "line 2, column" in err
+    assert "error: failed: broken.jsonl: " in err and "line 2, column" in err and "failed: cut.parquet: " in err
+    assert main([*command, "--quiet"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: failed: broken.jsonl: ") and err.count("\n") == 1 and "(and 1 more files, see" in err
     assert not list(output.glob("broken*")) and not list(output.glob(".*"))
     (inputs / "broken.jsonl").unlink()
     (inputs / "cut.parquet").unlink()

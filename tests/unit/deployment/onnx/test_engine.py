@@ -124,6 +124,30 @@ def test_a_model_that_the_runtime_cannot_read_is_one_line(exports: dict[str, Any
         Classifier.from_export(folder)
 
 
+BESIDE = {
+    "tokenizer.json": ['{"version": ', '{"version": 3}', "[]", ""],
+    "config.json": [
+        '{"exits": ', "[1]", '{"exits": 3}', '{"exits": ["a"]}', '{"exits": [9], "num_recurrences": 2}', "{" * 5000,
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in BESIDE.items() for text in texts])
+def test_a_foreign_file_beside_the_model_is_one_line(
+    name: str, text: str, exports: dict[str, Any], tmp_path: Path
+) -> None:
+    """Also in an export that was sealed again on purpose."""
+    folder = Path(shutil.copytree(exports["fp32"][0], tmp_path / "copy"))
+    (folder / name).write_text(text)
+    manifest = read_export(exports["fp32"][0])
+    write_manifest(
+        folder, manifest.model_copy(update={"files": {**manifest.files, name: describe_file(folder / name)}})
+    )
+    with pytest.raises(CheckpointError, match="export the run again") as caught:
+        Classifier.from_export(folder)
+    assert "\n" not in str(caught.value)
+
+
 def test_an_int8_export_that_loses_more_is_not_written(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,6 +192,12 @@ def _edit(folder: Path, **changes: Any) -> None:
     (folder / SETTINGS_NAME).write_text(json.dumps(settings | changes), encoding="utf-8")
 
 
+def _of_100_dimensions() -> bytes:
+    """What the format allows and numpy does not."""
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [1] * 100, "data_offsets": [0, 4]}}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(4)
+
+
 def _kind(**changes: Any) -> dict[str, Any]:
     return {
         "unit": "words", "shortest": 1, "longest": 2, "sublinear": False, "least_texts": 1, "terms": ["a"], **changes
@@ -206,6 +212,7 @@ def _kind(**changes: Any) -> dict[str, Any]:
         (lambda folder: _truncate(folder / SETTINGS_NAME), "not whole JSON"),
         (lambda folder: _truncate(folder / WEIGHTS_NAME), "not a whole safetensors"),
         (lambda folder: (folder / WEIGHTS_NAME).write_bytes(pickle.dumps({"weight": 1})), "not a whole safetensors"),
+        (lambda folder: (folder / WEIGHTS_NAME).write_bytes(_of_100_dimensions()), "not a whole safetensors"),
         (lambda folder: (folder / SETTINGS_NAME).write_text("[1]"), "not the settings"),
         (lambda folder: _edit(folder, format="other"), "not the settings"),
         (lambda folder: _edit(folder, version=99), "version 99"),

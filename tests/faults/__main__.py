@@ -1,0 +1,141 @@
+"""Kills, starves and misleads the shipped commands: ``python -m faults [--seed N] [--only kills,storage]``.
+
+It needs ``tests`` on ``PYTHONPATH``, Linux, and for storage and clocks a C compiler. What is drawn depends on the seed;
+moments of kills, and so what they meet, depend on the machine as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import random
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from faults import layer
+from faults.figures import Account, Budget, Figure, print_table
+
+PARTS = ("kills", "servers", "ray", "processes", "clocks", "hostile", "storage")
+# Shares of the time; what a part leaves goes to those behind it.
+_SHARES = {"kills": 0.3, "servers": 0.1, "ray": 0.25, "processes": 0.1, "clocks": 0.1, "hostile": 0.8, "storage": 1.0}
+
+
+def main() -> int:
+    """Runs the parts and prints the table; 1 if a bound was missed or something failed."""
+    options = _options()
+    root = Path(tempfile.mkdtemp(prefix="recurra-faults-"))
+    layer.start_again_with_layer(root, "faults", sys.argv[1:])
+    layer.forget_preload()
+    start = time.perf_counter()
+    seed = secrets.randbelow(2**31) if options.seed is None else options.seed
+    _say(f"seed {seed}; everything lies in {root}")
+    account = _run(options, seed, root, start)
+    account.figures.append(Figure("all", "seconds", time.perf_counter() - start, "s"))
+    sys.stdout.write(f"seed {seed}\n\n{print_table(account.figures)}")
+    if options.json:
+        _write(options.json, seed, account)
+    missed = [figure for figure in account.figures if not figure.holds]
+    if not account.failures and not missed:
+        import shutil
+
+        shutil.rmtree(root, ignore_errors=True)
+    return 1 if account.failures or missed else 0
+
+
+def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Account:
+    from faults import forked
+    from faults.hostile import attack, generate
+    from faults.hostile_files import FILE_TARGETS
+    from faults.hostile_requests import REQUEST_TARGETS
+    from faults.jobs import Workshop
+    from faults.kills import Twins, kill_commands
+    from faults.ray_kills import kill_drivers
+    from faults.server_kills import kill_servers
+    from faults.storage import jump_clocks, share_folders, starve_commands
+
+    forked.warm_up()
+    workshop = Workshop(root)
+    workshop.prepare()
+    twins = Twins(workshop)
+    targets = [target for target in (*FILE_TARGETS, *REQUEST_TARGETS) if options.target in (None, target.name)]
+    parts: dict[str, Callable[[random.Random, Budget], Account]] = {
+        "kills": lambda dice, budget: kill_commands(workshop, twins, dice, options.kills, budget),
+        "servers": lambda dice, budget: kill_servers(workshop, dice, options.server_kills, budget),
+        "ray": lambda dice, budget: kill_drivers(workshop, twins, dice, options.ray_kills, budget),
+        "processes": lambda dice, budget: share_folders(workshop, twins, dice, options.pairs, budget),
+        "clocks": lambda dice, budget: jump_clocks(workshop, twins),
+        "storage": lambda dice, budget: starve_commands(
+            workshop, twins, dice, budget, only=options.command, most=options.storage
+        ),
+        "hostile": lambda dice, budget: attack(workshop, targets, seed, options.cases, budget),
+    }
+    account = Account()
+    for name in options.only:
+        if name in ("clocks", "storage") and not layer.is_loaded():
+            _say(f"{name}: not run, for there is no C compiler (cc) to build the file layer with")
+            continue
+        if name == "ray" and options.ray_kills == 0:
+            continue
+        if name == "ray" and importlib.util.find_spec("ray") is None:
+            _say("ray: not run, for it is not installed; pip install 'recurra[study]'")
+            continue
+        left = options.seconds - (time.perf_counter() - start)
+        share = _SHARES[name] if set(PARTS) == set(options.only) else 1.0
+        _say(f"{name}, at most {share * left:.0f} s ...")
+        found = parts[name](generate(seed, name, 0), Budget(share * left))
+        account.add(found)
+        _say("\n".join([f"{name}: {len(found.failures)} failures", *found.failures]))
+    return account
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, help="of everything that is drawn; default: a new one, which is printed")
+    parser.add_argument("--seconds", type=float, default=1150, help="for all parts together (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=300, help="of commands (default: %(default)s)")
+    parser.add_argument("--server-kills", type=int, default=40, help="of servers (default: %(default)s)")
+    parser.add_argument("--ray-kills", type=int, default=3, help="of studies on a cluster (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=30, help="of processes on one output (default: %(default)s)")
+    parser.add_argument("--storage", type=int, help="calls to spoil at most (default: what there is time for)")
+    parser.add_argument("--command", help="the one command whose storage fails, as the table names it")
+    parser.add_argument("--cases", type=int, default=10_000, help="of hostile input (default: %(default)s)")
+    parser.add_argument("--target", help="the one target of hostile input, as the table names it")
+    parser.add_argument("--json", type=Path, help="file for figures and failures")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), default=list(PARTS), help=f"some of {','.join(PARTS)}"
+    )
+    options = parser.parse_args()
+    if unknown := set(options.only) - set(PARTS):
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; allowed: {', '.join(PARTS)}")
+    return options
+
+
+def _write(path: Path, seed: int, account: Account) -> None:
+    from dataclasses import asdict
+
+    from recurra.core.environment import code_record, environment_record
+    from recurra.core.files import write_json
+
+    write_json(
+        path,
+        {
+            "seed": seed,
+            "code": code_record().model_dump(mode="json"),
+            "environment": environment_record(threads=1, precision="fp32").model_dump(mode="json"),
+            "figures": [{**asdict(figure), "holds": figure.holds} for figure in account.figures],
+            "failures": account.failures,
+        },
+    )
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

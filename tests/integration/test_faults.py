@@ -1,0 +1,44 @@
+"""A small draw of ``make test-faults``: kills, every failure of storage under one command, hostile input."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+for module in ("onnx", "onnxruntime", "fastapi", "uvicorn"):
+    pytest.importorskip(module)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it watches processes through /proc"),
+]
+TESTS = Path(__file__).parents[1]
+
+
+def test_a_small_draw_breaks_no_rule(tmp_path: Path) -> None:
+    path = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    report = tmp_path / "faults.json"
+    parts = "kills,servers,processes,storage,hostile"
+    options = ["--seed", 0, "--seconds", 800, "--kills", 20, "--server-kills", 2, "--pairs", 2, "--cases", 1000]
+    more = ["--command", "predict parquet", "--only", parts, "--json", str(report)]
+    done = subprocess.run(
+        [sys.executable, "-m", "faults", *map(str, options), *more],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-8000:] + done.stdout
+    found = json.loads(report.read_text(encoding="utf-8"))
+    figures = {(figure["part"], figure["name"]): figure for figure in found["figures"]}
+    assert found["failures"] == [] and all(figure["holds"] for figure in found["figures"])
+    assert figures["kills", "survived"]["value"] == 20 and figures["hostile", "cases"]["value"] >= 1000
+    if shutil.which("cc"):
+        (spoilt,) = (figure for (part, name), figure in figures.items() if name.startswith("predict parquet: calls"))
+        assert spoilt["name"].endswith(f"of {spoilt['value']:.0f} (each call in three ways)") and spoilt["value"] > 30
