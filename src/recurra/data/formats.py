@@ -185,9 +185,29 @@ def _json_objects(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict
                 f"'{source}' line {place} holds a {type(value).__name__}; write one JSON object a line, "
                 'e.g. {"text": "...", "label": "..."}'
             )
+        # Texts are looked at by who reads them; what is inside other cells, and names, is only passed on.
+        if "\\ud" in line.lower() and not _is_unicode(
+            [*value, *(cell for cell in value.values() if _holds_more(cell))]
+        ):
+            raise DataError(
+                f"'{source}' line {place} holds half of a pair (\\ud800 to \\udfff), which is no valid Unicode; write the "
+                "whole character"
+            )
         yield place, value
     if place == 0:
         raise DataError(f"'{source}' is empty; give one JSON object a line")
+
+
+def _holds_more(cell: object) -> bool:
+    return isinstance(cell, dict | list)
+
+
+def _is_unicode(value: object) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class _RepeatingObject(dict[str, Any]):

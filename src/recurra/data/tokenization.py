@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer
 
 from recurra.core.errors import ConfigurationError, UnavailableError, did_you_mean
 from recurra.core.hub import broken_folder_errors, hub_file
+from recurra.core.tokenizer_files import PROBE, is_broken_tokenizer, read_tokenizer_text
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
 from recurra.data.encoding import EncodedSplit, encode_split, encode_texts
@@ -84,7 +86,7 @@ def counting_tokenizer(name: str, texts: Sequence[str], vocab_size: int, data_ro
     if place.is_file():
         return wordpiece(read_vocabulary(place))
     with _readable(place):
-        return Tokenizer.from_str((place / "tokenizer.json").read_bytes().decode("utf-8"))
+        return Tokenizer.from_str(read_tokenizer_text(place / "tokenizer.json"))
 
 
 def default_tokenizer(name: str, data_root: Path | None) -> str:
@@ -168,22 +170,22 @@ def tokenizer_from_folder(folder: Path) -> PreTrainedTokenizerFast:
     from transformers import AutoTokenizer
 
     with _readable(folder):
-        (folder / "tokenizer.json").read_bytes().decode("utf-8")
+        read_tokenizer_text(folder / "tokenizer.json")
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        # Some settings are looked at only when a text comes.
-        tokenizer("a")
+        tokenizer(list(PROBE))
+        # Half of a surrogate pair among the settings can be read, and not be written again.
+        json.dumps(tokenizer.init_kwargs, ensure_ascii=False, default=str).encode("utf-8")
         return tokenizer
 
 
 @contextlib.contextmanager
 def _readable(folder: Path) -> Iterator[None]:
     """Says in one line that a tokenizer cannot be read."""
-    # The tokenizers library raises a bare Exception for a broken file.
     try:
         yield
-    except Exception as error:
-        # The library's parser in Rust raises the bare class; what is derived from it and not named here is a defect.
-        if type(error) is not Exception and not isinstance(error, broken_folder_errors()):
+    except BaseException as error:
+        # What is not named here is a defect.
+        if not is_broken_tokenizer(error) and not isinstance(error, broken_folder_errors()):
             raise
         reason = " ".join(str(error).split())[:200]
         raise ConfigurationError(f"'{folder}' holds no tokenizer that can be read: {reason}") from error

@@ -21,7 +21,6 @@ CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
 # A configuration of ours has a few kilobytes; one with 100,000 label names a few megabytes.
 MOST_CONFIG_BYTES = 16 * 2**20
-MOST_TOKENIZER_BYTES = 256 * 2**20
 # Far beyond any model that is trained with this package, and far below what would take gigabytes by itself.
 MOST = {
     "num_labels": 100_000,

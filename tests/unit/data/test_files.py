@@ -19,7 +19,7 @@ from recurra.data import files
 from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
-from recurra.data.files import read_table, stream_texts
+from recurra.data.files import read_table, stream_rows, stream_texts
 
 ROWS = [('Good, "really" good', "pos"), ("Bad\nfilm", "neg"), ("été 日本 😀", "pos")]
 
@@ -443,3 +443,15 @@ def test_rows_without_a_label_are_listed_or_left_out_and_told(tmp_path: Path) ->
 def test_leaving_rows_out_changes_no_id_of_runs_that_do_not() -> None:
     assert "skip_unlabelled" not in DataConfig(name="sst2", skip_unlabelled=False).plain()
     assert DataConfig(name="sst2", skip_unlabelled=True).plain()["skip_unlabelled"] is True
+
+
+@pytest.mark.parametrize("cell", ['["\\ud800"]', '{"a": {"\\udfff": 1}}', '1, "\\uD800": 2'])
+def test_half_of_a_pair_inside_another_cell_is_refused_with_its_line(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    second = f'{{"text": "fine \\ud83d\\ude00", "more": {cell}}}'
+    path.write_text(f'{{"text": "good"}}\n{second}\n', encoding="utf-8")
+    with pytest.raises(DataError, match="line 2 holds half of a pair"):
+        list(stream_rows(path, "text", ["more"]))
+    path.write_text('{"text": "fine \\ud83d\\ude00", "more": ["\\ud83d\\ude00"]}\n', encoding="utf-8")
+    (rows,) = stream_rows(path, "text", ["more"])
+    assert rows.texts == ["fine \U0001f600"] and rows.columns == [[["\U0001f600"]]]

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import read_json
+from recurra.core.tokenizer_files import read_tokenizer_file
 from recurra.data.encoding import encode_texts
 from recurra.deployment.engines.budget import TOKENS_A_ROW, padded_ids
 from recurra.deployment.engines.computation import Computation
@@ -106,7 +107,7 @@ class OnnxEngine:
         sessions = Sessions(folder / MODEL_NAME, precision, threads)
         return cls(
             sessions,
-            _read_tokenizer(folder / TOKENIZER_NAME),
+            read_tokenizer_file(folder / TOKENIZER_NAME, "export the run again"),
             precision=precision,
             max_length=max_length,
             pad_token_id=pad_token_id,
@@ -193,13 +194,6 @@ def _bounds(rule: ExitRule, exits: Sequence[int]) -> dict[str, npt.NDArray[np.fl
         entropies.append(bound.value if bound.measure == ENTROPY else -1.0)
     names = {CONFIDENCES: confidences, ENTROPIES: entropies}
     return {name: np.array(values, dtype=np.float32) for name, values in names.items()}
-
-
-def _read_tokenizer(path: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library's parser raises the bare class
-        raise CheckpointError(f"'{path}' holds no tokenizer that can be read; export the run again") from error
 
 
 def _read_depth(folder: Path) -> dict[str, Any]:

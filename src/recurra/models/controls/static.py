@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 
 from recurra.core.errors import CheckpointError
 from recurra.core.files import atomic_path, storage_errors
+from recurra.core.tokenizer_files import read_tokenizer_file
 from recurra.models.controls.weights import LinearModel, SparseRows, checked_labels, foreign_settings
 
 SETTINGS_NAME, WEIGHTS_NAME, TOKENIZER_NAME = "static.json", "static.safetensors", "tokenizer.json"
@@ -122,10 +123,7 @@ class StaticClassifier(LinearModel):
         path = Path(folder) / TOKENIZER_NAME
         if not isinstance(settings.get("encoder"), str) or tensors.get("weight", np.zeros(0)).ndim != 2:
             raise foreign_settings(Path(folder) / SETTINGS_NAME)
-        try:
-            tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
-        except Exception as error:  # the library's parser raises the bare class
-            raise CheckpointError(f"'{path}' holds no tokenizer that can be read; train the model again") from error
+        tokenizer = read_tokenizer_file(path, "train the model again")
         pieces = tensors["weight"].shape[1]
         if max(tokenizer.get_vocab().values(), default=0) >= pieces:
             raise CheckpointError(f"'{path}' writes pieces beyond the {pieces:,} that the model scores; train it again")
