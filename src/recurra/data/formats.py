@@ -186,12 +186,10 @@ def _json_objects(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict
                 'e.g. {"text": "...", "label": "..."}'
             )
         # Texts are looked at by who reads them; what is inside other cells, and names, is only passed on.
-        if "\\ud" in line.lower() and not _is_unicode(
-            [*value, *(cell for cell in value.values() if _holds_more(cell))]
-        ):
+        if "\\ud" in line.lower() and not _is_unicode([*value, *filter(_holds_more, value.values())]):
             raise DataError(
-                f"'{source}' line {place} holds half of a pair (\\ud800 to \\udfff), which is no valid Unicode; write the "
-                "whole character"
+                f"'{source}' line {place} holds half of a pair (\\ud800 to \\udfff), which is no valid Unicode; "
+                "write the whole character"
             )
         yield place, value
     if place == 0:
