@@ -145,3 +145,37 @@ def test_contents_lead_to_the_sections(browser, study: Path) -> None:
         "item => { const box = item.getBoundingClientRect(); return box.top >= -20 && box.top < innerHeight; }"
     )
     context.close()
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """77 labels and 10,000 rows."""
+    folder = tmp_path_factory.mktemp("many")
+    labels = tuple(f"intent number {index}" for index in range(77))
+    factory = RunFactory(folder / "runs", rows={"train": 7700, "validation": 770, "test": 10_000}, label_names=labels)
+    return write_report(folder, [factory.run("linear", 0.7), factory.run("recurrent", 0.9)], title="Intents")
+
+
+def test_many_labels_are_sorted_searched_and_whole_without_a_script(browser, many: Path) -> None:
+    assert many.stat().st_size < 3_000_000
+    page = browser.new_page()
+    page.goto(many.as_uri())
+    rows = page.locator("table.labels tbody tr")
+    f1 = page.locator("table.labels tbody tr td:last-child")
+
+    def figures() -> list[float]:
+        return [float(text) for text in f1.all_inner_texts()]
+
+    assert rows.count() == 77 and figures() == sorted(figures())
+    page.locator("table.labels thead button", has_text="F1").click()
+    assert figures() == sorted(figures(), reverse=True)
+    assert page.locator("table.labels thead th[aria-sort=descending]").inner_text().startswith("F1")
+    page.get_by_label("Search this table").first.fill("number 7")
+    assert page.locator("table.labels tbody tr:visible").count() == 8
+    assert page.locator("figure.confusion").count() == 1
+    page.close()
+    context = browser.new_context(java_script_enabled=False)
+    still = context.new_page()
+    still.goto(many.as_uri())
+    assert still.locator("table.labels tbody tr").count() == 77 and still.locator("input[type=search]").count() == 0
+    context.close()

@@ -186,7 +186,7 @@ def _confusion_map(model: ClassifierSummary, table: ClassificationTable, names: 
         heading,
         svg.figure(end + 8, end + 28, heading, described, key, *parts),
         [],
-        f"{described} The darker, the larger the share of the true label's rows on {table.headline_split}. Labels that "
+        f"{described} Shades are shares of the true label's rows on {table.headline_split}. Labels that "
         "are taken for each other stand together; point at a cell off the diagonal for its labels.",
     )
 
