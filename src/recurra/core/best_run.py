@@ -21,6 +21,8 @@ RUNS_NAME = "runs"
 # The last part of a path that asks for it in so many words.
 _BEST = Path(BEST_NAME).stem
 _MOST_LISTED = 10
+# What a run and a study write before anything else.
+_CONFIGURATION, _SPEC = "config.yaml", "study.yaml"
 
 
 class BestRunRecord(SealedByValues):
@@ -80,6 +82,16 @@ def find_run(path: Path | str) -> FoundRun:
     if not (run / RECORD_NAME).is_file():
         raise CheckpointError(f"'{file}' names '{best.folder}', which is no finished run; {_list(comparison)}")
     return FoundRun(run, f"'{comparison}' holds several runs; taking the recommended one, {run} ({best.model})")
+
+
+def no_run(folder: Path) -> CheckpointError:
+    """The error for a folder without a finished run: what it is instead, and what to do."""
+    again = "start its command again, which goes on where it stopped"
+    if (folder / RUNS_NAME).is_dir() and (folder / _SPEC).is_file():
+        return CheckpointError(f"'{folder}' is a comparison of which no run is finished; {again}")
+    if (folder / _CONFIGURATION).is_file():
+        return CheckpointError(f"'{folder}' is a run that is not finished; {again}")
+    return CheckpointError(f"'{folder}' is not a run folder; give a folder made by 'recurra train'")
 
 
 def _finished(comparison: Path) -> list[Path]:

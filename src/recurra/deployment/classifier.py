@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.best_run import find_run
+from recurra.core.best_run import find_run, no_run
 from recurra.core.errors import CheckpointError, ConfigurationError, DataError, RunError
 from recurra.core.model_files import sealed_model
 from recurra.core.record import RECORD_NAME, read_record
@@ -134,7 +134,7 @@ class Classifier:
         if is_export(folder):
             raise CheckpointError(f"'{folder}' is an export, not a run; read it with Classifier.from_export")
         if not (folder / RECORD_NAME).exists() and not (folder / "model").is_dir():
-            raise CheckpointError(f"'{folder}' is not a run folder; give a folder made by 'recurra train'")
+            raise no_run(folder)
         record = read_record(folder)
         engine = load_engine(
             sealed_model(folder),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recurra.cli.main import main
-from recurra.core.best_run import BEST_NAME, BestRunRecord, FoundRun, find_run
+from recurra.core.best_run import BEST_NAME, BestRunRecord, FoundRun, find_run, no_run
 from recurra.core.errors import CheckpointError
 
 
@@ -123,3 +123,14 @@ def test_every_command_that_wants_one_run_asks(
         "",
         "error: 'x' holds several runs, and 'x/best.json' recommends none; give one of them: x/runs/a, x/runs/b\n",
     )
+
+
+def test_what_is_no_finished_run_is_called_what_it_is(tmp_path: Path) -> None:
+    run, comparison, nothing = (tmp_path / name for name in ("run", "comparison", "nothing"))
+    (comparison / "runs").mkdir(parents=True)
+    (comparison / "study.yaml").touch()
+    run.mkdir()
+    (run / "config.yaml").touch()
+    assert "is a run that is not finished; start its command again" in str(no_run(run))
+    assert "is a comparison of which no run is finished; start its command again" in str(no_run(comparison))
+    assert "is not a run folder; give a folder made by 'recurra train'" in str(no_run(nothing))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from recurra.core.best_run import no_run
 from recurra.core.environment import code_record
 from recurra.core.errors import CheckpointError, ConfigurationError, StorageError
 from recurra.core.files import write_text
@@ -139,7 +140,7 @@ def _read_run(run: Path) -> AnyLabelRecord:
     if is_export(run):
         raise CheckpointError(f"'{run}' is an export; give the run that it was made from")
     if not (run / RECORD_NAME).exists() and not (run / MODEL).is_dir():
-        raise CheckpointError(f"'{run}' is not a run folder; give a folder made by 'recurra train'")
+        raise no_run(run)
     return read_record(run)
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from recurra.core.best_run import no_run
 from recurra.core.configuration import content_hash
-from recurra.core.errors import CheckpointError, ConfigurationError, StorageError, unknown
+from recurra.core.errors import ConfigurationError, StorageError, unknown
 from recurra.core.files import FolderLock
 from recurra.core.record import read_record
 from recurra.core.sealed import SealedByValues
@@ -95,7 +96,7 @@ def identify(model: Path) -> tuple[str, str]:
         export = read_manifest(model)
         return export.run_id, export.content_hash
     if not model.is_dir():
-        raise CheckpointError(f"'{model}' is not a run folder; give a folder made by 'recurra train'")
+        raise no_run(model)
     record = read_record(model)
     return record.run_id, record.content_hash or content_hash(record.model_dump(mode="json"), length=64)
 
