@@ -54,7 +54,7 @@ def factorise_table(table: Tensor, width: int, frequencies: Tensor) -> TableFact
 
 
 def expected_frequencies(vocabulary: int, pieces: Tensor | None = None) -> Tensor:
-    """Returns how often pieces are expected, ``(vocabulary,)``, in no unit: by their numbers, and by texts if there are.
+    """Returns how often pieces are expected, ``(vocabulary,)``, in no unit: by their numbers, and by texts if given.
 
     Vocabularies are sorted by frequency, so numbers say something of texts that nobody has seen. Both count as much.
 
