@@ -23,6 +23,7 @@ from recurra.data.corpora import load_dataset, recorded_data
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.options import ExportOptions
 from recurra.models.adaptation.source import find_encoder
+from recurra.models.loading import load_classifier_model
 from recurra.study.run import execute_run
 from recurra.study.spec import StudySpec, expand
 from recurra.tasks.machine import Machine
@@ -105,7 +106,7 @@ def test_an_adapted_encoder_is_trained_predicts_and_is_exported(root: Path, tmp_
 
 
 def test_a_student_learns_from_a_run(root: Path, taught_by: Path, tmp_path: Path) -> None:
-    keys = {"plan": "0 (1)x2 3", "recurrence_norms": True, "low_rank": 4}
+    keys = {"plan": "0 (1)x2 3", "recurrence_norms": True, "low_rank": 4, "embedding_size": 10}
     config = run(root, overrides=keys, teacher=str(taught_by), distillation_weight=1.0, max_epochs=4)
     record = execute(config, tmp_path / "student", root)
     taught = record.teacher
@@ -117,6 +118,13 @@ def test_a_student_learns_from_a_run(root: Path, taught_by: Path, tmp_path: Path
     assert (shape["recurrence_norms"], shape["low_rank"], shape["relaxation_start"]) == (True, 4, "shared")
     # Another teacher is another run.
     assert config.config_hash != run(root, overrides=keys, max_epochs=4).config_hash
+    # The token table is narrow, and is made shorter on top.
+    assert record.model.parameters == sum(
+        part.numel() for part in load_classifier_model(tmp_path / "student" / "model").parameters()
+    )
+    smaller = export_run(tmp_path / "student", tmp_path / "smaller", ExportOptions("onnx", "int8", vocabulary=0))
+    assert smaller.vocabulary is not None and smaller.vocabulary.pieces < smaller.vocabulary.of
+    assert smaller.check.label_agreement >= 0.98
 
 
 def test_texts_without_labels_are_learned_by_the_teachers_answers(root: Path, taught_by: Path, tmp_path: Path) -> None:
@@ -306,6 +314,7 @@ def test_what_cannot_teach_or_be_started_from_says_why(root: Path, taught_by: Pa
     refused(ConfigurationError, "has the labels x, y, z, the data have", teacher=str(others))
     refused(ConfigurationError, "the encoder has no layer 9", overrides={"plan": "0 9"})
     refused(ConfigurationError, "'vocab_size' is the encoder's", overrides={"vocab_size": 90})
+    refused(ConfigurationError, "'embedding_size' is 99, and the token table", overrides={"embedding_size": 99})
     refused(ConfigurationError, "names both preset", overrides={"preset": "recurrent"})
     refused(ConfigurationError, "unknown encoder 'minilmm' .did you mean 'minilm'", overrides={"encoder": "minilmm"})
     refused(ConfigurationError, "planned with 000000000000", overrides={"encoder_sha256": "0" * 64})

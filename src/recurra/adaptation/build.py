@@ -137,7 +137,7 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
     given = dict(options.changes or {})
     costs = PlanCosts(source, given)
     # Before anything is computed: a wrong key, or a rank above the width.
-    shared = RecurraConfig(**{**source.shape("(0)x2" if auto else options.plan), **given})
+    shared = RecurraConfig(**source.shape("(0)x2" if auto else options.plan, given))
     scores = None
     if options.texts is not None:
         scores = PlanScores(source, options.texts, options.text_column, shared, options.cache_dir)
@@ -154,7 +154,7 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
     with torch.random.fork_rng(devices=[]):
         # What is drawn of low-rank updates is the same every time.
         torch.manual_seed(0)
-        model = load_encoder(name, str(plan), **given)
+        model = load_encoder(name, str(plan), None if scores is None else scores.pieces, **given)
     texts = 0 if scores is None else scores.texts
     made = Adaptation(Path(output), source, plan, costs.parameters(plan), given, points, texts)
     tokenizer = read_tokenizer(source.folder)

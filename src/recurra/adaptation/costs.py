@@ -44,7 +44,7 @@ class PlanCosts:
         Raises:
             ConfigurationError: If a key is wrong.
         """
-        return RecurraConfig(**{**self._source.shape(str(plan)), **self.changes(plan)})
+        return RecurraConfig(**self._source.shape(str(plan), self.changes(plan)))
 
     def parameters(self, plan: SharingPlan) -> int:
         """Parameters that are stored, without a head."""

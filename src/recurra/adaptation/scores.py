@@ -38,8 +38,14 @@ class PlanScores:
         source: The encoder.
         texts: The file.
         text_column: Column of the texts.
-        relaxed: What recurrences have of their own, as the configuration of a plan with shared layers says.
+        relaxed: What recurrences have of their own, as the configuration of a plan with shared layers says, and how
+            wide the token table is.
         cache_dir: Where scores are kept.
+
+    Attributes:
+        texts: Number of texts that plans are scored on.
+        pieces: Numbers of the pieces that a narrow token table is fitted to, ``(tokens,)``, those of texts that no plan
+            is scored on as far as there are any; none without such a table.
 
     Raises:
         DataError: If the texts cannot be read.
@@ -53,9 +59,16 @@ class PlanScores:
         cleaned = list(dict.fromkeys(filter(None, map(clean_text, itertools.islice(given, 40 * MOST_TEXTS)))))
         # Evenly spread, for files are often sorted.
         places = np.linspace(0, len(cleaned) - 1, min(MOST_TEXTS, len(cleaned))).astype(int)
-        ids, offsets = encode_texts([cleaned[place] for place in places], read_tokenizer(source.folder), MOST_TOKENS)
+        tokenizer, scored = read_tokenizer(source.folder), [cleaned[place] for place in places]
+        ids, offsets = encode_texts(scored, tokenizer, MOST_TOKENS)
         self.texts = len(offsets) - 1
         self._rows = torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(np.diff(offsets))
+        self.pieces, fitted = None, {}
+        if relaxed.token_embedding_size != relaxed.hidden_size:
+            others = [cleaned[place] for place in np.setdiff1d(np.arange(len(cleaned)), places)]
+            self.pieces = torch.from_numpy(encode_texts(others or scored, tokenizer, MOST_TOKENS)[0])
+            digest = hashlib.sha256(self.pieces.numpy().tobytes()).hexdigest()
+            fitted = {"table": [relaxed.embedding_size, digest]}
         # A start from the shared layer changes nothing before training, whatever is added.
         changes = relaxed.is_relaxed and relaxed.relaxation_start == "replaced"
         self._key = content_hash(
@@ -64,6 +77,7 @@ class PlanScores:
                 "encoder": source.sha256,
                 "rows": hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest(),
                 "relaxations": {key: getattr(relaxed, key) for key in RELAXATIONS} if changes else {},
+                **fitted,
             }
         )
         self._path = cache_path(f"plans-{self._key}", cache_dir)
@@ -82,7 +96,11 @@ class PlanScores:
 
     @cached_property
     def _function(self) -> KeptFunction:
-        return KeptFunction(load_encoder(self._source.name), *self._rows, self._relaxed)
+        name, table = self._source.name, None
+        if self.pieces is not None:
+            width = self._relaxed.embedding_size
+            table = load_encoder(name, pieces=self.pieces, embedding_size=width).embeddings
+        return KeptFunction(load_encoder(name), *self._rows, self._relaxed, table)
 
     def score(self, plan: SharingPlan) -> ScoredPlan:
         """What a plan keeps.

@@ -96,7 +96,8 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
         vocab_size: Rows of the token table.
         hidden_size: Width d of the hidden states.
         embedding_size: Width of the token table; narrower than ``hidden_size`` means a factorised embedding with one
-            linear map up to it (Lan et al. 2020, ALBERT, section 3.1). ``None`` means ``hidden_size``.
+            linear map up to it (Lan et al. 2020, ALBERT, section 3.1), which in a model that is made of a pretrained
+            encoder starts from the truncated SVD of its table. ``None`` means ``hidden_size``.
         num_attention_heads: Heads; must divide ``hidden_size`` into heads of even width (rotary pairs).
         intermediate_size: Inner width of the feed-forward network, or of a cycle's MLP.
         feed_forward: ``swiglu``, ``gelu`` (two linear maps with GELU between them, as in BERT), or what a cycle of

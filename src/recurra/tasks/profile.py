@@ -60,10 +60,9 @@ class TaskProfile(ABC):
     def shape(self, model: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """The keys of a model's configuration that differ from the defaults, without loading transformers."""
         source = encoder_of(overrides)
-        start = self.presets.get(base_preset(model, overrides), ("", {}))[1]
         if source is not None:
-            start = source.shape(str(overrides.get(PLAN, "")))
-        return {**start, **own_keys(overrides)}
+            return source.shape(str(overrides.get(PLAN, "")), own_keys(overrides))
+        return {**self.presets.get(base_preset(model, overrides), ("", {}))[1], **own_keys(overrides)}
 
     def label(self, model: str, overrides: Mapping[str, Any]) -> str:
         """The model's name where it is shown."""

@@ -95,6 +95,20 @@ def test_a_relaxed_plan_is_written_the_same_every_time(root: Path, options: Adap
     assert kept["changes"] == asked.changes and not (tmp_path / "one" / "adaptation.svg").exists()
 
 
+def test_a_narrow_table_is_scored_counted_and_written(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
+    encoder = str(root / "encoder")
+    asked = replace(options, plan="0 (1)x2 3")
+    made, plain = (
+        adapt(encoder, tmp_path / str(width), replace(asked, changes={"embedding_size": width}), reporter=QUIET)
+        for width in (6, 16)
+    )
+    model = load_encoder(str(made.folder))
+    assert model.embeddings.token.weight.shape[1] == 6
+    assert made.parameters == sum(part.numel() for part in model.parameters()) < plain.parameters
+    assert made.scores[0].scored.kept < plain.scores[0].scored.kept - 0.001
+    assert plain.scores == adapt(encoder, tmp_path / "none", asked, reporter=QUIET).scores
+
+
 def test_budgets_choose_among_plans(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
     encoder = str(root / "encoder")
     three = sum(part.numel() for part in load_encoder(encoder, "0 1 2").parameters())
@@ -125,6 +139,7 @@ def test_budgets_choose_among_plans(root: Path, options: AdaptationOptions, tmp_
             ["--plan", "0 1", "low_rank=2"],
             "'low_rank' is 2; allowed: 0 with num_recurrences 1, where nothing",
         ),
+        (["embedding_size=17"], "'embedding_size' is 17, and the token table of encoder"),
         (["low_ranks=2"], "unknown model configuration key 'low_ranks' (did you mean 'low_rank'?)"),
         (["--max-parameters", "10"], "no plan keeps the budget; one layer applied once has"),
         (["--max-ms", "0.001"], "and takes about"),

@@ -13,12 +13,14 @@ from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.models.adaptation.alignment import started_from
 from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.adaptation.source import EncoderSource, find_encoder
+from recurra.models.adaptation.table import expected_frequencies, factorise_table
 from recurra.models.configuration import RecurraConfig
 from recurra.models.modeling import RecurraModel
 from recurra.models.relaxation import start_from
 
 _PREFIXES = ("", "bert.", "roberta.", "model.")
 _BLOCK, _RECURRENCES = "core.block.", "core.recurrences."
+_TABLE, _PROJECTION = "embeddings.token.weight", "embeddings.projection."
 # Names of ours and theirs, within a layer.
 _LAYER = {
     "attention.out_proj": "attention.output.dense",
@@ -31,7 +33,7 @@ _LAYER = {
 _OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
 
-def load_encoder(name: str, plan: str = "", **changes: object) -> RecurraModel:
+def load_encoder(name: str, plan: str = "", pieces: Tensor | None = None, **changes: object) -> RecurraModel:
     """Returns a pretrained encoder as a model of ours, in evaluation mode and without a head.
 
     With an empty plan it computes what transformers' ``BertModel`` or ``RobertaModel`` does, without their pooler.
@@ -39,6 +41,7 @@ def load_encoder(name: str, plan: str = "", **changes: object) -> RecurraModel:
     Args:
         name: As `recurra.models.adaptation.source.find_encoder` takes it.
         plan: Which layers are shared, as `recurra.models.adaptation.plan.SharingPlan.parse` reads it.
+        pieces: Numbers of the pieces of the texts that the model is for, as `load_encoder_weights` takes them.
         changes: Keys of the configuration in place of the encoder's own.
 
     Raises:
@@ -47,17 +50,27 @@ def load_encoder(name: str, plan: str = "", **changes: object) -> RecurraModel:
         UnavailableError: If it cannot be had.
     """
     source = find_encoder(name)
-    model = RecurraModel(RecurraConfig(**{**source.shape(plan), **changes}))
-    load_encoder_weights(model, source, plan)
+    model = RecurraModel(RecurraConfig(**source.shape(plan, changes)))
+    load_encoder_weights(model, source, plan, pieces)
     return model.eval()
 
 
 @torch.no_grad()
-def load_encoder_weights(model: RecurraModel, source: EncoderSource, plan: str = "") -> None:
+def load_encoder_weights(
+    model: RecurraModel, source: EncoderSource, plan: str = "", pieces: Tensor | None = None
+) -> None:
     """Gives a model the weights of an encoder; what the encoder does not have changes nothing at first.
 
     What each recurrence has of its own starts as ``relaxation_start`` says, with the layers of
-    `recurra.models.adaptation.alignment.started_from`.
+    `recurra.models.adaptation.alignment.started_from`. A token table that is narrower than the encoder's starts from
+    the factors that come nearest to it, as `recurra.models.adaptation.table` finds them.
+
+    Args:
+        model: What is given the weights.
+        source: The encoder.
+        plan: Which layers are shared.
+        pieces: Numbers of the pieces of the texts that the model is for, ``(tokens,)``: a narrow table keeps those
+            better that occur more often. None goes by the vocabulary's order alone.
 
     Raises:
         CheckpointError: If the weights are not whole, or do not fit.
@@ -82,7 +95,7 @@ def load_encoder_weights(model: RecurraModel, source: EncoderSource, plan: str =
                 # Norms and biases that every recurrence has are not also the shared layers'.
                 apart = {_BLOCK + name.removeprefix(_RECURRENCES).split(".", 1)[1] for name in own}
                 named = ((name, values) for name, values in named if name not in apart)
-            for name, values in named:
+            for name, values in _with_narrow_table(named, model, source, pieces):
                 _fill(wanted.pop(name, None), values, name, source)
             if not source.is_adapted:
                 _start_recurrences(model, reader, layers, source.num_layers)
@@ -93,6 +106,21 @@ def load_encoder_weights(model: RecurraModel, source: EncoderSource, plan: str =
             f"encoder '{source.name}' has no weight '{next(iter(wanted))}'; leave out the keys that give the model "
             "parts which the encoder lacks (input_injection, final_norm, cycles, exits)"
         )
+
+
+def _with_narrow_table(
+    named: Iterable[tuple[str, Tensor]], model: RecurraModel, source: EncoderSource, pieces: Tensor | None
+) -> Iterator[tuple[str, Tensor]]:
+    """The weights, with an encoder's whole token table as two factors where the model's is narrower."""
+    width = model.config.token_embedding_size
+    for name, values in named:
+        if name != _TABLE or not width < values.shape[1] == source.values["hidden_size"]:
+            yield name, values
+            continue
+        factors = factorise_table(values, width, expected_frequencies(len(values), pieces))
+        yield _TABLE, factors.pieces
+        yield f"{_PROJECTION}weight", factors.weight
+        yield f"{_PROJECTION}bias", factors.bias
 
 
 def _start_recurrences(model: RecurraModel, reader: _Reader, plan: SharingPlan, num_layers: int) -> None:
@@ -135,13 +163,15 @@ class _Reader:
     def adapted(self, wanted: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Weights under our own names."""
         for name in list(wanted):
-            yield name, self._get(name)
+            # What is not there of a narrow table comes of the whole one.
+            if name in self._names or not name.startswith(_PROJECTION):
+                yield name, self._get(name)
 
     def converted(self, plan: SharingPlan) -> Iterator[tuple[str, Tensor]]:
         """Weights of the encoder under our names, layer by layer as the plan places them."""
         positions = self._get("embeddings.position_embeddings.weight")
         longest = self._source.shape()["max_position_embeddings"]
-        yield "embeddings.token.weight", self._get("embeddings.word_embeddings.weight")
+        yield _TABLE, self._get("embeddings.word_embeddings.weight")
         yield "embeddings.position.weight", positions[len(positions) - longest :]
         yield "embeddings.token_type.weight", self._get("embeddings.token_type_embeddings.weight")
         for kind in ("weight", "bias"):

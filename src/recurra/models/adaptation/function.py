@@ -20,6 +20,7 @@ from recurra.core.errors import ConfigurationError
 from recurra.models.adaptation.alignment import started_from
 from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.configuration import RecurraConfig
+from recurra.models.embeddings import Embeddings
 from recurra.models.heads import mean_of_packed
 from recurra.models.modeling import RecurraModel
 from recurra.models.recurrence import make_layer
@@ -55,10 +56,16 @@ class KeptFunction:
         row_lengths: ``(rows,)``; two rows at least.
         relaxed: What recurrences have of their own in plans with shared layers, as a configuration says; none means
             nothing.
+        embeddings: What plans begin with; none means what the encoder begins with.
     """
 
     def __init__(
-        self, encoder: RecurraModel, input_ids: Tensor, row_lengths: Tensor, relaxed: RecurraConfig | None = None
+        self,
+        encoder: RecurraModel,
+        input_ids: Tensor,
+        row_lengths: Tensor,
+        relaxed: RecurraConfig | None = None,
+        embeddings: Embeddings | None = None,
     ) -> None:
         if len(row_lengths) < 2:
             raise ConfigurationError(f"plans are compared on {len(row_lengths)} texts; give two at least, better 200")
@@ -67,12 +74,16 @@ class KeptFunction:
         self._relax = functools.lru_cache(maxsize=_MOST_RELAXED)(self._make_relaxed)
         self._lengths = row_lengths
         self._layout = PackedRows.of(encoder.rotary, row_lengths, causal=False, device=input_ids.device)
-        with torch.inference_mode():
-            first = encoder.embeddings(input_ids[None], None, self._layout)
+        self._begin(encoder.embeddings, input_ids)
+        self._whole = self._read([(number, number) for number in range(len(self._layers))])
+        if embeddings is not None:
+            self._begin(embeddings, input_ids)
+
+    @torch.inference_mode()
+    def _begin(self, embeddings: Embeddings, input_ids: Tensor) -> None:
         # Layers of the plan before, and the states after each: plans in order share much of their way.
         self._way: list[_Application] = []
-        self._states = [first]
-        self._whole = self._read([(number, number) for number in range(len(self._layers))])
+        self._states = [embeddings(input_ids[None], None, self._layout)]
 
     @property
     def num_layers(self) -> int:

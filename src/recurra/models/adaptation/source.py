@@ -119,12 +119,26 @@ class EncoderSource:
             )
         return SharingPlan.parse(text, self.num_layers)
 
-    def shape(self, plan: str = "") -> dict[str, Any]:
+    def shape(self, plan: str = "", changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Keys of `recurra.models.configuration.RecurraConfig` of the encoder with its layers under a plan.
 
+        Args:
+            plan: As `plan` reads it.
+            changes: Keys in place of the encoder's own.
+
         Raises:
-            ConfigurationError: As `plan` does.
+            ConfigurationError: As `plan` does, and for a token table that is wider than the encoder's.
         """
+        given = dict(changes or {})
+        wanted, width = given.get("embedding_size"), self.values.get("hidden_size")
+        if isinstance(wanted, int) and isinstance(width, int) and wanted > width:
+            raise ConfigurationError(
+                f"'embedding_size' is {wanted}, and the token table of encoder '{self.name}' is {width} wide; "
+                f"allowed: 1 to {width}"
+            )
+        return {**self._own_shape(plan), **given}
+
+    def _own_shape(self, plan: str) -> dict[str, Any]:
         layers = self.plan(plan)
         if self.is_adapted:
             return {key: self.values[key] for key in MODEL_KEYS if key in self.values}

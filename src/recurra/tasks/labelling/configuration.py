@@ -52,8 +52,8 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
         base = base_preset(config.model, config.model_overrides)
         result = preset(base, num_labels=len(names), **values)
     else:
-        start = source.shape(str(config.model_overrides.get(PLAN, "")))
-        result = RecurraConfig(**{**start, "num_labels": len(names), **values})
+        shape = source.shape(str(config.model_overrides.get(PLAN, "")), {"num_labels": len(names), **values})
+        result = RecurraConfig(**shape)
     longest = data.max_length
     if result.max_position_embeddings < longest:
         raise ConfigurationError(

@@ -111,9 +111,9 @@ def train_classifier(
         tokenizer = read_tokenizer(source.folder)
     transformers.set_seed(derive_seed(config.seed, "weights"))
     model = RecurraForSequenceClassification(model_configuration(config, dataset.label_names, len(tokenizer)))
-    if source is not None:
-        load_encoder_weights(model.model, source, plan)
     train = replace(_encode(dataset, "train", tokenizer, config, machine), weights=weights)
+    if source is not None:
+        load_encoder_weights(model.model, source, plan, torch.from_numpy(train.input_ids))
     lesson = None
     if config.teachers:
         layers = None if source is None or source.is_adapted else source.plan(plan)

@@ -203,6 +203,82 @@ def test_an_adapted_encoder_keeps_what_its_recurrences_have_of_their_own(made: M
         load_encoder(str(tmp_path / "plain"), recurrence_norms=True)
 
 
+def low_rank_table(folder: Path, rank: int) -> None:
+    """Gives the encoder a token table that a mean and ``rank`` directions make up, but for the padding's row."""
+    weights = load_file(folder / "model.safetensors")
+    generator = torch.Generator().manual_seed(4)
+    table = torch.randn(40, rank, generator=generator) @ torch.randn(rank, 16, generator=generator) + 0.5
+    weights["embeddings.word_embeddings.weight"] = table
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_a_table_of_full_width_is_the_encoders(made: Made) -> None:
+    _, folder = made()
+    whole, same = load_encoder(str(folder)), load_encoder(str(folder), embedding_size=16)
+    assert {name: values.tolist() for name, values in whole.state_dict().items()} == {
+        name: values.tolist() for name, values in same.state_dict().items()
+    }
+
+
+def test_a_narrow_table_that_holds_the_encoders_computes_what_it_does(made: Made) -> None:
+    """Outputs on padded and packed rows, and gradients: of the factors by the chain rule from those of the table."""
+    _, folder = made()
+    low_rank_table(folder, 5)
+    whole, narrow = load_encoder(str(folder), "0 (2 1)x2 3"), load_encoder(str(folder), "0 (2 1)x2 3", embedding_size=5)
+    assert narrow.embeddings.token.weight.shape == (40, 5)
+    ids, mask = rows(0)
+    real, weights = mask.bool(), torch.randn(4, 9, 16, generator=torch.Generator().manual_seed(2)) * mask[:, :, None]
+    found = [model(ids, mask).last_hidden_state for model in (whole, narrow)]
+    torch.testing.assert_close(found[1][real], found[0][real], rtol=1e-5, atol=1e-5)
+    packed = narrow(ids[real][None], row_lengths=mask.sum(1)).last_hidden_state[0]
+    torch.testing.assert_close(packed, found[0][real], rtol=1e-5, atol=1e-5)
+    for states in found:
+        (states * weights).sum().backward()
+    wanted, table, up = whole.embeddings.token.weight.grad, narrow.embeddings.token, narrow.embeddings.projection
+    assert wanted is not None
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(table.weight.grad, wanted @ up.weight, **close)
+    torch.testing.assert_close(up.weight.grad, wanted.T @ table.weight, **close)
+    torch.testing.assert_close(up.bias.grad, wanted.sum(0), **close)
+    others = dict(whole.named_parameters())
+    for name, parameter in narrow.named_parameters():
+        if "embeddings.token." not in name and "projection" not in name:
+            torch.testing.assert_close(parameter.grad, others[name].grad, **close, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_a_narrow_table_keeps_pieces_of_the_texts_better(made: Made) -> None:
+    _, folder = made()
+    whole = load_encoder(str(folder)).embeddings.token.weight
+    seen = torch.tensor([30, 31, 33])
+
+    def lost(pieces: torch.Tensor | None) -> float:
+        embeddings = load_encoder(str(folder), pieces=pieces, embedding_size=4).embeddings
+        return (embeddings.projection(embeddings.token(seen)) - whole[seen]).square().sum().item()
+
+    assert lost(seen) < 0.5 * lost(None)
+
+
+def test_an_adapted_encoder_keeps_its_narrow_table_or_is_given_one(made: Made, tmp_path: Path) -> None:
+    _, folder = made()
+    ids, mask = rows(0)
+    narrow = load_encoder(str(folder), "0 (1)x2", embedding_size=6)
+    narrow.save_pretrained(tmp_path / "narrow")
+    load_encoder(str(folder), "0 (1)x2").save_pretrained(tmp_path / "plain")
+    again = load_encoder(str(tmp_path / "narrow"))
+    later = load_encoder(str(tmp_path / "plain"), embedding_size=6)
+    with torch.no_grad():
+        wanted, *found = (model(ids, mask).last_hidden_state for model in (narrow, again, later))
+    assert all(torch.equal(wanted, each) for each in found)
+    with pytest.raises(
+        ConfigurationError, match=r"'embeddings.token.weight' of shape \(40, 6\), and the model has one of"
+    ):
+        load_encoder(str(tmp_path / "narrow"), embedding_size=4)
+    with pytest.raises(
+        ConfigurationError, match=r"'embedding_size' is 17, and the token table of .* allowed: 1 to 16$"
+    ):
+        load_encoder(str(folder), embedding_size=17)
+
+
 def test_older_names_and_prefixes_are_read(made: Made) -> None:
     theirs, folder = made()
     ids, mask = rows(0)

@@ -85,6 +85,18 @@ def test_what_is_kept_with_relaxations_is_that_of_the_model_that_would_be_traine
         assert function.score(SharingPlan.parse(text, 5)).kept == pytest.approx(wanted, abs=1e-5)
 
 
+def test_what_is_kept_with_a_narrow_table_is_that_of_the_model_that_would_be_trained(tmp_path: Path) -> None:
+    folder = str(write_tiny_encoder(tmp_path / "encoder", layers=3, initializer_range=0.4))
+    whole, narrow = load_encoder(folder), load_encoder(folder, embedding_size=5)
+    function = KeptFunction(whole, ids() % whole.config.vocab_size, LENGTHS, embeddings=narrow.embeddings)
+    for text in ("0 1 2", "0 (1)x2"):
+        wanted = functional.cosine_similarity(
+            output(load_encoder(folder, text, embedding_size=5)), output(whole)
+        ).mean()
+        assert function.score(SharingPlan.parse(text, 3)).kept == pytest.approx(wanted.item(), abs=1e-5)
+        assert wanted < 0.999
+
+
 def test_the_whole_encoder_keeps_all() -> None:
     function = KeptFunction(stack(3), ids(), LENGTHS)
     assert function.score(SharingPlan.stack(3)).kept == pytest.approx(1, abs=1e-5)
