@@ -218,9 +218,9 @@ class Classifier:
         if not trace:
             assert rule is not None
             early = engine.leave_early(cleaned, self.batch_size, rule) if cleaned else nobody(depth)
-            return Classified(self.decision.probabilities(checked_scores(early.logits)), early.exited_after)
+            return Classified(self.decision.probabilities(self._scores(early.logits)), early.exited_after)
         found = engine.logits_by_recurrence(cleaned, self.batch_size) if cleaned else no_outputs(depth)
-        scores = {number: checked_scores(logits) for number, logits in found.items()}
+        scores = {number: self._scores(logits) for number, logits in found.items()}
         return trace_of(depth, scores, rule, self.decision.probabilities)
 
     def logits(self, texts: Sequence[str], *, clean: bool = True) -> npt.NDArray[np.float32]:
@@ -248,13 +248,27 @@ class Classifier:
         found = self.decision.of_logits(self.logits(texts))
         return self.classes_[found] if self.decision.exclusive else found.astype(np.int64)
 
+    def _scores(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Scores that are numbers, one for each label.
+
+        Raises:
+            CheckpointError: If the record names other labels than the model has.
+            RunError: As `checked_scores` does.
+        """
+        if logits.shape[1] != len(self.classes_):
+            raise CheckpointError(
+                f"the model gives {logits.shape[1]} scores a text, and its record names {len(self.classes_)} labels: "
+                "they are not of one run; copy or train it again"
+            )
+        return checked_scores(logits)
+
     def _compute(self, texts: Sequence[str], rule: ExitRule | None, *, clean: bool = True) -> npt.NDArray[np.float32]:
         if not len(self._checked(texts)):
             return np.empty((0, len(self.classes_)), dtype=np.float32)
         cleaned = clean_texts(texts) if clean else texts
         if rule is None:
-            return checked_scores(self.engine.logits(cleaned, self.batch_size))
-        return checked_scores(self._deep("an exit rule").leave_early(cleaned, self.batch_size, rule).logits)
+            return self._scores(self.engine.logits(cleaned, self.batch_size))
+        return self._scores(self._deep("an exit rule").leave_early(cleaned, self.batch_size, rule).logits)
 
     def _deep(self, what: str) -> DeepEngine:
         if not isinstance(self.engine, DeepEngine):

@@ -144,3 +144,9 @@ def test_any_engine_will_do() -> None:
     assert model.predict(["A  b", "abcdef"]).tolist() == ["short", "long"]
     assert engine.calls == [(["a b", "abcdef"], 5)]
     assert model.classes_.tolist() == ["long", "short"]
+
+
+def test_labels_of_another_model_are_refused_and_not_zipped_away() -> None:
+    for names in (["a"], ["a", "b", "c"]):
+        with pytest.raises(CheckpointError, match=f"gives 2 scores a text, and its record names {len(names)} labels"):
+            Classifier(CountingEngine(), names).predict(["x"])
