@@ -250,7 +250,7 @@ def study_report(
     """Writes report, figures and tables from the records of a study; returns the page's path and what it shows."""
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
     limits = Limits(max_mib=spec.max_mib, max_ms=spec.max_ms)
-    questions = Questions(spec.contrasts, spec.published, limits, *_own_texts(spec))
+    questions = Questions(spec.contrasts, spec.published, limits, spec.judging, *_own_texts(spec))
     with uncollected():
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
         exports = load_export_records(output) if spec.exports else []
