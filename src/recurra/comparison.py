@@ -37,7 +37,7 @@ from recurra.study.study import StudyOutcome, look_at_outcome, read_latency_file
 from recurra.tasks.base import Given, Task, task
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import profile_of_values
-from recurra.tasks.questions import Limits, Questions
+from recurra.tasks.questions import Judging, Limits, Questions
 from recurra.tasks.runs import resolve_model
 from recurra.tasks.summary import Summary
 
@@ -286,6 +286,7 @@ def comparison(
     precision: str = "fp32",
     title: str = "",
     limits: Limits | None = None,
+    judging: Judging | None = None,
 ) -> StudySpec:
     """Returns the study that compares models on one data set."""
     return StudySpec.parse(
@@ -299,6 +300,7 @@ def comparison(
             "seeds": list(seeds),
             "precision": precision,
             **(limits.model_dump(exclude_none=True) if limits else {}),
+            **(judging.model_dump(exclude_none=True) if judging else {}),
         },
         source="comparison",
     )
@@ -315,6 +317,7 @@ def plan_comparison(
     precision: str = "fp32",
     title: str = "",
     limits: Limits | None = None,
+    judging: Judging | None = None,
     minutes: float | None = None,
     output: Path,
     machine: Machine,
@@ -333,6 +336,7 @@ def plan_comparison(
         precision: ``fp32`` or ``bf16``.
         title: Of the report.
         limits: What the recommended model may cost.
+        judging: What the models are judged by.
         minutes: Budget of training; see `recurra.study.planning.within_minutes`.
         output: Folder of the study.
         machine: Where data lie, threads of a run.
@@ -354,6 +358,7 @@ def plan_comparison(
         precision=precision,
         title=title,
         limits=limits,
+        judging=judging,
     )
     timed = ""
     if minutes is not None:
@@ -389,6 +394,7 @@ def compare(
     from_scratch: bool = False,
     max_mib: float | None = None,
     max_ms: float | None = None,
+    measure: str | None = None,
     minutes: float | None = None,
     **keys: Any,
 ) -> StudyResult:
@@ -413,6 +419,9 @@ def compare(
         from_scratch: Whether no pretrained weights are used.
         max_mib: Files on disk, in MiB, that the recommended model may have; it changes no run.
         max_ms: Median milliseconds a text at batch 1 that it may take.
+        measure: What the models are judged by: ``accuracy``, ``macro_f1``, ``balanced_accuracy``, ``f1:LABEL`` or
+            ``cost:FILE`` (a CSV or JSON file of what each mistake costs, true by predicted label); of several labels a
+            text ``micro_f1``, ``macro_f1`` or ``subset_accuracy``. None lets the data decide. It changes no run.
         minutes: Minutes of training; see `recurra.study.planning.within_minutes`.
         data_root: Local copies of public corpora.
         quiet: Whether to say nothing.
@@ -446,13 +455,15 @@ def compare(
         precision=precision,
         title=rows.described if rows else "",
         limits=Limits.parse({"max_mib": max_mib, "max_ms": max_ms}, source="compare"),
+        judging=Judging.parse({"measure": measure}, source="compare"),
         minutes=minutes,
         output=output,
         machine=machine,
         reporter=reporter,
     )
     shown = {"models": named, "encoder": encoder, "plan": plan, "protocol": protocol, "seeds": seeds, **placed}
-    shown |= {"from_scratch": from_scratch or None, "max_mib": max_mib, "max_ms": max_ms, "minutes": minutes}
+    shown |= {"from_scratch": from_scratch or None, "max_mib": max_mib, "max_ms": max_ms}
+    shown |= {"measure": measure, "minutes": minutes}
     options = [f"{key}={value!r}" for key, value in shown.items() if value is not None]
     command = f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
     return carry_out(spec, output, machine, reporter=reporter, command=command, note=note)

@@ -49,6 +49,15 @@ def compare(
     max_ms: Annotated[
         float | None, typer.Option("--max-ms", min=0.001, help="Its time a text at batch 1, at most, in milliseconds.")
     ] = None,
+    measure: Annotated[
+        str | None,
+        typer.Option(
+            "--measure",
+            help="What models are judged by: accuracy, macro_f1, balanced_accuracy, f1:LABEL, or cost:FILE (CSV or "
+            "JSON, true by predicted label). Default: accuracy, or macro_f1 where classes are unequal.",
+            show_default=False,
+        ),
+    ] = None,
     minutes: Annotated[
         float | None,
         typer.Option("--minutes", min=0.01, help="Minutes of training: the dearest models are left out until it fits."),
@@ -98,7 +107,7 @@ def compare(
     from recurra.tasks.base import task
     from recurra.tasks.machine import Machine
     from recurra.tasks.profile import profile_of_values
-    from recurra.tasks.questions import Limits
+    from recurra.tasks.questions import Judging, Limits
 
     chosen = task(profile_of_values(named_data(data, assignments or [])).name)
     given = {
@@ -126,6 +135,7 @@ def compare(
         seeds=seeds,
         precision=precision,
         limits=Limits(max_mib=max_mib, max_ms=max_ms),
+        judging=Judging.parse({"measure": measure}, source="--measure"),
         minutes=minutes,
         output=output,
         machine=machine,

@@ -21,7 +21,7 @@ from recurra.study.cluster import Cluster
 from recurra.study.executor import Executor, LocalExecutor
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
 from recurra.study.plan import ROWS_NAME, SPEC_NAME, plan_study, refuse_untrusted
-from recurra.study.preflight import preflight, refuse_unheard_texts
+from recurra.study.preflight import check_measure, preflight, refuse_unheard_texts
 from recurra.study.process import Outcome
 from recurra.study.ray_executor import RayExecutor
 from recurra.study.spec import StudySpec
@@ -82,6 +82,8 @@ def run_study(
     for request in {item.request.format: item.request for item in asked if item.state != "done"}.values():
         find_format(request.format).check_packages()
     pending = [run.config for run in planned if run.state != "done"]
+    if pending:
+        check_measure(spec, machine)
     said = preflight(pending, machine)
     if cluster is not None and pending:
         cluster.check()

@@ -120,6 +120,15 @@ class Task(TaskProfile):
             RecurraError: If it could not start.
         """
 
+    def label_names(self, data: RunData, machine: Machine) -> Sequence[str]:
+        """Names of the labels of data, in their order; none where they have no labels.
+
+        Raises:
+            RecurraError: If the data cannot be used.
+        """
+        del data, machine
+        return ()
+
     @abstractmethod
     def data_cost(self, data: RunData, machine: Machine) -> DataCost:
         """Counts the training rows of data by their length in tokens.

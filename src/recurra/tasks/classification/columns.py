@@ -107,6 +107,7 @@ def _judged(measure: Measure) -> Column:
         lambda row: measure.of(row.model, row.split),
         estimates(percent=share),
         headings=headings,
+        always=True,
     )
 
 

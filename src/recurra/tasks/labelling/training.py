@@ -52,6 +52,7 @@ from recurra.tasks.run_folder import (
 from recurra.tasks.runs import RunConfig
 from recurra.training.fit import train_transformer
 from recurra.training.masking import MaskTokens
+from recurra.training.protocols import check_several_labels
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ def train_classifier(
         weights = balanced_weights(dataset.splits["train"].labels, weights)
     if weights is not None:
         _check_weights(config, dataset)
+    if dataset.splits["train"].labels.ndim == 2:
+        check_several_labels(config.protocol)
     if config.is_control:
         return _train_control(config, dataset, folder, machine)
     source, plan = encoder_of(config.model_overrides), str(config.model_overrides.get(PLAN, ""))
