@@ -89,6 +89,7 @@ def compare(
     workers: options.Workers = 0,
     threads: options.Threads = 0,
     latency: Annotated[bool, typer.Option(help="Time all models side by side at the end.")] = True,
+    estimate: Annotated[bool, typer.Option(help="Say what each model will take before the first run.")] = True,
     wide: options.Wide = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -143,5 +144,15 @@ def compare(
         reporter=reporter,
     )
     command = shlex.join(["recurra", *sys.argv[1:]])
-    result = carry_out(spec, output, machine, workers=workers, reporter=reporter, command=command, note=note)
+    result = carry_out(
+        spec,
+        output,
+        machine,
+        workers=workers,
+        reporter=reporter,
+        command=command,
+        note=note,
+        # A budget has said it already.
+        estimate=estimate and not quiet and minutes is None,
+    )
     present_study(result, as_json=as_json, wide=wide)

@@ -292,6 +292,11 @@ class TaskEngine(ABC):
         Labels are none where the tokens themselves are predicted.
         """
 
+    def control_seconds(self, config: RunConfig, machine: Machine) -> float | None:
+        """Seconds that a control will take to fit, from a fit on some of its rows; none where there is no control."""
+        del config, machine
+        return None
+
     @abstractmethod
     def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], data: DataCost) -> float:
         """Operations of the forward passes over rows of these lengths.

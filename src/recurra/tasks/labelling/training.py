@@ -54,6 +54,9 @@ from recurra.training.fit import train_transformer
 from recurra.training.masking import MaskTokens
 from recurra.training.protocols import check_several_labels
 
+# Training rows on which a control is fitted to see how long it takes.
+ROWS_TO_TIME = 500
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -280,6 +283,22 @@ def _fit_control(config: RunConfig, dataset: TextDataset, machine: Machine) -> L
         num_labels=count,
         seed=seed,
     )
+
+
+def time_control(config: RunConfig, machine: Machine) -> float:
+    """Seconds that a control will take to fit: those on `ROWS_TO_TIME` rows of training, times how many more there are.
+
+    Args:
+        config: The run of a control.
+        machine: Where the data lie.
+    """
+    dataset = load_dataset(labelled(config.data), machine.data_root)
+    train = dataset.splits["train"]
+    share = min(1.0, ROWS_TO_TIME / len(train))
+    part = train if share == 1.0 else stratified_fraction(train, share, labelled(config.data).split_seed)
+    start = time.perf_counter()
+    _fit_control(config, replace(dataset, splits={**dataset.splits, "train": part}), machine)
+    return (time.perf_counter() - start) * len(train) / len(part)
 
 
 def latency_batches(texts: list[str], batch_size: int) -> list[list[str]]:
