@@ -18,10 +18,20 @@ from typing import Any, Self
 from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError
 from recurra.core.formatting import count, duration
+from recurra.core.memory import peak_memory_mib
+from recurra.study.calibration import training_speed
+from recurra.study.cost import CostBook
+from recurra.study.estimate import cost_plan, model_key
+from recurra.study.executor import rough_weight, workers_for
+from recurra.study.plan import plan_study
+from recurra.study.process import threads_of
 from recurra.study.spec import StudySpec
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
+
+# How far what the first runs took may stretch or shrink what is expected of the others.
+LARGEST_PACE = 3.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,17 @@ class Expectation:
         known = [self.seconds[name] for name in runs if name in self.seconds]
         return max(sum(known) / self.workers, *known, 0.0)
 
+    def pace(self, done: Sequence[str], elapsed_s: float) -> float:
+        """How many times as long as expected runs take that were carried out one after the other; 1 of several at once.
+
+        Args:
+            done: Those runs.
+            elapsed_s: What they took together.
+        """
+        expected = sum(self.seconds.get(name, 0.0) for name in done)
+        known = self.workers == 1 and expected > 0 and all(name in self.seconds for name in done)
+        return min(max(elapsed_s / expected, 1 / LARGEST_PACE), LARGEST_PACE) if known else 1.0
+
     def lines(self) -> list[str]:
         """A line a model, and one of all."""
         found = []
@@ -110,14 +131,7 @@ def expect(spec: StudySpec, output: Path, machine: Machine, *, workers: int = 0)
 
 def main(order: Mapping[str, Any]) -> int:
     """Times a few steps of each model and writes what the study will take."""
-    from recurra.core.memory import peak_memory_mib
     from recurra.models.quiet import quieten_libraries
-    from recurra.study.calibration import training_speed
-    from recurra.study.cost import CostBook
-    from recurra.study.estimate import cost_plan, model_key
-    from recurra.study.executor import rough_weight, workers_for
-    from recurra.study.plan import plan_study
-    from recurra.study.process import threads_of
 
     quieten_libraries()
     spec, machine = StudySpec.parse(order["spec"]), Machine.from_json(order["machine"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -122,7 +123,7 @@ def run_study(
         taught_by = {teacher.run_id for run in pending for teacher in run.teachers}
         first = [run for run in pending if run.run_id in taught_by or (taught_by and run.is_control)]
         waves = [
-            sorted(wave, key=lambda run: (spec.seeds.index(run.seed), rough_weight(run)))
+            sorted(wave, key=lambda run: (0 if run.is_control else spec.seeds.index(run.seed), rough_weight(run)))
             for wave in (first, [run for run in pending if run not in first])
         ]
         done_now = [outcome for wave in waves if wave for outcome in executor.execute(wave)]
@@ -162,10 +163,16 @@ def _exports(spec: StudySpec, output: Path, outcomes: Sequence[Outcome]) -> list
 def _with_time_left(tell: Tell, pending: Sequence[RunConfig], expected: Expectation | str | None) -> Tell:
     """Says of a run what is to be said, and how long the others will take."""
     waiting = [run.run_id for run in pending]
+    done: list[str] = []
+    began = time.monotonic()
 
     def told(outcome: Outcome) -> str:
         waiting.remove(outcome.config.run_id)
-        left = f"about {duration(expected.left_s(waiting))} left" if isinstance(expected, Expectation) else ""
+        done.append(outcome.config.run_id)
+        left = ""
+        if isinstance(expected, Expectation):
+            pace = expected.pace(done, time.monotonic() - began)
+            left = f"about {duration(pace * expected.left_s(waiting))} left"
         return "; ".join(filter(None, [tell(outcome), left if waiting else ""]))
 
     return told
