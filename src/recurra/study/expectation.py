@@ -30,6 +30,8 @@ from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 
+# Of each model, after a first one that sets everything up.
+TIMED_STEPS = 2
 # How far what the first runs took may stretch or shrink what is expected of the others.
 LARGEST_PACE = 3.0
 
@@ -145,7 +147,7 @@ def main(order: Mapping[str, Any]) -> int:
     def measure(config: RunConfig, mean_tokens: float) -> float:
         # What a run's process does before it trains, this one has just done: libraries, data, tokens.
         startup.append(time.time() - order["began"])
-        speed = training_speed(config, mean_tokens, threads=machine.threads, seconds=0.0)
+        speed = training_speed(config, mean_tokens, threads=machine.threads, seconds=0.0, steps=TIMED_STEPS)
         memory[model_key(config)] = peak_memory_mib()
         return speed
 

@@ -34,8 +34,8 @@ def study(folder: Path, **values: Any) -> StudySpec:
 def test_each_model_has_its_time_the_cheapest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def speed(config: RunConfig, mean_tokens: float, *, threads: int, seconds: float) -> float:
-        assert (threads, seconds) == (1, 0.0)
+    def speed(config: RunConfig, mean_tokens: float, *, threads: int, seconds: float, steps: int) -> float:
+        assert (threads, seconds, steps) == (1, 0.0, 2)
         return SPEED
 
     monkeypatch.setattr(expectation, "training_speed", speed)
