@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import Parameter, signature
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from typing import Any
 
 from recurra.core.best_run import BEST_NAME, BestRunRecord
 from recurra.core.errors import RecurraError, RunError
+from recurra.core.formatting import duration
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, EpochRecord
 from recurra.data.configuration import DataConfig, RunData
@@ -23,9 +24,10 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import load_export_records
 from recurra.ladder import Entry, Ladder, choose_models
 from recurra.report.files import write_study_report
+from recurra.report.grouping import group_tables
 from recurra.report.load import load_runs, uncollected
 from recurra.report.render.notebook import results_frame, results_html, results_text
-from recurra.report.summary import plain_summary, summarise
+from recurra.report.summary import plain_summary, reporting_of, summarise
 from recurra.study.assignments import Assignments, sort_keywords
 from recurra.study.cluster import Cluster
 from recurra.study.export_plan import PlannedExport
@@ -35,9 +37,10 @@ from recurra.study.process import Outcome
 from recurra.study.spec import StudySpec
 from recurra.study.study import StudyOutcome, look_at_outcome, read_latency_file, refuse_folder_of_another, run_study
 from recurra.tasks.base import Given, Task, task
+from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import profile_of_values
-from recurra.tasks.questions import Limits, Questions
+from recurra.tasks.questions import Judging, Limits, Questions
 from recurra.tasks.runs import resolve_model
 from recurra.tasks.summary import Summary
 
@@ -194,6 +197,7 @@ def carry_out(
     command: str,
     cluster: Cluster | None = None,
     note: str = "",
+    estimate: bool = False,
 ) -> StudyResult:
     """Runs what a study lacks and writes its report; see `recurra.study.study.run_study`.
 
@@ -206,12 +210,38 @@ def carry_out(
         command: The command line, shown in the report.
         cluster: Where to run; none is this machine.
         note: What was chosen for the study, said before the first run starts.
+        estimate: Whether time and memory of each model are estimated and said before the first run starts.
 
     Raises:
         RecurraError: As `run_study` does.
     """
-    found = run_study(spec, output, machine, workers=workers, reporter=reporter, cluster=cluster, note=note)
+    found = run_study(
+        spec,
+        output,
+        machine,
+        workers=workers,
+        reporter=reporter,
+        cluster=cluster,
+        note=note,
+        estimate=estimate,
+        tell=partial(_headline, spec),
+    )
     return _report(spec, output, found, command)
+
+
+def _headline(spec: StudySpec, outcome: Outcome) -> str:
+    """What a run is worth by what the study is judged by, and what it took."""
+    record = outcome.record
+    if record is None:
+        return f"failed: {outcome.error}"
+    reporting = reporting_of(record.task)
+    (table,) = group_tables([LoadedRun(outcome.folder, record)], reporting)
+    took = duration(record.training.wall_s if record.wall_s is None else record.wall_s)
+    if not table.headline:
+        return f"done in {took}"
+    measure = reporting.measure_of(table, spec.judging)
+    value = measure.value(measure.read(record.metrics[table.headline]))
+    return f"{measure.in_text} {value} on {table.headline}, {took}"
 
 
 def report_study(spec: StudySpec, output: Path, *, command: str) -> StudyResult:
@@ -250,7 +280,7 @@ def study_report(
     """Writes report, figures and tables from the records of a study; returns the page's path and what it shows."""
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
     limits = Limits(max_mib=spec.max_mib, max_ms=spec.max_ms)
-    questions = Questions(spec.contrasts, spec.published, limits, *_own_texts(spec))
+    questions = Questions(spec.contrasts, spec.published, limits, spec.judging, *_own_texts(spec))
     with uncollected():
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
         exports = load_export_records(output) if spec.exports else []
@@ -286,6 +316,7 @@ def comparison(
     precision: str = "fp32",
     title: str = "",
     limits: Limits | None = None,
+    judging: Judging | None = None,
 ) -> StudySpec:
     """Returns the study that compares models on one data set."""
     return StudySpec.parse(
@@ -299,6 +330,7 @@ def comparison(
             "seeds": list(seeds),
             "precision": precision,
             **(limits.model_dump(exclude_none=True) if limits else {}),
+            **(judging.model_dump(exclude_none=True) if judging else {}),
         },
         source="comparison",
     )
@@ -315,6 +347,7 @@ def plan_comparison(
     precision: str = "fp32",
     title: str = "",
     limits: Limits | None = None,
+    judging: Judging | None = None,
     minutes: float | None = None,
     output: Path,
     machine: Machine,
@@ -333,6 +366,7 @@ def plan_comparison(
         precision: ``fp32`` or ``bf16``.
         title: Of the report.
         limits: What the recommended model may cost.
+        judging: What the models are judged by.
         minutes: Budget of training; see `recurra.study.planning.within_minutes`.
         output: Folder of the study.
         machine: Where data lie, threads of a run.
@@ -354,6 +388,7 @@ def plan_comparison(
         precision=precision,
         title=title,
         limits=limits,
+        judging=judging,
     )
     timed = ""
     if minutes is not None:
@@ -389,7 +424,9 @@ def compare(
     from_scratch: bool = False,
     max_mib: float | None = None,
     max_ms: float | None = None,
+    measure: str | None = None,
     minutes: float | None = None,
+    estimate: bool = True,
     **keys: Any,
 ) -> StudyResult:
     """Trains and compares models on labelled rows, and writes the report.
@@ -413,7 +450,12 @@ def compare(
         from_scratch: Whether no pretrained weights are used.
         max_mib: Files on disk, in MiB, that the recommended model may have; it changes no run.
         max_ms: Median milliseconds a text at batch 1 that it may take.
+        measure: What the models are judged by: ``accuracy``, ``macro_f1``, ``balanced_accuracy``, ``f1:LABEL`` or
+            ``cost:FILE`` (a CSV or JSON file of what each mistake costs, true by predicted label); of several labels a
+            text ``micro_f1``, ``macro_f1`` or ``subset_accuracy``. None lets the data decide. It changes no run.
         minutes: Minutes of training; see `recurra.study.planning.within_minutes`.
+        estimate: Whether time and memory of each model are estimated and said before the first run starts; not if
+            nothing is said, or ``minutes`` were given.
         data_root: Local copies of public corpora.
         quiet: Whether to say nothing.
         keys: Keys of the protocol (`recurra.training.protocols.ProtocolConfig`) and of the data
@@ -446,13 +488,16 @@ def compare(
         precision=precision,
         title=rows.described if rows else "",
         limits=Limits.parse({"max_mib": max_mib, "max_ms": max_ms}, source="compare"),
+        judging=Judging.parse({"measure": measure}, source="compare"),
         minutes=minutes,
         output=output,
         machine=machine,
         reporter=reporter,
     )
     shown = {"models": named, "encoder": encoder, "plan": plan, "protocol": protocol, "seeds": seeds, **placed}
-    shown |= {"from_scratch": from_scratch or None, "max_mib": max_mib, "max_ms": max_ms, "minutes": minutes}
+    shown |= {"from_scratch": from_scratch or None, "max_mib": max_mib, "max_ms": max_ms}
+    shown |= {"measure": measure, "minutes": minutes}
     options = [f"{key}={value!r}" for key, value in shown.items() if value is not None]
     command = f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
-    return carry_out(spec, output, machine, reporter=reporter, command=command, note=note)
+    said = estimate and not quiet and minutes is None
+    return carry_out(spec, output, machine, reporter=reporter, command=command, note=note, estimate=said)

@@ -49,6 +49,15 @@ def compare(
     max_ms: Annotated[
         float | None, typer.Option("--max-ms", min=0.001, help="Its time a text at batch 1, at most, in milliseconds.")
     ] = None,
+    measure: Annotated[
+        str | None,
+        typer.Option(
+            "--measure",
+            help="What models are judged by: accuracy, macro_f1, balanced_accuracy, f1:LABEL, or cost:FILE (CSV or "
+            "JSON, true by predicted label). Default: accuracy, or macro_f1 where classes are unequal.",
+            show_default=False,
+        ),
+    ] = None,
     minutes: Annotated[
         float | None,
         typer.Option("--minutes", min=0.01, help="Minutes of training: the dearest models are left out until it fits."),
@@ -80,6 +89,7 @@ def compare(
     workers: options.Workers = 0,
     threads: options.Threads = 0,
     latency: Annotated[bool, typer.Option(help="Time all models side by side at the end.")] = True,
+    estimate: Annotated[bool, typer.Option(help="Say what each model will take before the first run.")] = True,
     wide: options.Wide = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -98,7 +108,7 @@ def compare(
     from recurra.tasks.base import task
     from recurra.tasks.machine import Machine
     from recurra.tasks.profile import profile_of_values
-    from recurra.tasks.questions import Limits
+    from recurra.tasks.questions import Judging, Limits
 
     chosen = task(profile_of_values(named_data(data, assignments or [])).name)
     given = {
@@ -126,6 +136,7 @@ def compare(
         seeds=seeds,
         precision=precision,
         limits=Limits(max_mib=max_mib, max_ms=max_ms),
+        judging=Judging.parse({"measure": measure}, source="--measure"),
         minutes=minutes,
         output=output,
         machine=machine,
@@ -133,5 +144,15 @@ def compare(
         reporter=reporter,
     )
     command = shlex.join(["recurra", *sys.argv[1:]])
-    result = carry_out(spec, output, machine, workers=workers, reporter=reporter, command=command, note=note)
+    result = carry_out(
+        spec,
+        output,
+        machine,
+        workers=workers,
+        reporter=reporter,
+        command=command,
+        note=note,
+        # A budget has said it already.
+        estimate=estimate and not quiet and minutes is None,
+    )
     present_study(result, as_json=as_json, wide=wide)

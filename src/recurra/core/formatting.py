@@ -36,18 +36,6 @@ def points(difference: float) -> str:
     return f"{sign}{abs(difference) * 100:.1f} points"
 
 
-def point_range(low: float, high: float) -> str:
-    """An interval of a difference, in percentage points without the word."""
-    return f"{_signed(low)} to {_signed(high)}"
-
-
-def _signed(share: float) -> str:
-    text = f"{abs(share) * 100:.1f}"
-    if text == "0.0":
-        return text
-    return ("+" if share > 0 else "−") + text
-
-
 def p_value(value: float | None) -> str:
     """A p-value; below 0.001 only that."""
     if value is None:

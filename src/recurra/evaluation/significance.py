@@ -6,7 +6,7 @@ Everything here works on plain numbers or on arrays with one value an example; n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,11 @@ _COUNTS_A_PIECE = 2_000_000
 _FINEST_GRID = 120
 # What the exact bootstrap leaves out, and the least p-value that it resolves.
 _NEGLIGIBLE = 1e-15
+
+
+# A figure ``(...)`` from counts of each class ``(..., labels)``: rows of it that are right, all rows of it, and rows
+# that are said to be of it.
+ClassScore = Callable[[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]], npt.NDArray[Any]]
 
 
 class MeanInterval(NamedTuple):
@@ -202,26 +207,29 @@ def paired_bootstrap(
     return BootstrapDifference(difference, float(low), float(high), (extreme + 1) / (samples + 1))
 
 
-def paired_bootstrap_f1(
+def paired_bootstrap_by_class(
     truth: npt.ArrayLike,
     predicted_a: npt.ArrayLike,
     predicted_b: npt.ArrayLike,
     *,
     labels: int,
+    score: ClassScore,
     samples: int = 2_000,
     seed: int = 0,
     level: float = 0.95,
 ) -> BootstrapDifference:
-    """Paired bootstrap of the difference in macro F1, A minus B, each averaged over its seeds.
+    """Paired bootstrap of the difference in a figure of the counts of classes, A minus B, each averaged over its seeds.
 
-    Macro F1 is no mean over rows, so rows are drawn with all that was said of them: the counts of each distinct
-    combination of label and predictions come from their multinomial, the same distribution as drawing rows.
+    Such a figure (F1, balanced accuracy) is no mean over rows, so rows are drawn with all that was said of them: the
+    counts of each distinct combination of label and predictions come from their multinomial, the same distribution as
+    drawing rows.
 
     Args:
         truth: True labels, ``(rows,)``.
         predicted_a: What each seed of A says, ``(seeds, rows)``.
         predicted_b: The same for B; the seeds may differ in number.
         labels: Number of labels.
+        score: The figure; see `ClassScore`.
         samples: Number of resamples.
         seed: Makes the draws reproducible.
         level: Coverage of the percentile interval.
@@ -245,10 +253,7 @@ def paired_bootstrap_f1(
         support = weights @ occurs
         scores = []
         for indicator in said:
-            total = support + weights @ indicator
-            right = weights @ (occurs * indicator)
-            each = np.divide(2 * right, total, out=np.zeros_like(total), where=total > 0)
-            scores.append(each.sum(axis=-1) / (total > 0).sum(axis=-1))
+            scores.append(score(weights @ (occurs * indicator), support, weights @ indicator))
         result: npt.NDArray[np.float64] = np.mean(scores[: len(a)], axis=0) - np.mean(scores[len(a) :], axis=0)
         return result
 

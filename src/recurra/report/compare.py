@@ -20,7 +20,7 @@ from recurra.evaluation.significance import (
     mcnemar,
     mean_interval,
     paired_bootstrap,
-    paired_bootstrap_f1,
+    paired_bootstrap_by_class,
 )
 from recurra.report.load import Correctness, load_correctness
 from recurra.tasks.loaded_runs import LoadedRun
@@ -110,7 +110,7 @@ def scored_model(
         seeds=tuple(run.record.seed for run in runs),
         values=values,
         correct=tuple(
-            load_correctness(run, split, known, labels=measure.by_class) if measure.paired_by_rows else None
+            load_correctness(run, split, known, labels=measure.by_labels) if measure.paired_by_rows else None
             for run in runs
         ),
         seeded=not all(reporting.stands_everywhere(run) for run in runs),
@@ -133,12 +133,32 @@ def obstacle(first: ScoredModel, second: ScoredModel) -> str:
 
 
 def bootstrap(first: ScoredModel, second: ScoredModel, measure: Measure) -> BootstrapDifference:
-    """Paired bootstrap over rows: of each row's correctness averaged over a model's seeds, or of macro F1."""
-    if measure.by_class:
-        truth, a = first.said
-        _, b = second.said
-        return paired_bootstrap_f1(truth, a, b, labels=int(max(truth.max(), a.max(), b.max())) + 1)
-    return paired_bootstrap(first.mean_correct, second.mean_correct)
+    """Paired bootstrap over rows: of each row's value averaged over a model's seeds, or of what takes all classes."""
+    if not measure.by_labels:
+        return paired_bootstrap(first.mean_correct, second.mean_correct)
+    truth, a = first.said
+    _, b = second.said
+    if measure.of_rows is not None:
+        values = [np.mean([measure.of_rows(truth, said) for said in side], axis=0) for side in (a, b)]
+        return paired_bootstrap(*values)
+    assert measure.of_classes is not None
+    labels = int(max(truth.max(), a.max(), b.max())) + 1
+    return paired_bootstrap_by_class(truth, a, b, labels=labels, score=measure.of_classes)
+
+
+def value_of(item: Correctness, measure: Measure) -> float:
+    """A measure of the rows of one run."""
+    if not measure.by_labels:
+        return float(item.correct.mean())
+    assert item.truth is not None
+    assert item.predicted is not None
+    if measure.of_rows is not None:
+        return float(measure.of_rows(item.truth, item.predicted).mean())
+    assert measure.of_classes is not None
+    least = int(max(item.truth.max(), item.predicted.max())) + 1
+    right = np.bincount(item.truth[item.correct], minlength=least).astype(np.float64)
+    support, said = (np.bincount(each, minlength=least).astype(np.float64) for each in (item.truth, item.predicted))
+    return float(measure.of_classes(right, support, said))
 
 
 def paired_seeds(first: ScoredModel, second: ScoredModel) -> list[tuple[int, int]]:
@@ -277,7 +297,7 @@ def _statement(
     *,
     tested: bool,
 ) -> str:
-    ahead, behind = (model.label for model in (models if gap >= 0 else models[::-1]))
+    ahead, behind = (model.label for model in (models if measure.merit(gap) >= 0 else models[::-1]))
     size = measure.size(gap)
     if not tested:
         verdict = f"{ahead} is {size} ahead, untested."

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from recurra.evaluation.audits.grading import kept_rows
 from recurra.evaluation.audits.registry import meaning
-from recurra.report.compare import ScoredModel, compare_models
+from recurra.report.compare import ScoredModel, compare_models, value_of
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.measures import Measure
 from recurra.tasks.summary import AuditLine, ModelSummary, PairTest
@@ -88,13 +88,16 @@ def _judge(
     if not rest.any():
         return line
     without = {label: _only_rows(model, rest, measure) for label, model in scored.items()}
-    before, after = _supported(tests), _supported(compare_models(without, measure))
+    before, after = (_supported(each, measure) for each in (tests, compare_models(without, measure)))
     said = [f"{ahead} is no longer supported to be better than {behind}" for ahead, behind in sorted(before - after)]
     said += [f"{ahead} is supported to be better than {behind}" for ahead, behind in sorted(after - before)]
     if said:
         summary = f"{line.summary}; without these rows the verdict changes: {'; '.join(said)}"
         return replace(line, status="failed", summary=summary, meaning=meaning(line.name))
-    best = [max(models, key=lambda label: np.mean(models[label].values)) for models in (scored, without)]
+    best = [
+        max(models, key=lambda label: measure.merit(float(np.mean(models[label].values))))
+        for models in (scored, without)
+    ]
     other = (
         f" ({best[1]} instead of {best[0]} scores highest, by no supported difference)" if best[0] != best[1] else ""
     )
@@ -103,15 +106,14 @@ def _judge(
 
 def _only_rows(model: ScoredModel, rows: Mask, measure: Measure) -> ScoredModel:
     correct = [item.only(rows) for item in model.correct if item is not None]
-    if measure.of_labels is None:
-        values = tuple(float(item.correct.mean()) for item in correct)
-    else:
-        values = tuple(measure.of_labels(item.truth, item.predicted) for item in correct)
+    values = tuple(value_of(item, measure) for item in correct)
     return replace(model, correct=tuple(correct), values=values, every_value=values)
 
 
-def _supported(tests: Sequence[PairTest]) -> set[tuple[str, str]]:
+def _supported(tests: Sequence[PairTest], measure: Measure) -> set[tuple[str, str]]:
     """Pairs of a model and one that it is supported to be better than."""
     return {
-        (test.first, test.second) if test.gap > 0 else (test.second, test.first) for test in tests if test.supported
+        (test.first, test.second) if measure.merit(test.gap) > 0 else (test.second, test.first)
+        for test in tests
+        if test.supported
     }

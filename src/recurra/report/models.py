@@ -11,6 +11,7 @@ from pathlib import Path
 from recurra.core.record import LatencyRecord
 from recurra.tasks.audits import group_of
 from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.measures import Measure
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import ModelSummary, RunEntry, Timing
 
@@ -26,6 +27,7 @@ def summarise_model(
     reporting: Reporting,
     *,
     headline: str,
+    measure: Measure,
     measured: Latencies,
     base: Path | None,
 ) -> ModelSummary:
@@ -37,6 +39,7 @@ def summarise_model(
         runs: Its runs.
         reporting: What its task says.
         headline: The split that costs are held against.
+        measure: What it is judged by.
         measured: Latencies that were taken side by side, by run identifier.
         base: Folders of runs inside this one are named relative to it.
     """
@@ -52,7 +55,9 @@ def summarise_model(
         runs=[_entry(run, base) for run in runs],
         seeds=[run.record.seed for run in runs],
         deterministic=len(runs) > 1 and all(_same_over_seeds(split, runs) for split in splits),
-        scores={split: reporting.score(split, [run.record.metrics[split] for run in runs]) for split in splits},
+        scores={
+            split: reporting.score(split, [run.record.metrics[split] for run in runs], measure) for split in splits
+        },
         parameters=model.parameters,
         embedding_parameters=model.embedding_parameters,
         non_embedding_parameters=model.non_embedding_parameters,

@@ -53,6 +53,7 @@ def summarise(
         exports: Records of exports of these runs.
 
     Raises:
+        ConfigurationError: If what the study wants its models judged by is nothing that the runs have.
         DataError: If the runs are of several tasks.
     """
     tasks = sorted({run.record.task for run in runs})
@@ -67,7 +68,7 @@ def summarise(
         known: KnownRows = {}
         scored: dict[TableKey, Mapping[str, ScoredModel]] = {}
         for table in tables:
-            measure = reporting.measure_of(table)
+            measure = reporting.measure_of(table, questions.judging)
             scored[table.key] = {
                 label: scored_model(label, group, table.headline, reporting, measure=measure, known=known)
                 for label, group in table.groups.items()
@@ -140,11 +141,13 @@ def _table(
     timed: MeasuredExports,
 ) -> TableSummary:
     key, headline, kept = table.key, table.headline, table.runs
+    measure = reporting.measure_of(table, questions.judging)
     unmarked = [
-        summarise_model(label, index, group, reporting, headline=headline, measured=measured, base=base)
+        summarise_model(
+            label, index, group, reporting, headline=headline, measure=measure, measured=measured, base=base
+        )
         for index, (label, group) in enumerate(table.groups.items())
     ]
-    measure = reporting.measure_of(table)
     batches = sorted({timing.batch_size for model in unmarked for timing in model.latency.values()})
     models = mark_fronts(unmarked, headline, batches, measure)
     tests = compare_models(scored[key], measure)
@@ -176,7 +179,7 @@ def _table(
         warnings=[*table.warnings, *latency_warnings(models, kept)],
         exports=reporting.export_lines(table, exports, timed, questions),
     )
-    made = reporting.table(common, table)
+    made = reporting.table(common, table, questions)
     made = replace(made, conclusion=reporting.conclude(made), advice=reporting.advise(made, questions.limits))
     made = replace(made, recommended=reporting.recommend(made, questions.limits))
     return reporting.examined(made, table, questions)

@@ -13,13 +13,17 @@ MEASURED_S = 2.0
 LEAST_STEPS = 3
 
 
-def training_speed(config: RunConfig, mean_tokens: float, *, threads: int) -> float:
+def training_speed(
+    config: RunConfig, mean_tokens: float, *, threads: int, seconds: float = MEASURED_S, steps: int = LEAST_STEPS
+) -> float:
     """Times training steps on made-up rows of the mean length.
 
     Args:
         config: The run whose model, batch size and precision are taken.
         mean_tokens: Mean length of its rows.
         threads: Threads of one run.
+        seconds: How long steps are timed.
+        steps: How many are timed at least, after one that is not.
 
     Returns:
         Operations a second, counted as in `recurra.study.cost`.
@@ -30,11 +34,11 @@ def training_speed(config: RunConfig, mean_tokens: float, *, threads: int) -> fl
     from recurra.models.inference import torch_threads
 
     with torch_threads(threads):
-        forward, step_s = _step(config, mean_tokens)
+        forward, step_s = _step(config, mean_tokens, seconds, steps)
     return (1 + BACKWARD) * forward * config.protocol.batch_size / step_s
 
 
-def _step(config: RunConfig, mean_tokens: float) -> tuple[float, float]:
+def _step(config: RunConfig, mean_tokens: float, seconds: float, steps: int) -> tuple[float, float]:
     """Operations of a forward pass over one row, and the median seconds of a step."""
     import torch
 
@@ -52,7 +56,7 @@ def _step(config: RunConfig, mean_tokens: float) -> tuple[float, float]:
     dtype = precisions.get(config.precision, torch.bfloat16)
     elapsed: list[float] = []
     began = time.perf_counter()
-    while len(elapsed) <= LEAST_STEPS or time.perf_counter() - began < MEASURED_S:
+    while len(elapsed) <= steps or time.perf_counter() - began < seconds:
         start = time.perf_counter()
         with torch.autocast(device.type, dtype, enabled=config.precision in precisions):
             loss = model(**batch).loss

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +18,8 @@ from recurra.study.process import Outcome, outcome_of, threads_of, work
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
+
+Tell = Callable[[Outcome], str]
 
 
 class Executor(Protocol):
@@ -35,9 +37,13 @@ class LocalExecutor:
         machine: Data root, caches; its ``threads`` are those of one run, 0 chooses.
         workers: Runs at once; 0 chooses.
         reporter: For progress.
+        tell: What is said of a run that is done.
     """
 
-    def __init__(self, output: Path, machine: Machine, *, workers: int, reporter: Reporter) -> None:
+    def __init__(
+        self, output: Path, machine: Machine, *, workers: int, reporter: Reporter, tell: Tell | None = None
+    ) -> None:
+        self.tell = tell
         self.output = output
         self.machine = machine
         self.workers = workers
@@ -65,6 +71,8 @@ class LocalExecutor:
                     outcome = self._execute_one(config, machine, task)
                     with lock:
                         outcomes.append(outcome)
+                        if self.tell is not None and not self._stopping:
+                            self.reporter.stage(config.run_id, self.tell(outcome))
 
             pool = [threading.Thread(target=take_and_work, daemon=True) for _ in range(workers)]
             for thread in pool:

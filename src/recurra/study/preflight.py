@@ -9,8 +9,11 @@ from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError, RecurraError
 from recurra.core.record import read_any_record
 from recurra.data.configuration import DataConfig
+from recurra.study.spec import StudySpec
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
+from recurra.tasks.registry import part_of
+from recurra.tasks.reporting import Reporting
 from recurra.tasks.runs import RunConfig
 
 
@@ -35,6 +38,20 @@ def preflight(configs: Iterable[RunConfig], machine: Machine) -> list[str]:
             said += task_of_data(config.data).preflight(config, machine)
         seen.add(key)
     return list(dict.fromkeys(said))
+
+
+def check_measure(spec: StudySpec, machine: Machine) -> None:
+    """Looks whether the data have what the study wants its models judged by.
+
+    Raises:
+        ConfigurationError: If there is no such measure, or no such label.
+        RecurraError: If the data cannot be used.
+    """
+    if spec.measure is None:
+        return
+    reporting: Reporting = part_of(spec.task.name, "reporting")
+    for data in spec.data:
+        reporting.asked(spec.judging, spec.task.label_names(data, machine))
 
 
 def refuse_unheard_texts(configs: Iterable[RunConfig]) -> None:

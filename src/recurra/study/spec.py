@@ -14,8 +14,9 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import RunData
 from recurra.deployment.export_record import ExportRequest
 from recurra.tasks.base import Task, task_of_data
+from recurra.tasks.cost_matrix import Costs
 from recurra.tasks.profile import TEACHER, controls
-from recurra.tasks.questions import PRECISIONS, Contrast, PublishedReference
+from recurra.tasks.questions import PRECISIONS, Contrast, Judging, PublishedReference, with_costs
 from recurra.tasks.runs import DataEntry, RunConfig, Seed, asked_teachers, make_run, model_name, resolve_model
 from recurra.tasks.teachers import TeacherConfig, locate_teacher, teacher_names
 from recurra.tasks.variants import ModelEntry, ModelVariant, ProtocolEntry, ProtocolVariant
@@ -38,6 +39,10 @@ class StudySpec(Settings):
         contrasts: Pairs of models to hold against each other; see `recurra.tasks.questions.Contrast`.
         published: Published tables to stand beside ours; none given means table 6 beside the whole of SST-2.
         exports: What every Transformer is exported as once it is trained; no part of a run's identity.
+        max_mib: See `recurra.tasks.questions.Limits`; so is ``max_ms``.
+        max_ms: See ``max_mib``.
+        measure: What the models are judged by; see `recurra.tasks.questions.Judging`. No run changes by it.
+        costs: See ``measure``.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)
@@ -53,6 +58,13 @@ class StudySpec(Settings):
     exports: list[ExportRequest] = Field(default_factory=list)
     max_mib: float | None = Field(default=None, gt=0)
     max_ms: float | None = Field(default=None, gt=0)
+    measure: str | None = None
+    costs: Costs | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _costs(cls, values: Any) -> Any:
+        return with_costs(values)
 
     @field_validator("precision")
     @classmethod
@@ -106,6 +118,11 @@ class StudySpec(Settings):
     def task(self) -> Task:
         """What its models are trained for."""
         return task_of_data(self.data[0])
+
+    @property
+    def judging(self) -> Judging:
+        """What its models are judged by."""
+        return Judging(measure=self.measure, costs=self.costs)
 
     @property
     def precisions(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,20 +15,23 @@ from recurra.core.best_run import RUNS_NAME
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.errors import StorageError
 from recurra.core.files import FolderLock, is_part, read_json, write_text
+from recurra.core.formatting import duration
 from recurra.core.progress import Reporter
 from recurra.deployment.export.formats.registry import find_format
 from recurra.deployment.export_record import WITH_EXITS
 from recurra.study.cluster import Cluster
-from recurra.study.executor import Executor, LocalExecutor
+from recurra.study.executor import Executor, LocalExecutor, Tell, rough_weight
+from recurra.study.expectation import Expectation, expect
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
 from recurra.study.plan import ROWS_NAME, SPEC_NAME, plan_study, refuse_untrusted
-from recurra.study.preflight import preflight, refuse_unheard_texts
+from recurra.study.preflight import check_measure, preflight, refuse_unheard_texts
 from recurra.study.process import Outcome
 from recurra.study.progress import PROGRESS_NAME
 from recurra.study.ray_executor import RayExecutor
 from recurra.study.spec import StudySpec
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import ENCODER
+from recurra.tasks.runs import RunConfig
 
 LATENCY_NAME = "latency.json"
 _OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME}
@@ -57,6 +61,8 @@ def run_study(
     reporter: Reporter,
     cluster: Cluster | None = None,
     note: str = "",
+    estimate: bool = False,
+    tell: Tell | None = None,
 ) -> StudyOutcome:
     """Runs what a study lacks.
 
@@ -68,6 +74,8 @@ def run_study(
         reporter: For progress.
         cluster: Where to run; none is this machine.
         note: What was chosen for the study, said before the first run starts.
+        estimate: Whether time and memory of each model are estimated and said before the first run starts.
+        tell: What is said of a run that is done on this machine.
 
     Raises:
         CheckpointError: If a record cannot be trusted.
@@ -83,6 +91,8 @@ def run_study(
     for request in {item.request.format: item.request for item in asked if item.state != "done"}.values():
         find_format(request.format).check_packages()
     pending = [run.config for run in planned if run.state != "done"]
+    if pending:
+        check_measure(spec, machine)
     said = preflight(pending, machine)
     if cluster is not None and pending:
         cluster.check()
@@ -103,11 +113,23 @@ def run_study(
         )
         for line in filter(None, [note, *said]):
             reporter.say(line)
-        executor = _executor(output, replace(machine, latency=False), cluster, workers, reporter)
+        expected = expect(spec, output, machine, workers=workers) if estimate and pending else None
+        for line in expected.lines() if isinstance(expected, Expectation) else filter(None, [expected]):
+            reporter.say(line)
+        told = None if tell is None else _with_time_left(tell, pending, expected)
+        untimed = replace(machine, latency=False)
+        executor: Executor
+        if cluster is None:
+            executor = LocalExecutor(output, untimed, workers=workers, reporter=reporter, tell=told)
+        else:
+            executor = RayExecutor(output, untimed, cluster, workers=workers, reporter=reporter)
         # Who teaches is trained before who learns.
         taught_by = {teacher.run_id for run in pending for teacher in run.teachers}
         first = [run for run in pending if run.run_id in taught_by or (taught_by and run.is_control)]
-        waves = first, [run for run in pending if run not in first]
+        waves = [
+            sorted(wave, key=lambda run: (0 if run.is_control else spec.seeds.index(run.seed), rough_weight(run)))
+            for wave in (first, [run for run in pending if run not in first])
+        ]
         done_now = [outcome for wave in waves if wave for outcome in executor.execute(wave)]
         executed = {outcome.config.config_hash: outcome for outcome in done_now}
         outcomes = [
@@ -142,10 +164,22 @@ def _exports(spec: StudySpec, output: Path, outcomes: Sequence[Outcome]) -> list
     return plan_exports(spec, output, [(outcome.config, outcome.record) for outcome in outcomes])
 
 
-def _executor(output: Path, machine: Machine, cluster: Cluster | None, workers: int, reporter: Reporter) -> Executor:
-    if cluster is None:
-        return LocalExecutor(output, machine, workers=workers, reporter=reporter)
-    return RayExecutor(output, machine, cluster, workers=workers, reporter=reporter)
+def _with_time_left(tell: Tell, pending: Sequence[RunConfig], expected: Expectation | str | None) -> Tell:
+    """Says of a run what is to be said, and how long the others will take."""
+    waiting = [run.run_id for run in pending]
+    done: list[str] = []
+    began = time.monotonic()
+
+    def told(outcome: Outcome) -> str:
+        waiting.remove(outcome.config.run_id)
+        done.append(outcome.config.run_id)
+        left = ""
+        if isinstance(expected, Expectation):
+            pace = expected.pace(done, time.monotonic() - began)
+            left = f"about {duration(pace * expected.left_s(waiting))} left"
+        return "; ".join(filter(None, [tell(outcome), left if waiting else ""]))
+
+    return told
 
 
 def read_latency_file(output: Path) -> dict[str, Any] | None:

@@ -120,6 +120,15 @@ class Task(TaskProfile):
             RecurraError: If it could not start.
         """
 
+    def label_names(self, data: RunData, machine: Machine) -> Sequence[str]:
+        """Names of the labels of data, in their order; none where they have no labels.
+
+        Raises:
+            RecurraError: If the data cannot be used.
+        """
+        del data, machine
+        return ()
+
     @abstractmethod
     def data_cost(self, data: RunData, machine: Machine) -> DataCost:
         """Counts the training rows of data by their length in tokens.
@@ -282,6 +291,11 @@ class TaskEngine(ABC):
 
         Labels are none where the tokens themselves are predicted.
         """
+
+    def control_seconds(self, config: RunConfig, machine: Machine) -> float | None:
+        """Seconds that a control will take to fit, from a fit on some of its rows; none where there is no control."""
+        del config, machine
+        return None
 
     @abstractmethod
     def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], data: DataCost) -> float:

@@ -88,6 +88,7 @@ class Column:
         optional: Whether it is left out where no row has a value.
         wide: Whether its cells are sentences.
         print: Whether its cells are letters to compare one by one, as a hash.
+        always: Whether a terminal shows it even where there is room for few.
     """
 
     key: str
@@ -100,6 +101,7 @@ class Column:
     optional: bool = False
     wide: bool = False
     print: bool = False
+    always: bool = False
 
     def only(self, *places: Place) -> Column:
         """The same in some places alone."""
@@ -186,7 +188,7 @@ class Table:
             column
             for column in self.columns(table)
             if place in column.places
-            and (not brief or not self.brief or column.key in self.brief)
+            and (not brief or not self.brief or column.always or column.key in self.brief)
             and not (column.optional and all(column.value(row) is None for row in rows))
         ], rows
 

@@ -6,10 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from recurra.evaluation.significance import mean_interval
+import numpy as np
+from numpy.typing import NDArray
+
+from recurra.evaluation.significance import ClassScore, mean_interval
 from recurra.tasks.estimates import Estimate
 
 Interval = tuple[float, float]
+RowScore = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,10 @@ class Measure:
         over_rows: 95 % interval of one run over the rows of a split, from the metrics; absent where rows are not drawn.
         paired_by_rows: Whether predictions lie on disk row by row, so that two models are held against each other on
             the same rows; otherwise runs of equal seeds are held against each other.
-        of_labels: Value from true and predicted labels, ``(rows,)`` each, where it is a mean over classes and not over
-            rows: rows are then resampled with their labels.
+        of_classes: Value from the counts of each class, where it is no mean over rows: rows are then resampled with
+            their labels.
+        of_rows: Value of each row, ``(rows,)``, from true and predicted labels, likewise, where it is a mean over rows
+            but not that of being right.
         limits: Between which all values lie; an open end is none.
         scale: What a difference is multiplied by to be in ``unit``.
         digits: Decimals of a value.
@@ -45,7 +51,8 @@ class Measure:
     of: Callable[[Any, str], Estimate | None]
     over_rows: Callable[[Any], Interval | None] | None = None
     paired_by_rows: bool = False
-    of_labels: Callable[[Any, Any], float] | None = None
+    of_classes: ClassScore | None = None
+    of_rows: RowScore | None = None
     limits: tuple[float | None, float | None] = (None, None)
     scale: float = 1.0
     digits: int = 4
@@ -64,12 +71,13 @@ class Measure:
     @property
     def in_text(self) -> str:
         """Its name within a sentence."""
-        return self.heading[0].lower() + self.heading[1:]
+        word = self.heading.split()[0]
+        return self.heading if word.isupper() else self.heading[0].lower() + self.heading[1:]
 
     @property
-    def by_class(self) -> bool:
-        """Whether it is a mean over classes."""
-        return self.of_labels is not None
+    def by_labels(self) -> bool:
+        """Whether it takes the labels of rows to hold two models against each other, and not what was right alone."""
+        return self.of_classes is not None or self.of_rows is not None
 
     def merit(self, value: float) -> float:
         """A number that is higher for what is better."""

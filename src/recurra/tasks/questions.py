@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from recurra.core.configuration import Settings, read_yaml
-from recurra.core.errors import did_you_mean, unknown
+from recurra.core.errors import ConfigurationError, did_you_mean, unknown
 from recurra.data.configuration import DataConfig
+from recurra.tasks.cost_matrix import Costs, check_costs, read_costs
 from recurra.tasks.profile import TaskProfile
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -107,6 +108,48 @@ class PublishedReference(Settings):
         return True
 
 
+COST = "cost"
+
+
+class Judging(Settings):
+    """What models are judged by.
+
+    Attributes:
+        measure: Name of a measure of their task; none lets the data decide. ``cost:FILE`` stands for ``cost`` with the
+            content of a file.
+        costs: For ``cost``, what a row costs, by its true label and the predicted one.
+    """
+
+    measure: str | None = None
+    costs: Costs | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, values: Any) -> Any:
+        return with_costs(values)
+
+
+def with_costs(values: Any) -> Any:
+    """Keys of a study file, or of a part of it, with the content of the file that ``measure: cost:FILE`` names.
+
+    Raises:
+        ConfigurationError: If the file is no table of costs, or ``costs`` and ``measure`` do not fit together.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    name, colon, path = str(values.get("measure") or "").partition(":")
+    costs = values.get("costs")
+    if name != COST:
+        if costs is not None:
+            raise ConfigurationError("'costs' came without the measure that reads them; add measure: cost")
+        return values
+    if colon:
+        return {**values, "measure": COST, "costs": read_costs(Path(path))}
+    if costs is None:
+        raise ConfigurationError("the measure 'cost' came without what mistakes cost; write cost:FILE")
+    return {**values, "costs": check_costs(costs, "'costs'")}
+
+
 class Limits(Settings):
     """What a recommended model may cost.
 
@@ -140,6 +183,7 @@ class Questions:
         contrasts: Pairs of models to hold against each other.
         published: Published tables to stand beside ours; none stands for table 6 beside the whole of SST-2.
         limits: What a recommended model may cost.
+        judging: What models are judged by.
         texts: Of the rows, by split and identity, where the data are a file of the user that can still be read.
         fingerprint: Of those data.
     """
@@ -147,6 +191,7 @@ class Questions:
     contrasts: Sequence[Contrast] = field(default_factory=tuple)
     published: Sequence[PublishedReference] | None = None
     limits: Limits = field(default_factory=Limits)
+    judging: Judging = field(default_factory=Judging)
     texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     fingerprint: str = ""
 
@@ -164,8 +209,9 @@ def read_questions(path: Path) -> Questions:
     source = f"'{path}'"
     contrasts = [Contrast.parse(value, source=source) for value in values.get("contrasts") or ()]
     published = values.get("published")
-    asked = {key: values[key] for key in Limits.model_fields if values.get(key) is not None}
     references = None
     if published is not None:
         references = [PublishedReference.parse(value, source=source) for value in published]
-    return Questions(contrasts, references, Limits.parse(asked, source=source))
+    given = {key: value for key, value in values.items() if value is not None}
+    limits, judging = ({key: given[key] for key in part.model_fields if key in given} for part in (Limits, Judging))
+    return Questions(contrasts, references, Limits.parse(limits, source=source), Judging.parse(judging, source=source))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.formatting import NONE, significant
 from recurra.deployment.export_record import ExportRecord
 from recurra.tasks.columns import Table
@@ -15,7 +16,7 @@ from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.estimates import ExportLine, MeasuredExports
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure
-from recurra.tasks.questions import Limits, Questions
+from recurra.tasks.questions import Judging, Limits, Questions
 from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ModelSummary, Summary, TableSummary, unspoiled
 
 Records = Mapping[str, LoadedRun]
@@ -62,9 +63,26 @@ class Reporting(ABC):
     figures_name_their_table: bool = True
     published_tables: Collection[str] = ()
 
-    def measure_of(self, table: TableRuns) -> Measure:
-        """What the models of a table are compared by: another than the first where that one would mislead."""
-        return self.measures[0]
+    def measure_of(self, table: TableRuns, judging: Judging) -> Measure:
+        """What the models of a table are compared by: what was asked for, or the first."""
+        return self.asked(judging, ()) or self.measures[0]
+
+    def asked(self, judging: Judging, label_names: Sequence[str]) -> Measure | None:
+        """The measure that was asked for; none if none was.
+
+        Args:
+            judging: What was asked for.
+            label_names: Of the data.
+
+        Raises:
+            ConfigurationError: If the task or the data do not have it.
+        """
+        if judging.measure is None:
+            return None
+        found = next((each for each in self.measures if each.key == judging.measure), None)
+        if found is None:
+            raise ConfigurationError(unknown("measure", judging.measure, [each.key for each in self.measures]))
+        return found
 
     def judge(self, table: TableSummary) -> Measure:
         """What the models of a table were compared by."""
@@ -119,8 +137,8 @@ class Reporting(ABC):
     # What is known of them.
 
     @abstractmethod
-    def score(self, split: str, metrics: Sequence[Any]) -> Any:
-        """A model on one split, from the metrics of its seeds."""
+    def score(self, split: str, metrics: Sequence[Any], measure: Measure) -> Any:
+        """A model on one split, from the metrics of its seeds, with an estimate of what it is judged by."""
 
     @abstractmethod
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ModelSummary:
@@ -180,7 +198,7 @@ class Reporting(ABC):
         value = f"{measure.heading} {measure.value(measure.mean(best, split))} on {split}"
         return Advice(RECOMMENDED, best.label, f"{value}; {others}.")
 
-    def table(self, common: TableSummary, table: TableRuns) -> TableSummary:
+    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> TableSummary:
         """Adds to a table's summary what only this task has."""
         return common
 

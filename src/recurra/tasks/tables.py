@@ -45,14 +45,25 @@ def interval_of(test: PairTest | ContrastLine) -> tuple[float, float] | None:
     return None if test.low is None or test.high is None else (test.low, test.high)
 
 
-def contrasts(measure: Measure) -> Table:
+def contrasts(judge: Callable[[Any], Measure]) -> Table:
     """What the study file asked."""
+    return Table(
+        "contrasts",
+        lambda _: "What the study asked",
+        lambda table: _contrast_columns(judge(table)),
+        lambda table: table.contrasts,
+        note=lambda table: _contrast_note(table, judge(table)),
+        paper_note=lambda _: "Gap ± half its 95 % interval over seeds.",
+        places=EVERYWHERE - {"terminal"},
+    )
 
+
+def _contrast_columns(measure: Measure) -> list[Column]:
     def spread(_key: str, line: ContrastLine | None) -> Fields:
         return {"gap": getattr(line, "gap", None), "half": getattr(line, "half", None)}
 
     gap = Format(lambda line: measure.gap(line.gap, measure.width(line.half), unit=False), spread=spread)
-    columns = [
+    return [
         Column("name", "Contrast", lambda line: line.name),
         Column("models", "Models", lambda line: f"{line.a} − {line.b}", places=READERS, left=EVERYWHERE),
         Column("a", "", lambda line: line.a, places=NUMBERS),
@@ -71,17 +82,12 @@ def contrasts(measure: Measure) -> Table:
         Column("inside_spread", "", lambda line: line.inside_spread, places=NUMBERS),
         Column("statement", "Finding", lambda line: line.statement, places=PAGE | NUMBERS, left=EVERYWHERE, wide=True),
     ]
-    return Table(
-        "contrasts",
-        lambda _: "What the study asked",
-        lambda _: columns,
-        lambda table: table.contrasts,
-        note=lambda table: (
-            f"Named in the study file; gaps are the first model less the second, in {measure.unit} of "
-            f"{measure.heading.lower()} on {table.headline_split}. {_distinguishable(measure)}"
-        ),
-        paper_note=lambda _: "Gap ± half its 95 % interval over seeds.",
-        places=EVERYWHERE - {"terminal"},
+
+
+def _contrast_note(table: TableSummary, measure: Measure) -> str:
+    return (
+        f"Named in the study file; gaps are the first model less the second, in {measure.unit} of "
+        f"{measure.heading.lower()} on {table.headline_split}. {_distinguishable(measure)}"
     )
 
 
@@ -98,9 +104,35 @@ def _distinguishable(measure: Measure) -> str:
     )
 
 
-def tests_by_rows(measure: Measure) -> Table:
+def tests_by_rows(judge: Callable[[Any], Measure]) -> Table:
     """All pairs of models on the same rows."""
+    return Table(
+        "tests",
+        lambda _: "Tests between the models",
+        lambda table: _row_test_columns(judge(table)),
+        lambda table: table.tests,
+        note=lambda table: (
+            f"All on the same {table.headline_split} rows. {_bootstrap_of(judge(table))}; its 95 % interval is not "
+            "corrected for the number of pairs. The odds ratio "
+            "is the effect size: rows that only the first model gets right for each that only the second does, over "
+            "all seeds. McNemar counts rows that only the first or only the second model gets right. Values of p are "
+            "corrected by Holm, over the pairs for the bootstrap, over all pairs and seeds for McNemar. A difference "
+            "counts as supported if the corrected p is below 0.05 and the seeds of the two models do not overlap."
+        ),
+        places=EVERYWHERE - {"terminal"},
+        empty={"html": "There is only one model: nothing to test."},
+        folded=lambda _: True,
+    )
 
+
+def _bootstrap_of(measure: Measure) -> str:
+    if measure.of_classes is not None:
+        return f"The bootstrap draws rows with all their labels; {measure.in_text} is averaged over a model's seeds"
+    what = "correctness" if measure.of_rows is None else "cost"
+    return f"The bootstrap draws rows, each with its {what} averaged over a model's seeds"
+
+
+def _row_test_columns(measure: Measure) -> list[Column]:
     def mcnemar(_key: str, test: PairTest | None) -> Fields:
         tests = test.mcnemar if test else []
         return {
@@ -119,7 +151,7 @@ def tests_by_rows(measure: Measure) -> Table:
 
     seeds = "McNemar a seed: only first : only second"
     gap = numbers(measure.gap, lambda value: measure.gap(value, unit=False))
-    columns = [
+    return [
         Column("pair", "Pair", lambda test: f"{test.first} − {test.second}", places=READERS),
         Column("first", "", lambda test: test.first, places=NUMBERS),
         Column("second", "", lambda test: test.second, places=NUMBERS),
@@ -143,23 +175,6 @@ def tests_by_rows(measure: Measure) -> Table:
         Column("seeds_apart", "", lambda test: test.seeds_apart, places=NUMBERS),
         Column("supported", "Supported", lambda test: test.supported, YES_NO, frozenset(("latex", "csv"))),
     ]
-    return Table(
-        "tests",
-        lambda _: "Tests between the models",
-        lambda _: columns,
-        lambda table: table.tests,
-        note=lambda table: (
-            f"All on the same {table.headline_split} rows. The bootstrap draws rows, each with its correctness "
-            "averaged over a model's seeds; its 95 % interval is not corrected for the number of pairs. The odds ratio "
-            "is the effect size: rows that only the first model gets right for each that only the second does, over "
-            "all seeds. McNemar counts rows that only the first or only the second model gets right. Values of p are "
-            "corrected by Holm, over the pairs for the bootstrap, over all pairs and seeds for McNemar. A difference "
-            "counts as supported if the corrected p is below 0.05 and the seeds of the two models do not overlap."
-        ),
-        places=EVERYWHERE - {"terminal"},
-        empty={"html": "There is only one model: nothing to test."},
-        folded=lambda _: True,
-    )
 
 
 def tests_by_seeds(measure: Measure, caption: str) -> Table:

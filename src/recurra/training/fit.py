@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from torch import Tensor
-from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedModel
+from transformers import EarlyStoppingCallback, EvalPrediction, PretrainedConfig, PreTrainedModel
 
 from recurra.core.files import read_json
 from recurra.core.memory import peak_memory_mib, tune_allocator
@@ -23,6 +23,7 @@ from recurra.training.auxiliary import train_auxiliary
 from recurra.training.averaging import WeightAverage
 from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.distillation import Distillation, TaughtCollator, TaughtSplit
+from recurra.training.losses import RowLoss, logit_adjustment
 from recurra.training.masking import MaskTokens, drop_tokens
 from recurra.training.pretraining import pretrain
 from recurra.training.protocols import ProtocolConfig
@@ -112,6 +113,7 @@ def train_transformer(
                 change_inputs=change_inputs,
                 target_smoothing=target_smoothing,
                 distillation=distillation,
+                row_loss=_row_loss(train, protocol, model.config),
                 average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
                 callbacks=[HistoryCallback(folder / HISTORY_NAME, task), *early_stopping(protocol)],
             )
@@ -122,6 +124,19 @@ def train_transformer(
     # A trainer that still lives when the process group ends can abort the process.
     gc.collect()
     return record
+
+
+def _row_loss(train: EncodedSplit, protocol: ProtocolConfig, config: PretrainedConfig) -> RowLoss | None:
+    """The loss of rows that are weighed, or under a protocol with a loss of its own; none of rows that are taught."""
+    tau = protocol.logit_adjustment
+    if isinstance(train, TaughtSplit) or not (train.weights is not None or protocol.focal_gamma or tau):
+        return None
+    return RowLoss(
+        protocol.label_smoothing,
+        protocol.focal_gamma,
+        logit_adjustment(train.labels, config.num_labels, tau) if tau else None,
+        config.exit_loss_weight,
+    )
 
 
 def _train_before(

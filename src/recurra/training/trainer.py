@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from safetensors.torch import load_model
 from torch import Tensor
-from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -24,8 +23,7 @@ from recurra.core.errors import RunError
 from recurra.core.files import storage_errors, write_text
 from recurra.core.progress import ProgressTask
 from recurra.data.batching import LengthGroupedBatchSampler, sorted_batches
-from recurra.data.encoding import WEIGHTS, EncodedSplit
-from recurra.models.heads import weigh_losses
+from recurra.data.encoding import EncodedSplit
 from recurra.training.averaging import WeightAverage
 from recurra.training.checkpoint import (
     OPTIMIZER_NAME,
@@ -41,6 +39,7 @@ from recurra.training.checkpoint import (
     save_schedule,
 )
 from recurra.training.distillation import Distillation
+from recurra.training.losses import RowLoss
 
 Entry = dict[str, Any]
 History = Callable[[TrainerState], list[Entry]]
@@ -74,6 +73,7 @@ class RecurraTrainer(Trainer):
         average: If given, its averages are what is evaluated, saved and left in the model.
         target_smoothing: Label smoothing of targets that are 0 and 1 a label, which transformers does not have.
         distillation: How training learns from a teacher, whose answers come with the rows; none if it has none.
+        row_loss: The loss of training, where it is not the plain cross-entropy with smoothed labels.
         arguments: Of the Trainer.
     """
 
@@ -87,6 +87,7 @@ class RecurraTrainer(Trainer):
         average: WeightAverage | None = None,
         target_smoothing: float = 0.0,
         distillation: Distillation | None = None,
+        row_loss: RowLoss | None = None,
         **arguments: Any,
     ) -> None:
         checkpoints: TrainingArguments = arguments["args"]
@@ -103,6 +104,7 @@ class RecurraTrainer(Trainer):
         self._average = average
         self._target_smoothing = target_smoothing
         self._distillation = distillation
+        self._row_loss = row_loss
         if average is not None:
             self.add_callback(average)
 
@@ -165,11 +167,8 @@ class RecurraTrainer(Trainer):
             inputs = {**inputs, "labels": smooth_targets(inputs["labels"], self._target_smoothing)}
         if model.training and self._distillation is not None:
             return self._distillation.loss(model, inputs)
-        if WEIGHTS in inputs:
-            exits = self.model.config.exit_loss_weight
-            return weighted_loss(
-                model, inputs, label_smoothing=self.args.label_smoothing_factor, exit_loss_weight=exits
-            )
+        if model.training and self._row_loss is not None:
+            return self._row_loss(model, inputs)
         smoother = vars(self)["label_smoother"]
         if not model.training:
             self.label_smoother = None
@@ -233,30 +232,6 @@ class RecurraTrainer(Trainer):
 def smooth_targets(targets: Tensor, share: float) -> Tensor:
     """Moves targets of a logistic loss, 0 and 1, this share of the way to one half."""
     return targets * (1 - share) + share / 2
-
-
-def weighted_loss(
-    model: Any, inputs: Mapping[str, Any], *, label_smoothing: float = 0.0, exit_loss_weight: float = 0.0
-) -> Tensor:
-    """The mean over rows of weight times cross-entropy, the exits' weighed in.
-
-    Divided by the number of rows and not by their weights: with weights of mean 1 over all rows, the mean over batches
-    is then that of the whole, whatever weights meet in a batch.
-
-    Args:
-        model: A classifier of one label a row.
-        inputs: With ``labels`` and ``row_weights``, both ``(batch,)``.
-        label_smoothing: Share of the target mass spread over all classes.
-        exit_loss_weight: Share of the loss that the exits have together, if there are some.
-    """
-    given = {name: values for name, values in inputs.items() if name not in ("labels", WEIGHTS)}
-    output = model(**given, return_dict=True)
-
-    def loss(logits: Tensor) -> Tensor:
-        each = functional.cross_entropy(logits, inputs["labels"], reduction="none", label_smoothing=label_smoothing)
-        return (each * inputs[WEIGHTS]).mean()
-
-    return weigh_losses([*map(loss, output.exit_logits or ()), loss(output.logits)], exit_loss_weight)
 
 
 class HistoryCallback(TrainerCallback):

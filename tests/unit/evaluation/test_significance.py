@@ -17,9 +17,10 @@ from recurra.evaluation.significance import (
     mcnemar,
     mean_interval,
     paired_bootstrap,
-    paired_bootstrap_f1,
+    paired_bootstrap_by_class,
     wilson_interval,
 )
+from recurra.tasks.classification.measures import macro_f1
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=20), st.floats(0.5, 0.999))
@@ -225,13 +226,13 @@ def test_bootstrap_of_macro_f1_is_the_resampling_of_rows() -> None:
     def gap(rows: np.ndarray) -> float:
         return (score(rows, said[0]) + score(rows, said[1])) / 2 - score(rows, said[2])
 
-    found = paired_bootstrap_f1(truth, said[:2], said[2:], labels=3, samples=4000)
+    found = paired_bootstrap_by_class(truth, said[:2], said[2:], labels=3, score=macro_f1, samples=4000)
     drawn = [gap(rng.integers(0, 300, 300)) for _ in range(1500)]
     assert found.difference == pytest.approx(gap(np.arange(300)))
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.01)
     assert found.p < 0.01
-    back = paired_bootstrap_f1(truth, said[2:], said[:2], labels=3)
+    back = paired_bootstrap_by_class(truth, said[2:], said[:2], labels=3, score=macro_f1)
     assert back.difference == pytest.approx(-found.difference)
-    assert paired_bootstrap_f1(truth, said[:1], said[:1], labels=3).p == 1.0
+    assert paired_bootstrap_by_class(truth, said[:1], said[:1], labels=3, score=macro_f1).p == 1.0
     with pytest.raises(ValueError, match="the same rows twice"):
-        paired_bootstrap_f1(truth, said[:1], [said[0][:5]], labels=3)
+        paired_bootstrap_by_class(truth, said[:1], [said[0][:5]], labels=3, score=macro_f1)

@@ -169,7 +169,6 @@ def test_a_folder_that_is_no_study_is_refused(tmp_path: Path) -> None:
     [
         (form.points(0.0123), "+1.2 points"),
         (form.points(-0.004), "−0.4 points"),
-        (form.point_range(-0.021, 0.0001), "−2.1 to 0.0"),
         (form.p_value(0.0004), "< 0.001"),
         (form.p_value(0.05), "0.050"),
         (form.p_value(None), "–"),

@@ -54,7 +54,7 @@ class MadeUp:
     spoiled: set[str]
     rows: dict[str, int]
 
-    def __init__(self, output: Path, machine: Machine, *, workers: int, reporter: Reporter) -> None:
+    def __init__(self, output: Path, machine: Machine, *, workers: int, reporter: Reporter, tell: Any = None) -> None:
         self.output = output
 
     def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:

@@ -24,8 +24,8 @@ from recurra.data.batching import Collator
 from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.distillation import TaughtCollator
 from recurra.training.fit import remove_checkpoints, train_transformer
+from recurra.training.losses import RowLoss
 from recurra.training.protocols import ProtocolConfig
-from recurra.training.trainer import weighted_loss
 from tiny import tiny_model, tiny_split
 
 
@@ -323,7 +323,7 @@ def test_the_loss_of_weighed_rows_and_its_gradient_are_those_of_rows_that_stand_
     times = np.array([2, 0, 1, 1], dtype=np.float32)
     rows = replace(tiny_split(4), weights=times)
     batch = TaughtCollator(0)(rows.__getitems__(range(4)))
-    loss = weighted_loss(found, batch, label_smoothing=smoothing, exit_loss_weight=shape["exit_loss_weight"])
+    loss = RowLoss(label_smoothing=smoothing, exit_loss_weight=shape["exit_loss_weight"])(found, batch)
     loss.backward()
     repeated = Collator(0)(tiny_split(4).__getitems__([0, 0, 2, 3]))
     if smoothing:

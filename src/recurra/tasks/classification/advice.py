@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from recurra.core.formatting import duration, points, significant, times, words
+from recurra.core.formatting import duration, significant, times, words
 from recurra.tasks.classification.conclusions import best_model, fault_of, find_test, majority_share
-from recurra.tasks.classification.measures import ACCURACY
+from recurra.tasks.classification.measures import ACCURACY, margin
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
 from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Limits
@@ -15,23 +15,21 @@ from recurra.tasks.reporting import nearest
 from recurra.tasks.summary import RECOMMENDED, Advice, PairTest, unspoiled
 
 NEEDED = "Is a Transformer needed?"
-# What a smaller model may give up.
-A_POINT = 0.01
 
 
 def level_models(table: ClassificationTable, measure: Measure) -> list[str]:
     """Labels of the best model and of those not shown to be worse."""
     split = table.headline_split
     scored = [model for model in table.models if split in model.scores and not fault_of(table, model)]
-    choice = _Choice(scored, table.tests, split, measure)
+    choice = _choice(table, scored, measure)
     return [model.label for model in scored if choice.level(model)]
 
 
 def advise(table: ClassificationTable, measure: Measure, limits: Limits) -> list[Advice]:
     """Advice by priority; none if there are not two models to choose between.
 
-    ``Recommended`` is the smallest model that is not worse than the best one by more than `A_POINT`. Models that failed
-    an audit of their own, and models that are no classifiers, are not recommended.
+    ``Recommended`` is the smallest model that is not worse than the best one by more than the `margin`. Models that
+    failed an audit of their own, and models that are no classifiers, are not recommended.
 
     Args:
         table: What is known of it.
@@ -43,21 +41,28 @@ def advise(table: ClassificationTable, measure: Measure, limits: Limits) -> list
     scored = [model for model in able if split in model.scores and not fault_of(table, model)]
     if len(scored) < 2:
         return []
-    choice = _Choice(scored, table.tests, split, measure)
+    choice = _choice(table, scored, measure)
     advice = [
         choice.recommended(limits), choice.need(), choice.accuracy(), choice.latency(), choice.memory()
     ]  # fmt: skip
     return [item for item in advice if item is not None]
 
 
+def _choice(table: ClassificationTable, models: Sequence[ClassifierSummary], measure: Measure) -> _Choice:
+    split = table.headline_split
+    least = margin(table, models[0].scores[split].confusion_matrix) if models else 0.0
+    return _Choice(models, table.tests, split, measure, least)
+
+
 @dataclass(frozen=True)
 class _Choice:
-    """The models to choose between, all with a score on the split."""
+    """The models to choose between, all with a score on the split, and what a smaller one may give up."""
 
     models: Sequence[ClassifierSummary]
     tests: Sequence[PairTest]
     split: str
     measure: Measure
+    margin: float
 
     @property
     def best(self) -> ClassifierSummary:
@@ -68,6 +73,20 @@ class _Choice:
 
     def gap(self, model: ClassifierSummary, other: ClassifierSummary) -> float:
         return self.score(model) - self.score(other)
+
+    def lead(self, model: ClassifierSummary, other: ClassifierSummary) -> float:
+        """How much better a model is than another."""
+        return self.measure.merit(self.gap(model, other))
+
+    def surely_close(self, model: ClassifierSummary) -> bool | None:
+        """Whether a model gives up no more than it may at either end of its interval; none if there is none."""
+        found = self.interval(model)
+        return None if found is None else min(map(self.measure.merit, found)) >= -self.margin
+
+    @property
+    def slack(self) -> str:
+        """What a smaller model may give up, in words."""
+        return "a point" if self.measure.higher_is_better else f"{self.measure.value(self.margin)} a row"
 
     def level(self, model: ClassifierSummary) -> bool:
         """Whether a model is tested and not supported to be worse than the best one."""
@@ -96,7 +115,7 @@ class _Choice:
             limited = ("Your limits", f"{kept[0].upper()}{kept[1:]}.{beyond}")
             return replace(chosen, why=f"{kept}: {chosen.why}{beyond}", details=(*chosen.details, limited))
         best = self.best
-        close = [model for model in self.models if self.gap(model, best) >= -A_POINT]
+        close = [model for model in self.models if self.lead(model, best) >= -self.margin]
         small = min(close, key=lambda model: (model.file_size_mib, model.parameters))
         score = f"{self._figure} {self.measure.value(self.score(small))} on {self.split}, {_size(small)}"
         if small is best:
@@ -108,9 +127,8 @@ class _Choice:
             why = f"the best: {score}; of the smaller ones {second.label} comes nearest, {self._far(second)}"
             return Advice(RECOMMENDED, best.label, f"{why}.", self._details(best))
         saved = f"{times(best.file_size_mib / small.file_size_mib)} smaller than {best.label}"
-        found = self.interval(small)
-        sure = "" if found is None else ", beyond doubt" if found[0] >= -A_POINT else ", though not beyond doubt"
-        why = f"within a point of the best{sure}: {score}; {self._far(small)}; {saved}{_faster(small, best)}"
+        sure = {None: "", True: ", beyond doubt", False: ", though not beyond doubt"}[self.surely_close(small)]
+        why = f"within {self.slack} of the best{sure}: {score}; {self._far(small)}; {saved}{_faster(small, best)}"
         return Advice(RECOMMENDED, small.label, f"{why}.", self._details(small))
 
     def _details(self, chosen: ClassifierSummary) -> list[tuple[str, str]]:
@@ -121,19 +139,23 @@ class _Choice:
         value = f"{self.measure.heading} {self.measure.value(self.score(chosen))}"
         good = f"{value} on {score.rows:,} {self.split} rows{guess}."
         if chosen is not best:
-            found = self.interval(chosen)
-            unsure = found is not None and found[0] < -A_POINT
-            sure = f"{self._far(chosen)}.{' It could be more than a point behind.' if unsure else ''}"
+            unsure = f" It could be more than {self.slack} behind." if self.surely_close(chosen) is False else ""
+            sure = f"{self._far(chosen)}.{unsure}"
         elif rivals:
             second = best_model(rivals, self.split, self.measure)
-            sure = f"It scores highest. Next is {second.label}, {self._far(second)}."
+            lead = "scores highest" if self.measure.higher_is_better else "costs least"
+            sure = f"It {lead}. Next is {second.label}, {self._far(second)}."
         else:
             sure = "No other model was compared."
         if len(chosen.seeds) == 1 and chosen.kind != "linear":
             sure += " One training: another seed could differ."
         alone = f", {significant(chosen.single_ms)} ms a text alone" if chosen.single_ms is not None else ""
         costs = f"{_size(chosen)}{alone}, trained in {duration(chosen.training_wall_s)}."
-        given_up = "No accuracy." if chosen is best else f"{self._ahead_of(chosen.label)}, which {best.label} has more."
+        given_up = f"{self._ahead_of(chosen.label)}, which {best.label} has more."
+        if chosen is best:
+            given_up = "No accuracy." if self.measure.higher_is_better else "Nothing."
+        elif not self.measure.higher_is_better:
+            given_up = f"{self.measure.size(self.gap(chosen, best))}, which {best.label} costs less."
         details = [("How good", good), ("How sure", sure), ("What it costs", costs), ("What you give up", given_up)]
         changes = []
         if chosen is not best:
@@ -168,7 +190,7 @@ class _Choice:
         equals = [model.label for model in self.models if model is not self.best and self.level(model)]
         reason = f"{self.measure.value(self.score(self.best))} on {self.split}"
         reason += f"; no difference is supported from {words(equals)}" if equals else ""
-        return Advice("Accuracy", self.best.label, f"{reason}.")
+        return Advice(self.measure.heading, self.best.label, f"{reason}.")
 
     @property
     def _figure(self) -> str:
@@ -214,7 +236,11 @@ class _Choice:
         if model is self.best:
             return f"; also the {'most accurate' if self.measure.key == ACCURACY.key else 'best'}"
         unsupported = " (not a supported difference)" if self.level(model) else ""
-        return f"; {points(self.gap(model, self.best))} of {self._figure} against {self.best.label}{unsupported}"
+        return f"; {self._amount(self.gap(model, self.best))} against {self.best.label}{unsupported}"
+
+    def _amount(self, difference: float) -> str:
+        of = f" of {self._figure}" if self.measure.higher_is_better else ""
+        return f"{self.measure.gap(difference)}{of}"
 
     def need(self) -> Advice | None:
         """Says when a linear model is simply better, or that nobody looked."""
@@ -226,17 +252,18 @@ class _Choice:
             return Advice(NEEDED, "unknown", "No linear control was run: add it before you choose.")
         control, rival = (best_model(kind, self.split, self.measure) for kind in (linear, deep))
         tests = [(model, find_test(self.tests, control, model)) for model in deep]
-        gap = points(self.gap(rival, control))
+        gap = self.measure.gap(self.gap(rival, control))
         if any(test is None or test.p_holm is None for _, test in tests):
             return Advice(NEEDED, "untested", f"{rival.label} differs from {control.label} by {gap}, untested.")
         supported = [model for model, test in tests if test is not None and test.supported]
-        better = [model for model in supported if self.gap(model, control) > 0]
+        better = [model for model in supported if self.lead(model, control) > 0]
         cost = _cost_ratio(control, rival)
         if better:
-            gains = words([f"{model.label} by {points(self.gap(model, control)).lstrip('+')}" for model in better])
+            gains = words([f"{model.label} by {self.measure.size(abs(self.gap(model, control)))}" for model in better])
             return Advice(NEEDED, f"yes, for {self._figure}", f"Better than {control.label}: {gains}{cost}.")
         if len(supported) == len(deep):
-            why = f"{control.label} is simply better: every Transformer is at least {gap.lstrip('−')} behind it"
+            behind = self.measure.size(abs(self.gap(rival, control)))
+            why = f"{control.label} is simply better: every Transformer is at least {behind} behind it"
             return Advice(NEEDED, f"no: take {control.label}", f"{why}{cost}.")
         why = f"no Transformer here is supported to be better than {control.label} ({rival.label}: {gap})"
         return Advice(NEEDED, f"not shown: {control.label} is simpler", f"{why}{cost}.")

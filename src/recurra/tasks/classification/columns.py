@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from recurra.core import formatting as form
 from recurra.tasks.classification.errors import CONFUSED, LABELS, MISTAKES
 from recurra.tasks.classification.export_columns import EXPORTS
-from recurra.tasks.classification.measures import ACCURACY, MACRO_F1
+from recurra.tasks.classification.measures import ACCURACY, judge
 from recurra.tasks.classification.published_columns import PUBLISHED_TABLE
 from recurra.tasks.classification.summary import (
     CalibrationErrors,
@@ -35,6 +35,7 @@ from recurra.tasks.columns import (
     with_interval,
 )
 from recurra.tasks.labelling.columns import BRIEF, ENDS, NAMES, SIZES, latency
+from recurra.tasks.measures import Measure
 from recurra.tasks.tables import ADVICE, AUDITS, contrasts, tests_by_rows
 
 TEXTUAL: frozenset[Place] = frozenset(("terminal", "markdown"))
@@ -96,24 +97,29 @@ def _embedding(model: ClassifierSummary) -> Cell:
 _EMBEDDING = Format(lambda model: form.count(model.embedding_parameters), cell=_embedding)
 
 
+def _judged(measure: Measure) -> Column:
+    """What models are judged by, where that is not accuracy."""
+    share = measure.limits[1] == 1
+    headings: dict[Place, str] = {"latex": f"{measure.heading}, %"} if share else {}
+    return Column(
+        measure.key,
+        measure.heading,
+        lambda row: measure.of(row.model, row.split),
+        estimates(percent=share),
+        headings=headings,
+        always=True,
+    )
+
+
 def _result_columns(table: ClassificationTable) -> list[Column]:
-    shares = estimates(percent=True)
+    shares, measure = estimates(percent=True), judge(table)
     return [
         *NAMES,
         Column(
             "accuracy", "Accuracy", lambda row: row.score.accuracy if row.score else None, shares,
             headings={"latex": "Accuracy, %"},
         ),
-        *(
-            [
-                Column(
-                    "macro_f1", "Macro F1", lambda row: row.score.macro_f1 if row.score else None, shares,
-                    headings={"latex": "Macro F1, %"},
-                )
-            ]
-            if table.judged_by == MACRO_F1.key
-            else []
-        ),
+        *([] if measure.key == ACCURACY.key else [_judged(measure)]),
         Column(
             "interval", "95 % interval", lambda row: interval(row.score.accuracy) if row.score else None, places=TEXTUAL
         ),
@@ -250,8 +256,8 @@ TABLES = (
     MISTAKES,
     CONFUSED,
     LABELS,
-    contrasts(ACCURACY),
-    tests_by_rows(ACCURACY),
+    contrasts(judge),
+    tests_by_rows(judge),
     PUBLISHED_TABLE,
     EXPORTS,
     AUDITS,

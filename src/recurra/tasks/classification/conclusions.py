@@ -6,15 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recurra.core.formatting import point_range, seeds, words
+from recurra.core.formatting import seeds, words
+from recurra.core.label_record import are_unequal
 from recurra.tasks.audits import noted
-from recurra.tasks.classification.measures import ACCURACY
-from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
+from recurra.tasks.classification.measures import ACCURACY, MACRO_F1, cheapest_answer, judge
+from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary, CostTable
 from recurra.tasks.measures import Measure
 from recurra.tasks.summary import AuditLine, PairTest
 
 # Rows of a class that a model must have seen judged before silence about it counts.
 FEWEST = 5
+# Costs that are written out.
+MOST_COSTS = 12
 
 
 def conclude(table: ClassificationTable, measure: Measure) -> str:
@@ -52,16 +55,16 @@ def _several(table: ClassificationTable, models: Sequence[ClassifierSummary], me
         return [*faults, "No model here should be used."]
     best = best_model(able, split, measure)
     rows = best.scores[split].rows
+    sentences = _why(table, best, measure)
     if measure.key == ACCURACY.key:
-        sentences = [
+        sentences.append(
             f"{best.label} scores highest: {_percent(measure.mean(best, split))} of the {rows:,} {split} rows."
-        ]
+        )
     else:
-        sentences = [
-            f"The classes are unequal, so models are judged by {measure.in_text} and not by accuracy, which is "
-            f"{_percent(majority_share(best, split))} for who always gives the most frequent answer.",
-            f"{best.label} scores highest: {measure.value(measure.mean(best, split))} on the {rows:,} {split} rows.",
-        ]
+        superlative = "scores highest" if measure.higher_is_better else "costs least"
+        sentences.append(
+            f"{best.label} {superlative}: {measure.value(measure.mean(best, split))} on the {rows:,} {split} rows."
+        )
     behind, level, unknown = [], [], []
     for model in able:
         if model is best:
@@ -72,7 +75,7 @@ def _several(table: ClassificationTable, models: Sequence[ClassifierSummary], me
         if test is None or interval is None:
             unknown.append(f"{model.label} ({gap})")
         elif test.supported:
-            behind.append(f"{model.label} ({gap}, 95 % {point_range(*interval)})")
+            behind.append(f"{model.label} ({gap}, 95 % {measure.range(*interval)})")
         else:
             level.append(f"{model.label} ({gap})")
     if behind:
@@ -82,6 +85,37 @@ def _several(table: ClassificationTable, models: Sequence[ClassifierSummary], me
     if unknown:
         sentences.append(f"Not tested against it: {words(unknown)}.")
     return [*sentences, *faults]
+
+
+def _why(table: ClassificationTable, model: ClassifierSummary, measure: Measure) -> list[str]:
+    """What models are judged by and why, and what who does not read gets; nothing where that is accuracy as ever."""
+    split = table.headline_split
+    unequal = are_unequal(sum(row) for row in model.scores[split].confusion_matrix)
+    if measure.key == (MACRO_F1 if unequal else ACCURACY).key:
+        reason = f"The classes are unequal, so models are judged by {measure.in_text} and not by accuracy"
+    else:
+        reason = f"Models are judged by {measure.in_text}, as asked"
+    if isinstance(table, CostTable):
+        said, cost = cheapest_answer(table.costs, model.scores[split].confusion_matrix)
+        return [f"{reason}; it is {measure.value(cost)} for who always says '{table.label_names[said]}'."]
+    if unequal:
+        share = _percent(majority_share(model, split))
+        link = ", which" if reason.endswith("accuracy") else "; accuracy"
+        return [f"{reason}{link} is {share} for who always gives the most frequent answer."]
+    return [] if measure.key == ACCURACY.key else [f"{reason}."]
+
+
+def said_costs(table: CostTable) -> str:
+    """The costs of mistakes, as many as can be read."""
+    names = table.label_names
+    cells = [
+        f"'{true}' said '{said}' {cost:g}"
+        for true, row in zip(names, table.costs, strict=True)
+        for said, cost in zip(names, row, strict=True)
+        if cost
+    ]
+    more = f" and {len(cells) - MOST_COSTS} more" if len(cells) > MOST_COSTS else ""
+    return f"{'; '.join(cells[:MOST_COSTS])}{more}"
 
 
 def fault_of(table: ClassificationTable, model: ClassifierSummary) -> str:
@@ -99,8 +133,13 @@ def fault_of(table: ClassificationTable, model: ClassifierSummary) -> str:
         names = words([f"'{table.label_names[index]}'" for index in ignored[:3]])
         more = f" and {ignored.size - 3} more classes" if ignored.size > 3 else ""
         return f"it never says {names}{more}"
+    if isinstance(table, CostTable):
+        said, least = cheapest_answer(table.costs, score.confusion_matrix)
+        mean = judge(table).mean(model, split)
+        name = table.label_names[said]
+        return f"it costs {mean:.4f} a row, who always says '{name}' {least:.4f}" if mean >= least else ""
     share = majority_share(model, split)
-    if score.macro_f1 is None and score.accuracy.mean <= share:
+    if table.judged_by == ACCURACY.key and score.accuracy.mean <= share:
         return f"it is right on {_percent(score.accuracy.mean)}, who always gives one answer on {_percent(share)}"
     return ""
 

@@ -1,44 +1,123 @@
-"""What classifiers are judged by: accuracy first, then F1, with their intervals over rows."""
+"""What classifiers are judged by, all of it from the confusion matrix, with intervals over rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.record import MetricsRecord
-from recurra.tasks.classification.summary import ClassifierSummary
+from recurra.evaluation.significance import ClassScore
+from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary, CostTable, JudgedScore
 from recurra.tasks.estimates import Estimate
-from recurra.tasks.measures import Measure
+from recurra.tasks.measures import Measure, RowScore
+from recurra.tasks.questions import COST
 
 BOOTSTRAP_SAMPLES = 2000
 BOOTSTRAP_SEED = 20
+F1_OF = "f1"
+
+Floats = NDArray[np.float64]
+# A figure ``(...)`` of confusion matrices ``(..., labels, labels)``.
+MatrixScore = Callable[[Floats], Floats]
 
 
-def _accuracy(metrics: MetricsRecord) -> float:
-    return metrics.accuracy
+def f1_by_class(right: Floats, support: Floats, said: Floats) -> Floats:
+    """F1 of each class, ``(..., labels)``; 0 of a label that neither occurs nor is predicted."""
+    total = support + said
+    return np.divide(2 * right, total, out=np.zeros_like(total), where=total > 0)
 
 
-def _accuracy_of(model: ClassifierSummary, split: str) -> Estimate | None:
-    return model.scores[split].accuracy if split in model.scores else None
+def macro_f1(right: Floats, support: Floats, said: Floats) -> Floats:
+    """Mean F1 over labels; one that neither occurs nor is predicted counts for nothing, as in `evaluation.metrics`."""
+    occurring = (support + said > 0).sum(axis=-1)
+    mean: Floats = f1_by_class(right, support, said).sum(axis=-1) / np.maximum(occurring, 1)
+    return mean
 
 
-def _wilson(metrics: MetricsRecord) -> tuple[float, float]:
-    return metrics.accuracy_interval
+def usual_f1(right: Floats, support: Floats, said: Floats) -> Floats:
+    """F1 of label 1 for two labels, the mean over labels for more."""
+    return f1_by_class(right, support, said)[..., 1] if right.shape[-1] == 2 else macro_f1(right, support, said)
 
 
-def _f1(metrics: MetricsRecord) -> float:
-    return metrics.f1
+def balanced_accuracy(right: Floats, support: Floats, said: Floats) -> Floats:
+    """Mean recall over the labels that occur (Brodersen et al. 2010), in a resample too."""
+    del said
+    recall = np.divide(right, support, out=np.zeros_like(support), where=support > 0)
+    mean: Floats = recall.sum(axis=-1) / np.maximum((support > 0).sum(axis=-1), 1)
+    return mean
 
 
-def _f1_of(model: ClassifierSummary, split: str) -> Estimate | None:
-    return model.scores[split].f1 if split in model.scores else None
+def _f1_of_label(index: int) -> ClassScore:
+    def score(right: Floats, support: Floats, said: Floats) -> Floats:
+        # Counts may end with the last label that some rows have.
+        each = f1_by_class(right, support, said)
+        return each[..., index] if index < each.shape[-1] else np.zeros(each.shape[:-1])
+
+    return score
 
 
-def _f1_over_rows(metrics: MetricsRecord) -> tuple[float, float] | None:
-    return bootstrap_f1(metrics.confusion_matrix)
+def by_class(score: ClassScore) -> MatrixScore:
+    """A figure of the counts of classes, from confusion matrices."""
+    return lambda matrices: score(
+        np.diagonal(matrices, axis1=-2, axis2=-1), matrices.sum(axis=-1), matrices.sum(axis=-2)
+    )
+
+
+def by_cost(costs: Sequence[Sequence[float]]) -> MatrixScore:
+    """Mean cost of a row, from costs ``[true][predicted]``."""
+    each = np.asarray(costs, dtype=np.float64)
+
+    def score(matrices: Floats) -> Floats:
+        mean: Floats = (matrices * each).sum(axis=(-2, -1)) / matrices.sum(axis=(-2, -1))
+        return mean
+
+    return score
+
+
+def _read(score: MatrixScore) -> Callable[[MetricsRecord], float]:
+    return lambda metrics: float(score(np.asarray(metrics.confusion_matrix, dtype=np.float64)))
+
+
+def _over_rows(score: MatrixScore) -> Callable[[MetricsRecord], tuple[float, float] | None]:
+    return lambda metrics: bootstrap(metrics.confusion_matrix, score)
+
+
+def bootstrap(confusion_matrix: Sequence[Sequence[int]], score: MatrixScore) -> tuple[float, float] | None:
+    """95 % percentile interval of a figure over examples; none without rows or with one label.
+
+    Drawing rows with replacement is drawing cells of the confusion matrix from a multinomial, so the predictions
+    themselves are not needed.
+
+    Args:
+        confusion_matrix: ``[true][predicted]`` counts.
+        score: The figure.
+    """
+    matrix = np.asarray(confusion_matrix, dtype=np.float64)
+    rows = int(matrix.sum())
+    if rows == 0 or matrix.shape[0] < 2:
+        return None
+    generator = np.random.default_rng(BOOTSTRAP_SEED)
+    draws = generator.multinomial(rows, matrix.ravel() / rows, size=BOOTSTRAP_SAMPLES)
+    low, high = np.quantile(score(draws.reshape(-1, *matrix.shape).astype(np.float64)), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _of(name: str) -> Callable[[ClassifierSummary, str], Estimate | None]:
+    def of(model: ClassifierSummary, split: str) -> Estimate | None:
+        found: Estimate | None = getattr(model.scores.get(split), name, None)
+        return found
+
+    return of
+
+
+def _judged(model: ClassifierSummary, split: str) -> Estimate | None:
+    score = model.scores.get(split)
+    return score.judged if isinstance(score, JudgedScore) else None
 
 
 ACCURACY = Measure(
@@ -46,9 +125,9 @@ ACCURACY = Measure(
     "Accuracy",
     "points",
     higher_is_better=True,
-    read=_accuracy,
-    of=_accuracy_of,
-    over_rows=_wilson,
+    read=lambda metrics: metrics.accuracy,
+    of=_of("accuracy"),
+    over_rows=lambda metrics: metrics.accuracy_interval,
     paired_by_rows=True,
     better="more accurate",
     limits=(0.0, 1.0),
@@ -60,92 +139,112 @@ F1 = Measure(
     "F1",
     "points",
     higher_is_better=True,
-    read=_f1,
-    of=_f1_of,
-    over_rows=_f1_over_rows,
+    read=lambda metrics: metrics.f1,
+    of=_of("f1"),
+    over_rows=_over_rows(by_class(usual_f1)),
     limits=(0.0, 1.0),
     scale=100.0,
     gap_digits=1,
 )
 
 
-def _macro_f1(metrics: MetricsRecord) -> float:
-    return float(f1_of(np.asarray(metrics.confusion_matrix, dtype=np.float64), macro=True))
-
-
-def _macro_f1_of_labels(truth: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
-    labels = int(max(truth.max(), predicted.max())) + 1
-    counts = np.bincount(truth * labels + predicted, minlength=labels**2).reshape(labels, labels)
-    return float(f1_of(counts.astype(np.float64), macro=True))
-
-
-def _macro_f1_of(model: ClassifierSummary, split: str) -> Estimate | None:
-    return model.scores[split].macro_f1 if split in model.scores else None
-
-
-def _macro_f1_over_rows(metrics: MetricsRecord) -> tuple[float, float] | None:
-    return bootstrap_f1(metrics.confusion_matrix, macro=True)
+def _class_measure(key: str, heading: str, score: ClassScore, of: Any = _judged) -> Measure:
+    return replace(
+        F1,
+        key=key,
+        heading=heading,
+        read=_read(by_class(score)),
+        of=of,
+        over_rows=_over_rows(by_class(score)),
+        paired_by_rows=True,
+        of_classes=score,
+        better=f"better by {heading if heading.startswith(F1.heading) else heading[0].lower() + heading[1:]}",
+    )
 
 
 # For unequal classes: there accuracy is high for who ignores the rare ones.
-MACRO_F1 = replace(
-    F1,
-    key="macro_f1",
-    heading="Macro F1",
-    read=_macro_f1,
-    of=_macro_f1_of,
-    over_rows=_macro_f1_over_rows,
-    paired_by_rows=True,
-    of_labels=_macro_f1_of_labels,
-    better="better by macro F1",
-)
+MACRO_F1 = _class_measure("macro_f1", "Macro F1", macro_f1, _of("macro_f1"))
+BALANCED_ACCURACY = _class_measure("balanced_accuracy", "Balanced accuracy", balanced_accuracy)
 
 
-def f1_of(matrices: NDArray[np.float64], *, macro: bool = False) -> NDArray[np.float64]:
-    """F1 of confusion matrices ``(..., labels, labels)``: of label 1 for two labels, the macro mean for more.
+def _cost_measure(costs: Sequence[Sequence[float]]) -> Measure:
+    each, score = np.asarray(costs, dtype=np.float64), by_cost(costs)
+    of_rows: RowScore = lambda truth, said: each[truth, said]  # noqa: E731
+    return Measure(
+        COST,
+        "Mean cost",
+        "cost a row",
+        higher_is_better=False,
+        read=_read(score),
+        of=_judged,
+        over_rows=_over_rows(score),
+        paired_by_rows=True,
+        of_rows=of_rows,
+        better="less costly in its mistakes",
+        limits=(0.0, None),
+    )
 
-    With ``macro`` it is the mean over labels for two of them too.
 
-    As in `recurra.evaluation.metrics`, a label that neither occurs nor is predicted counts for nothing in the mean.
+def named_measure(name: str, label_names: Sequence[str], costs: Sequence[Sequence[float]] | None = None) -> Measure:
+    """A measure by the name that a user gives it.
+
+    Args:
+        name: ``accuracy``, ``macro_f1``, ``balanced_accuracy``, ``f1:LABEL``, or ``cost``.
+        label_names: Of the data.
+        costs: For ``cost``, ``[true][predicted]`` in the order of the labels.
+
+    Raises:
+        ConfigurationError: If there is none of that name, or no such label.
     """
-    right = np.diagonal(matrices, axis1=-2, axis2=-1)
-    total = matrices.sum(axis=-1) + matrices.sum(axis=-2)
-    scores: NDArray[np.float64] = np.divide(2 * right, total, out=np.zeros_like(total), where=total > 0)
-    if scores.shape[-1] == 2 and not macro:
-        return scores[..., 1]
-    mean: NDArray[np.float64] = scores.sum(axis=-1) / np.maximum((total > 0).sum(axis=-1), 1)
-    return mean
+    plain = {measure.key: measure for measure in (ACCURACY, MACRO_F1, BALANCED_ACCURACY)}
+    if name in plain:
+        return plain[name]
+    if name == COST and costs is not None:
+        return _cost_measure(costs)
+    kind, colon, label = name.partition(":")
+    if kind == F1_OF and colon:
+        if label not in label_names:
+            raise ConfigurationError(unknown("label of the measure", label, label_names))
+        return _class_measure(name, f"F1 of '{label}'", _f1_of_label(list(label_names).index(label)))
+    raise ConfigurationError(unknown("measure", name, [*plain, "f1:LABEL", "cost:FILE"]))
 
 
-def label_figures(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def judge(table: ClassificationTable) -> Measure:
+    """What the models of a table were compared by."""
+    return named_measure(table.judged_by, table.label_names, table.costs if isinstance(table, CostTable) else None)
+
+
+def margin(table: ClassificationTable, confusion_matrix: Sequence[Sequence[int]]) -> float:
+    """What a smaller model may give up: a point; of a cost 1 % of what the cheapest answer costs that is always given.
+
+    A hundredth of the best model's cost would shrink to nothing with the cost, and one of the dearest mistake may be
+    more than all mistakes cost together. Holding a cost against that of an answer given without looking is what
+    detection costs are normalised by (NIST 1997, the DET evaluations of speaker recognition).
+
+    Args:
+        table: The table.
+        confusion_matrix: Of any of its models on the split that is judged: it knows how often each label occurs.
+    """
+    if not isinstance(table, CostTable):
+        return 0.01
+    return 0.01 * cheapest_answer(table.costs, confusion_matrix)[1]
+
+
+def cheapest_answer(costs: Sequence[Sequence[float]], confusion_matrix: Sequence[Sequence[int]]) -> tuple[int, float]:
+    """The label that costs least if it is always given, and its mean cost of a row."""
+    support = np.asarray(confusion_matrix, dtype=np.float64).sum(axis=1)
+    always = support @ np.asarray(costs, dtype=np.float64) / support.sum()
+    return int(always.argmin()), float(always.min())
+
+
+def label_figures(matrix: Floats) -> tuple[Floats, Floats, Floats]:
     """Precision, recall and F1 of each label, ``(labels,)``, from a confusion matrix ``[true][predicted]``.
 
-    What would be divided by nothing is 0, as in `f1_of`.
+    What would be divided by nothing is 0.
     """
     right, said, true = np.diagonal(matrix), matrix.sum(axis=0), matrix.sum(axis=1)
 
-    def share(of: NDArray[np.float64], part: NDArray[np.float64]) -> NDArray[np.float64]:
+    def share(of: Floats, part: Floats) -> Floats:
         return np.divide(part, of, out=np.zeros_like(part), where=of > 0)
 
-    return share(said, right.copy()), share(true, right.copy()), share(said + true, 2 * right)
-
-
-def bootstrap_f1(confusion_matrix: Sequence[Sequence[int]], *, macro: bool = False) -> tuple[float, float] | None:
-    """95 % percentile interval of F1 over examples.
-
-    Drawing rows with replacement is drawing cells of the confusion matrix from a multinomial, so the predictions
-    themselves are not needed.
-
-    Args:
-        confusion_matrix: ``[true][predicted]`` counts.
-        macro: As `f1_of` takes it.
-    """
-    matrix = np.asarray(confusion_matrix, dtype=np.float64)
-    rows = int(matrix.sum())
-    if rows == 0 or matrix.shape[0] < 2:
-        return None
-    generator = np.random.default_rng(BOOTSTRAP_SEED)
-    draws = generator.multinomial(rows, matrix.ravel() / rows, size=BOOTSTRAP_SAMPLES)
-    scores = f1_of(draws.reshape(-1, *matrix.shape).astype(np.float64), macro=macro)
-    low, high = np.quantile(scores, [0.025, 0.975])
-    return float(low), float(high)
+    return share(said, right.copy()), share(true, right.copy()), f1_by_class(right, true, said)

@@ -16,14 +16,14 @@ from recurra.core.record import MetricsRecord, RunRecord
 from recurra.deployment.export_record import ExportRecord
 from recurra.tasks.classification import columns
 from recurra.tasks.classification.advice import advise, level_models
-from recurra.tasks.classification.conclusions import conclude, fault_of
+from recurra.tasks.classification.conclusions import conclude, fault_of, said_costs
 from recurra.tasks.classification.curves import accuracy_by_epoch, loss_by_epoch, loss_limits
 from recurra.tasks.classification.errors import find_mistakes, shown_model
 from recurra.tasks.classification.export_advice import advise_exports
 from recurra.tasks.classification.exports import export_lines
 from recurra.tasks.classification.figures import LABELS_IN_MATRIX, confusion, lengths
 from recurra.tasks.classification.figures_across import study_charts
-from recurra.tasks.classification.measures import ACCURACY, F1, MACRO_F1
+from recurra.tasks.classification.measures import ACCURACY, F1, MACRO_F1, judge, named_measure
 from recurra.tasks.classification.overview import OVERVIEW
 from recurra.tasks.classification.published import PUBLISHED
 from recurra.tasks.classification.published_lines import published_lines
@@ -31,15 +31,18 @@ from recurra.tasks.classification.summary import (
     CalibrationErrors,
     ClassificationTable,
     ClassifierSummary,
+    CostTable,
+    JudgedScore,
     PublishedLine,
     SplitScore,
 )
+from recurra.tasks.cost_matrix import matrix_of
 from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.estimates import ExportLine, MeasuredExports
 from recurra.tasks.labelling.reporting import LabellingReporting
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Measure, estimate
-from recurra.tasks.questions import Limits, Questions
+from recurra.tasks.questions import Judging, Limits, Questions
 from recurra.tasks.reporting import Records
 from recurra.tasks.summary import Advice, ModelSummary, TableSummary
 
@@ -54,10 +57,22 @@ class ClassificationReporting(LabellingReporting):
     published_tables = tuple(PUBLISHED)
     documented_figures = frozenset(("data-size", "trade-off", "isolation", "accuracy"))
 
-    def measure_of(self, table: TableRuns) -> Measure:
-        """Accuracy, or where the classes of the headline split are unequal macro F1."""
-        counts = _record(table.runs[0]).data.splits[table.headline].label_counts if table.headline else {}
-        return MACRO_F1 if are_unequal(counts.values()) else ACCURACY
+    def measure_of(self, table: TableRuns, judging: Judging) -> Measure:
+        """What was asked for, or accuracy, or where the classes of the headline split are unequal macro F1."""
+        data = _record(table.runs[0]).data
+        counts = data.splits[table.headline].label_counts if table.headline else {}
+        default = MACRO_F1 if are_unequal(counts.values()) else ACCURACY
+        return self.asked(judging, data.label_names) or default
+
+    def asked(self, judging: Judging, label_names: Sequence[str]) -> Measure | None:
+        """The measure that was asked for, which may be of one label or of costs; none if none was."""
+        if judging.measure is None:
+            return None
+        costs = None if judging.costs is None else matrix_of(judging.costs, label_names)
+        return named_measure(judging.measure, label_names, costs)
+
+    def judge(self, table: Any) -> Measure:
+        return judge(table)
 
     def barred(self, runs: Sequence[LoadedRun], split: str) -> str:
         """A model that has one answer for every text has learned nothing, whatever its accuracy."""
@@ -76,14 +91,15 @@ class ClassificationReporting(LabellingReporting):
     def fault(self, table: Any, model: Any) -> str:
         return fault_of(table, model)
 
-    def score(self, split: str, metrics: Sequence[MetricsRecord]) -> SplitScore:
+    def score(self, split: str, metrics: Sequence[MetricsRecord], measure: Measure) -> SplitScore:
         matrices = [item.confusion_matrix for item in metrics]
-        return SplitScore(
+        by_macro_f1 = measure.key == MACRO_F1.key or are_unequal(map(sum, matrices[0]))
+        found = SplitScore(
             split=split,
             rows=metrics[0].rows,
             accuracy=estimate(ACCURACY, metrics),
             f1=estimate(F1, metrics),
-            macro_f1=estimate(MACRO_F1, metrics) if are_unequal(map(sum, matrices[0])) else None,
+            macro_f1=estimate(MACRO_F1, metrics) if by_macro_f1 else None,
             precision=statistics.fmean(item.precision for item in metrics),
             recall=statistics.fmean(item.recall for item in metrics),
             loss=statistics.fmean(item.loss for item in metrics),
@@ -92,6 +108,9 @@ class ClassificationReporting(LabellingReporting):
             ],
             calibration=_calibration(metrics),
         )
+        if measure.key in (ACCURACY.key, MACRO_F1.key):
+            return found
+        return JudgedScore(**vars(found), judged=estimate(measure, metrics))
 
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ClassifierSummary:
         score = common.scores.get(headline)
@@ -122,8 +141,17 @@ class ClassificationReporting(LabellingReporting):
         advice = advise(table, measure, limits)
         return [*advice, *advise_exports(table.exports, level)]
 
-    def table(self, common: TableSummary, table: TableRuns) -> ClassificationTable:
-        return ClassificationTable(**vars(common), **self.data_facts(table))
+    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> ClassificationTable:
+        facts = self.data_facts(table)
+        if questions.judging.costs is None:
+            return ClassificationTable(**vars(common), **facts)
+        return CostTable(**vars(common), **facts, costs=matrix_of(questions.judging.costs, facts["label_names"]))
+
+    def facts(self, table: Any) -> list[tuple[str, str]]:
+        return [
+            *super().facts(table),
+            *([("Costs of a row", said_costs(table))] if isinstance(table, CostTable) else []),
+        ]
 
     def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:
         found: ClassificationTable = made

@@ -22,7 +22,8 @@ class CalibrationErrors:
 class SplitScore:
     """Quality of a model on one split. ``confusion_matrix`` is the sum over seeds, ``[true][predicted]``.
 
-    ``macro_f1`` is there where the classes of the split are unequal, ``calibration`` where every record has it.
+    ``macro_f1`` is there where the classes of the split are unequal or it is asked for, ``calibration`` where every
+    record has it.
     """
 
     split: str
@@ -35,6 +36,13 @@ class SplitScore:
     loss: float
     confusion_matrix: list[list[int]]
     calibration: CalibrationErrors | None
+
+
+@dataclass(frozen=True)
+class JudgedScore(SplitScore):
+    """The same where models are judged by a figure that a score does not have by itself."""
+
+    judged: Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,3 +120,10 @@ class ClassificationTable(LabellingTable):
     models: Sequence[ClassifierSummary]
     mistakes: list[Mistake] = field(default_factory=list)
     published: list[PublishedLine]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostTable(ClassificationTable):
+    """The same where models are judged by what their mistakes cost: ``costs[true][predicted]``."""
+
+    costs: list[list[float]]

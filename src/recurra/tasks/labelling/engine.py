@@ -39,7 +39,7 @@ from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.evaluation import ComputedRows, compute_rows
 from recurra.tasks.labelling.task import LabellingTask
-from recurra.tasks.labelling.training import latency_batches, time_classifier, train_classifier
+from recurra.tasks.labelling.training import latency_batches, time_classifier, time_control, train_classifier
 from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown, ShownTable
 from recurra.tasks.run_folder import run_facts, shape_of
@@ -213,6 +213,10 @@ class LabellingEngine(TaskEngine):
         if shape.problem_type == SEVERAL_LABELS:
             labels = torch.stack([1 - labels, labels], dim=1).float()
         return RecurraForSequenceClassification(shape), forward_flops(shape, length), labels
+
+    def control_seconds(self, config: RunConfig, machine: Machine) -> float | None:
+        """Seconds of a fit on some of the rows, times how many more there are."""
+        return time_control(config, machine)
 
     def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], data: DataCost) -> float:
         """Operations of the forward passes over rows of these lengths."""

@@ -214,6 +214,10 @@ class LabellingTask(Task):
         longest = self._longest_input(config.model, config.model_overrides)
         return [f"{Path(data.name).name}: {say_cut(looked.lengths[reads_by], data.max_length, longest)}"]
 
+    def label_names(self, data: RunData, machine: Machine) -> list[str]:
+        """Reads them from the data."""
+        return list(load_dataset(labelled(data), machine.data_root).label_names)
+
     def data_cost(self, data: RunData, machine: Machine) -> DataCost:
         """Counts training rows, and auxiliary ones, by their length."""
         config = labelled(data)

@@ -52,6 +52,10 @@ from recurra.tasks.run_folder import (
 from recurra.tasks.runs import RunConfig
 from recurra.training.fit import train_transformer
 from recurra.training.masking import MaskTokens
+from recurra.training.protocols import check_several_labels
+
+# Training rows on which a control is fitted to see how long it takes.
+ROWS_TO_TIME = 500
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,8 @@ def train_classifier(
         weights = balanced_weights(dataset.splits["train"].labels, weights)
     if weights is not None:
         _check_weights(config, dataset)
+    if dataset.splits["train"].labels.ndim == 2:
+        check_several_labels(config.protocol)
     if config.is_control:
         return _train_control(config, dataset, folder, machine)
     source, plan = encoder_of(config.model_overrides), str(config.model_overrides.get(PLAN, ""))
@@ -277,6 +283,22 @@ def _fit_control(config: RunConfig, dataset: TextDataset, machine: Machine) -> L
         num_labels=count,
         seed=seed,
     )
+
+
+def time_control(config: RunConfig, machine: Machine) -> float:
+    """Seconds that a control will take to fit: those on `ROWS_TO_TIME` rows of training, times how many more there are.
+
+    Args:
+        config: The run of a control.
+        machine: Where the data lie.
+    """
+    dataset = load_dataset(labelled(config.data), machine.data_root)
+    train = dataset.splits["train"]
+    share = min(1.0, ROWS_TO_TIME / len(train))
+    part = train if share == 1.0 else stratified_fraction(train, share, labelled(config.data).split_seed)
+    start = time.perf_counter()
+    _fit_control(config, replace(dataset, splits={**dataset.splits, "train": part}), machine)
+    return (time.perf_counter() - start) * len(train) / len(part)
 
 
 def latency_batches(texts: list[str], batch_size: int) -> list[list[str]]:

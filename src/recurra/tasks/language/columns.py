@@ -349,7 +349,7 @@ SPLITS = Table(
 
 TABLES = (
     RESULTS,
-    contrasts(LOSS),
+    contrasts(lambda _: LOSS),
     tests_by_seeds(LOSS, _DIFFERENCES),
     HEADS,
     EARLY_EXIT,

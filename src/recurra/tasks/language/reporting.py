@@ -24,6 +24,8 @@ from recurra.tasks.language.measures import LOSS
 from recurra.tasks.language.overview import OVERVIEW
 from recurra.tasks.language.summary import HeadSummary, LanguageModelSummary, LanguageTable
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
+from recurra.tasks.measures import Measure
+from recurra.tasks.questions import Questions
 from recurra.tasks.reporting import Alarm, Records, Reporting
 from recurra.tasks.summary import AuditLine, ModelSummary, Summary, TableSummary
 
@@ -91,7 +93,7 @@ class LanguageReporting(Reporting):
     def barred(self, runs: Sequence[LoadedRun], split: str) -> str:
         return "its figures leak" if any(_record(run).leaks for run in runs) else ""
 
-    def score(self, split: str, metrics: Sequence[LanguageMetricsRecord]) -> dict[str, HeadSummary]:
+    def score(self, split: str, metrics: Sequence[LanguageMetricsRecord], measure: Measure) -> dict[str, HeadSummary]:
         return {name: summarise_head([item.heads[name] for item in metrics]) for name in metrics[0].heads}
 
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> LanguageModelSummary:
@@ -131,7 +133,7 @@ class LanguageReporting(Reporting):
     def conclude(self, table: TableSummary) -> str:
         return conclude_language(table.models, table.tests, table.headline_split)
 
-    def table(self, common: TableSummary, table: TableRuns) -> LanguageTable:
+    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> LanguageTable:
         return LanguageTable(**vars(common))
 
     def remarks(self, table: TableSummary) -> str:

@@ -16,8 +16,9 @@ from recurra.tasks.labelling.columns import BRIEF, ENDS, NAMES, NOT_IN_PAPERS, S
 from recurra.tasks.labelling.reporting import LabellingReporting
 from recurra.tasks.labelling.summary import LabellingTable
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
-from recurra.tasks.measures import estimate
+from recurra.tasks.measures import Measure, estimate
 from recurra.tasks.multilabel.measures import MACRO_F1, MICRO_F1, SUBSET_ACCURACY, MultiLabelScore
+from recurra.tasks.questions import Questions
 from recurra.tasks.summary import ModelSummary, TableSummary
 from recurra.tasks.tables import AUDITS, contrasts, tests_by_seeds
 
@@ -152,11 +153,11 @@ class MultiLabelReporting(LabellingReporting):
 
     task = "multi-label classification"
     measures = (MICRO_F1, MACRO_F1, SUBSET_ACCURACY)
-    tables = (RESULTS, LABELS, contrasts(MICRO_F1), tests_by_seeds(MICRO_F1, _TESTED), AUDITS)
+    tables = (RESULTS, LABELS, contrasts(lambda _: MICRO_F1), tests_by_seeds(MICRO_F1, _TESTED), AUDITS)
     overview = OVERVIEW
     documented_figures = frozenset(("trade-off",))
 
-    def score(self, split: str, metrics: Sequence[MultiLabelMetricsRecord]) -> MultiLabelScore:
+    def score(self, split: str, metrics: Sequence[MultiLabelMetricsRecord], measure: Measure) -> MultiLabelScore:
         def mean(label: str, key: str) -> float:
             return statistics.fmean(getattr(item.labels[label], key) for item in metrics)
 
@@ -176,7 +177,7 @@ class MultiLabelReporting(LabellingReporting):
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ModelSummary:
         return common
 
-    def table(self, common: TableSummary, table: TableRuns) -> LabellingTable:
+    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> LabellingTable:
         return LabellingTable(**vars(common), **self.data_facts(table))
 
     def conclude(self, table: TableSummary) -> str:

@@ -1,0 +1,202 @@
+"""What a study may judge classifiers by: figures of scikit-learn, costs as a user writes them, and what follows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
+
+from factories import RunFactory
+from recurra.core.errors import ConfigurationError
+from recurra.core.record import read_record
+from recurra.evaluation.predictions import read_predictions
+from recurra.evaluation.significance import paired_bootstrap_by_class
+from recurra.report import markdown_table, summarise_folders
+from recurra.report.compare import value_of
+from recurra.report.load import Correctness
+from recurra.study.preflight import check_measure
+from recurra.study.spec import StudySpec
+from recurra.tasks.classification.measures import balanced_accuracy, bootstrap, by_class, by_cost, named_measure
+from recurra.tasks.classification.summary import CostTable
+from recurra.tasks.cost_matrix import read_costs
+from recurra.tasks.machine import Machine
+from recurra.tasks.questions import Judging, Questions, read_questions
+from recurra.tasks.summary import TableSummary
+
+NAMES = ("ham", "spam", "other")
+COSTS = [[0.0, 1.0, 2.0], [5.0, 0.0, 0.5], [1.0, 3.0, 0.0]]
+SMALL = {"train": 900, "validation": 300, "test": 400}
+ALIKE = {"ham": {"ham": 0, "spam": 1}, "spam": {"ham": 1, "spam": 0}}
+
+
+def expected(name: str, truth: np.ndarray, said: np.ndarray) -> float:
+    if name == "accuracy":
+        return float(accuracy_score(truth, said))
+    if name == "balanced_accuracy":
+        return float(balanced_accuracy_score(truth, said))
+    if name == "macro_f1":
+        return float(f1_score(truth, said, average="macro"))
+    if name == "cost":
+        return float(np.mean([COSTS[a][b] for a, b in zip(truth, said, strict=True)]))
+    label = NAMES.index(name.partition(":")[2])
+    return float(f1_score(truth, said, labels=[label], average="macro", zero_division=0))
+
+
+def confusion(truth: np.ndarray, said: np.ndarray) -> list[list[int]]:
+    return np.bincount(truth * 3 + said, minlength=9).reshape(3, 3).tolist()
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes:UserWarning", "ignore:A single label:UserWarning")
+@pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy", "macro_f1", "f1:spam", "f1:other", "cost"])
+@given(rows=some.lists(some.tuples(some.integers(0, 2), some.integers(0, 2)), min_size=1, max_size=40))
+def test_from_rows_and_from_the_matrix_it_is_the_figure_of_scikit_learn(name: str, rows: list[tuple[int, int]]) -> None:
+    truth, said = (np.array(side) for side in zip(*rows, strict=True))
+    measure = named_measure(name, NAMES, COSTS if name == "cost" else None)
+    wanted = pytest.approx(expected(name, truth, said))
+    assert value_of(Correctness(b"", truth == said, truth, said), measure) == wanted
+    if name != "accuracy":
+        metrics = type("Metrics", (), {"confusion_matrix": confusion(truth, said)})
+        assert measure.read(metrics) == wanted
+
+
+def test_intervals_and_tests_over_rows_are_those_of_resampled_rows() -> None:
+    rng = np.random.default_rng(7)
+    truth = rng.choice(3, 300, p=[0.7, 0.2, 0.1])
+    good, bad = (np.where(rng.random(300) < share, truth, rng.integers(0, 3, 300)) for share in (0.8, 0.6))
+    rows = [rng.integers(0, 300, 300) for _ in range(600)]
+    for score, name in ((by_class(balanced_accuracy), "balanced_accuracy"), (by_cost(COSTS), "cost")):
+        drawn = [expected(name, truth[each], good[each]) for each in rows]
+        found = bootstrap(confusion(truth, good), score)
+        assert found == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.02)
+    gaps = [
+        expected("balanced_accuracy", truth[each], good[each]) - expected("balanced_accuracy", truth[each], bad[each])
+        for each in rows
+    ]
+    paired = paired_bootstrap_by_class(truth, good[None], bad[None], labels=3, score=balanced_accuracy)
+    assert (paired.low, paired.high) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])), abs=0.02)
+
+
+def one_table(folders: list[Path], **judging: object) -> TableSummary:
+    questions = Questions(judging=Judging.parse(judging))
+    (found,) = summarise_folders(folders, questions=questions).tables
+    return found
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    factory = RunFactory(tmp_path_factory.mktemp("runs"), rows={**SMALL, "test": 800}, label_names=("ham", "spam"))
+    made = [factory.run("linear", 0.7), factory.run("recurrent", 0.72)]
+    return [*made, *(factory.run("baseline", 0.85, seed=seed) for seed in (0, 1))]
+
+
+def test_costs_of_one_a_mistake_say_what_accuracy_says(folders: list[Path]) -> None:
+    by_accuracy, by_costs = one_table(folders), one_table(folders, measure="cost", costs=ALIKE)
+    assert by_accuracy.judged_by == "accuracy"
+    assert by_costs.judged_by == "cost"
+    for ours, theirs in zip(by_costs.tests, by_accuracy.tests, strict=True):
+        assert (ours.first, ours.second, ours.supported) == (theirs.first, theirs.second, theirs.supported)
+        assert ours.gap == pytest.approx(-theirs.gap)
+        assert (ours.low, ours.high) == pytest.approx((-theirs.high, -theirs.low))
+        assert ours.p_holm == pytest.approx(theirs.p_holm)
+        assert ours.statement.split()[:2] == theirs.statement.split()[:2]
+    assert any(test.supported for test in by_costs.tests)
+    assert [model.fronts for model in by_costs.models] == [model.fronts for model in by_accuracy.models]
+    assert by_costs.recommended.choice == by_accuracy.recommended.choice
+    assert "baseline costs least" in by_costs.conclusion
+    assert by_costs.conclusion.startswith("Models are judged by mean cost, as asked; it is 0.")
+
+
+def test_what_was_asked_for_has_a_column_and_decides_on_old_records_too(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL, label_names=("ham", "spam"))
+    folders = [factory.run("linear", 0.8), factory.run("recurrent", 0.8, seed=1)]
+    table = one_table(folders, measure="f1:ham")
+    found = read_predictions(folders[0], "test")
+    wanted = f1_score(found.labels, found.logits.argmax(axis=1), pos_label=0)
+    linear = next(model for model in table.models if model.label == "linear")
+    assert linear.scores["test"].judged.mean == pytest.approx(wanted)
+    assert table.conclusion.startswith("Models are judged by F1 of 'ham', as asked.")
+    questions = Questions(judging=Judging(measure="f1:ham"))
+    assert "| Accuracy | F1 of 'ham' |" in markdown_table(summarise_folders(folders, questions=questions))
+
+
+def test_who_costs_more_than_one_answer_for_all_is_no_classifier(tmp_path: Path) -> None:
+    """At 90 % accuracy: spam that is missed costs fifty times what a false alarm does."""
+    factory = RunFactory(tmp_path, rows=SMALL, label_names=("ham", "spam"), shares=(0.75, 0.25))
+    folders = [factory.run("linear", 0.9), factory.run("recurrent", 0.9, only_says=[0])]
+    costs = {"ham": {"ham": 0, "spam": 1}, "spam": {"ham": 50, "spam": 0}}
+    table = one_table(folders, measure="cost", costs=costs)
+    assert isinstance(table, CostTable)
+    matrix = np.asarray(read_record(folders[0]).metrics["test"].confusion_matrix)
+    share = matrix.sum(axis=1)[0] / matrix.sum()
+    linear = next(model for model in table.models if model.label == "linear")
+    assert linear.scores["test"].judged.mean == pytest.approx((matrix[0, 1] + 50 * matrix[1, 0]) / matrix.sum())
+    assert f"{linear.scores['test'].judged.mean:.4f} a row, who always says 'spam' {share:.4f}" in table.conclusion
+    assert table.recommended is None
+
+
+def test_costs_are_read_from_csv_and_json_alike(tmp_path: Path) -> None:
+    costs = {"a": {"a": 0.0, "b": 1.5}, "b": {"a": 20.0, "b": 0.0}}
+    (tmp_path / "costs.json").write_text(json.dumps(costs), encoding="utf-8")
+    (tmp_path / "costs.csv").write_text("true,b,a\na,1.5,0\nb, 0,20\n\n", encoding="utf-8")
+    assert read_costs(tmp_path / "costs.json") == read_costs(tmp_path / "costs.csv") == costs
+    # A study keeps the costs themselves: the file may move.
+    study = tmp_path / "study.yaml"
+    study.write_text(f"measure: cost:{tmp_path / 'costs.csv'}", encoding="utf-8")
+    assert read_questions(study).judging == Judging(measure="cost", costs=costs)
+    values = {
+        "name": "x",
+        "data": [{"name": "demo"}],
+        "models": ["linear"],
+        "measure": f"cost:{tmp_path / 'costs.csv'}",
+    }
+    spec = StudySpec.parse(values)
+    (tmp_path / "costs.csv").unlink()
+    assert StudySpec.parse(spec.plain()).judging == Judging(measure="cost", costs=costs)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b", "have 0 true labels"),
+        (",a,b\na,0,1\nb,2", "the row of 'b' has 1 costs for 2 labels"),
+        (",a,b\na,0,1\na,1,0", "a label stands there twice"),
+        (",a,b\na,0,1\nc,1,0", "both must be the same"),
+        (",a,b\na,0,-1\nb,1,0", "'a' said 'b' costs '-1'; a number of at least 0"),
+        (",a,b\na,0,nan\nb,1,0", "costs 'nan'"),
+        (",a,b\na,0,\nb,1,0", "costs ''"),
+    ],
+)
+def test_costs_that_cannot_be_used_are_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "costs.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=message):
+        read_costs(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"measure": "f2"},
+            r"unknown measure 'f2'.*; allowed: accuracy, macro_f1, balanced_accuracy, f1:LABEL, cost:FILE",
+        ),
+        ({"measure": "f1:neutral"}, "unknown label of the measure 'neutral'.*; allowed: negative, positive"),
+        (
+            {"measure": "cost", "costs": ALIKE},
+            "are of the labels ham, spam, the data have negative, positive",
+        ),
+        ({"measure": "cost"}, "the measure 'cost' came without what mistakes cost; write cost:FILE"),
+        ({"costs": ALIKE}, "'costs' came without the measure that reads them"),
+        ({"measure": "cost:no.csv"}, "cannot read the costs 'no.csv': No such file"),
+    ],
+)
+def test_what_the_data_do_not_have_is_refused_before_anything_starts(values: dict, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        check_measure(
+            StudySpec.parse({"name": "x", "data": [{"name": "demo"}], "models": ["linear"], **values}), Machine()
+        )
