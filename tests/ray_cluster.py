@@ -7,7 +7,9 @@ threads and warnings out of the tests.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +43,11 @@ def main() -> None:
         for line in sys.stdin:
             family = set(ancestors(int(line)))
             (node,) = (node for node in nodes if node.all_processes["raylet"][0].process.pid in family)
+            # Its workers end with a machine; left alone they notice a moment later, and may be done by then.
+            os.kill(int(line), signal.SIGSTOP)
             cluster.remove_node(node, allow_graceful=False)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(line), signal.SIGKILL)
             sys.stdout.write("killed\n")
             sys.stdout.flush()
     finally:
