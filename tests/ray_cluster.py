@@ -41,13 +41,16 @@ def main() -> None:
         sys.stdout.write(f"{cluster.address}\n")
         sys.stdout.flush()
         for line in sys.stdin:
-            family = set(ancestors(int(line)))
+            family = list(ancestors(int(line)))
             (node,) = (node for node in nodes if node.all_processes["raylet"][0].process.pid in family)
-            # Its workers end with a machine; left alone they notice a moment later, and may be done by then.
-            os.kill(int(line), signal.SIGSTOP)
+            # Its workers end with a machine; left alone they notice a moment later, and may be done, or tell, by then.
+            workers = family[: family.index(node.all_processes["raylet"][0].process.pid)][::-1]
+            for worker in workers:
+                os.kill(worker, signal.SIGSTOP)
             cluster.remove_node(node, allow_graceful=False)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(line), signal.SIGKILL)
+            for worker in workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker, signal.SIGKILL)
             sys.stdout.write("killed\n")
             sys.stdout.flush()
     finally:
