@@ -16,9 +16,8 @@ from benchmarks import language_models
 from benchmarks.lockstep import Job, ask, in_turns
 from benchmarks.measures import Measure, Setting
 from recurra.core.memory import peak_memory_mib
-from recurra.models.heads import VocabularyHeads
+from recurra.models.heads import VocabularyHeads, vocabulary_cross_entropy
 from recurra.models.inference import autocast
-from recurra.models.losses import vocabulary_cross_entropy
 from recurra.models.presets import preset
 
 PRESET, QUICK_PRESET = "crt-small", "crt-tiny"

@@ -24,7 +24,7 @@ import recurra.deployment.export.build as export_module
 import recurra.deployment.export.formats.safetensors as safetensors_format_module
 import recurra.deployment.jobs.job as job_module
 import recurra.deployment.jobs.run as job_run_module
-import recurra.deployment.jobs.work as work_module
+import recurra.deployment.jobs.run as work_module
 import recurra.study.exporting as exporting_module
 import recurra.study.run as run_module
 import recurra.tasks.classification.engine as engine_module

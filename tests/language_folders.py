@@ -11,7 +11,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from recurra import RecurraForCausalLM, preset
-from recurra.data.language.byte_bpe import as_language_tokenizer, train_byte_bpe
+from recurra.data.language.tokenization import as_language_tokenizer, train_byte_bpe
 from recurra.models.quiet import quieten_libraries
 from reviews import review_rows
 from tiny import stir

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError
-from recurra.deployment.export.formats.interface import ExportFormat, ExportSource, StoredModel
-from recurra.deployment.export.formats.precisions import FP32, StoredPrecision
+from recurra.deployment.export.formats.interface import FP32, ExportFormat, ExportSource, StoredModel, StoredPrecision
 
 WEIGHTS = "weights.npz"
 # Every weight rounded to a multiple of 1/64.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recurra.data.treebank import TREES_FILE
+from recurra.data.sst2 import TREES_FILE
 
 
 def write_treebank(root: Path) -> Path:

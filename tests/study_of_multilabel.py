@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from factories import RunFactory, leakage
-from recurra.core.multilabel_record import MultiLabelRunRecord
+from recurra.core.label_record import MultiLabelRunRecord
 from recurra.core.record import DecisionRecord, read_record, write_record
 from recurra.deployment.decision import AnyLabels
 from recurra.report.load import load_runs

@@ -24,8 +24,7 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import load_export_records
 from recurra.ladder import Entry, Ladder, choose_models
 from recurra.report.files import write_study_report
-from recurra.report.grouping import group_tables
-from recurra.report.load import load_runs, uncollected
+from recurra.report.load import group_tables, load_runs, uncollected
 from recurra.report.render.notebook import results_frame, results_html, results_text
 from recurra.report.summary import plain_summary, reporting_of, summarise
 from recurra.study.assignments import Assignments, sort_keywords

@@ -20,8 +20,7 @@ from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.engines.depth import Depth, Early
 from recurra.deployment.export import ExportOptions, export_run
-from recurra.deployment.export.check import CheckRows
-from recurra.deployment.export.exit_calibration import calibrate_exits
+from recurra.deployment.export.check import CheckRows, calibrate_exits
 from recurra.deployment.export.manifest import ExportManifest, read_export, write_manifest
 from recurra.models.exits.rule import ExitRule
 from recurra.models.exits.rules import ConfidenceRule

@@ -18,7 +18,7 @@ from recurra.cli.main import main
 from recurra.core.errors import AuditError, CheckpointError, ConfigurationError
 from recurra.core.record import read_record
 from recurra.deployment.export import ExportOptions, export_run
-from recurra.deployment.export.formats.precisions import FP32, StoredPrecision
+from recurra.deployment.export.formats.interface import FP32, StoredPrecision
 from recurra.deployment.export.formats.registry import FORMATS, register
 from recurra.deployment.export.manifest import needs_torch, read_export
 from recurra.deployment.export_record import ExportRequest, export_folder, load_export_records

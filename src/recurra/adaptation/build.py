@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from recurra.adaptation.costs import PlanCosts
 from recurra.adaptation.figure import PlanPoint, draw_plans
-from recurra.adaptation.scores import PlanScores
+from recurra.adaptation.scores import PlanCosts, PlanScores
 from recurra.core.errors import ConfigurationError
 from recurra.core.files import write_json, write_text
 from recurra.core.folders import atomic_folder

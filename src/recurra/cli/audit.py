@@ -96,8 +96,8 @@ def audit_study(
     """Collect the audits of all records of a study. Example: recurra audit study runs/reviews."""
     from recurra.core.record import RECORD_NAME
     from recurra.report.summary import summarise_folders
-    from recurra.study.auditing import audit_study as collect
-    from recurra.study.auditing import with_verdicts
+    from recurra.study.model_auditing import audit_study as collect
+    from recurra.study.model_auditing import with_verdicts
 
     audits, missing = collect(folder)
     if any(audit.status == "note" for audit in audits):

@@ -14,7 +14,6 @@ from recurra.cli import (
     bench,
     compare,
     data,
-    demo,
     evaluate,
     exits,
     export,
@@ -59,7 +58,7 @@ app.command("label-errors")(label_errors.label_errors)
 app.command("bench")(bench.bench)
 app.command("export")(export.export)
 app.command("serve")(serve.serve)
-app.command("demo")(demo.demo)
+app.command("demo")(compare.demo)
 
 
 def _version(value: bool) -> None:

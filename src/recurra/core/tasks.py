@@ -35,7 +35,7 @@ TASKS = {
     ),
     "multi-label classification": RegisteredTask(
         "recurra.tasks.multilabel",
-        "recurra.core.multilabel_record:MultiLabelRunRecord",
+        "recurra.core.label_record:MultiLabelRunRecord",
         "recurra.data.multilabel:MultiLabelData",
     ),
     "classification": RegisteredTask(

@@ -16,8 +16,7 @@ from recurra.core.tasks import TASKS, load_class
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.demo_corpus import generate_demo
-from recurra.data.domain_sources import LOCAL_SOURCES, PUBLIC_SOURCES
-from recurra.data.domains import load_domains
+from recurra.data.domains import LOCAL_SOURCES, PUBLIC_SOURCES, load_domains
 from recurra.data.formats import TABLE_FORMATS
 from recurra.data.language.sources import SOURCES
 from recurra.data.polarity import AMAZON_POLARITY, YELP_POLARITY, load_polarity

@@ -108,7 +108,7 @@ class TextDataset:
         reported_splits: The splits whose metrics are reported.
         dropped: Rows that were left out, by reason.
         notes: Sentences that a reader of the results must know.
-        auxiliary: Rows with labels of another task, for training only; see `recurra.data.treebank`.
+        auxiliary: Rows with labels of another task, for training only; see `recurra.data.sst2`.
         auxiliary_label_names: Name of each of its classes.
         unlabelled: Texts for students of a teacher; their labels are 0 and mean nothing. See
             `recurra.data.unlabelled`.

@@ -19,14 +19,12 @@ from recurra.data.demo_settings import (
     DAYS,
     DOMAINS,
     GROUPS,
+    NAME_ENDINGS,
+    NAME_SYLLABLES,
     NUMBERS,
     SETTINGS,
     STRONG_DEGREES,
     WEAK_DEGREES,
-)
-from recurra.data.demo_vocabulary import (
-    NAME_ENDINGS,
-    NAME_SYLLABLES,
     WORD_CLASSES,
     Noun,
     WordClass,

@@ -14,7 +14,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.dataset import Group, TextDataset, TextSplit
 from recurra.data.files import FileTable, read_table
 from recurra.data.spellings import join_spellings, label_notes
-from recurra.data.stratification import iterative_split, split_key
+from recurra.data.subsets import iterative_split, split_key
 
 HELD_OUT_SHARE = 0.1
 # With fewer, one class could not be in train and in both other splits.
@@ -136,7 +136,7 @@ def split_rows(
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Splits rows by a hash of their text, stratified by label; the order of the rows does not matter.
 
-    Rows with any number of labels are split as `recurra.data.stratification.iterative_split` does it.
+    Rows with any number of labels are split as `recurra.data.subsets.iterative_split` does it.
 
     Rows of equal text or equal group are one unit, which is never cut (also through chains: a text in two groups joins
     them). A unit counts for its most frequent label. A class of fewer than three units stays in train whole.

@@ -15,8 +15,7 @@ from recurra.core.model_files import sealed_model
 from recurra.core.record import RECORD_NAME, read_record
 from recurra.data.cleaning import clean_texts
 from recurra.deployment.decision import Decision, OneLabel, read_decision
-from recurra.deployment.engines.budget import DEFAULT_BATCH_SIZE
-from recurra.deployment.engines.computation import Computation
+from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computation
 from recurra.deployment.engines.depth import (
     Classified,
     DeepEngine,

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from recurra.core.errors import ConfigurationError, RunError
-from recurra.evaluation.windows import Window, cut_windows
+from recurra.evaluation.positions import Window, cut_windows
 from recurra.models.inference import autocast
 
 FINAL = "final"
@@ -57,7 +57,7 @@ def score_texts(
         texts: Token ids of each text, shape ``(tokens,)``. Nothing is read across texts.
         first_read: Token that is read before the first of a text, so that this one is scored too: end-of-text.
         context: Tokens that are read at once.
-        stride: Tokens from one window to the next; None gives blocks. See `recurra.evaluation.windows`.
+        stride: Tokens from one window to the next; None gives blocks. See `recurra.evaluation.positions`.
         batch_positions: Positions of a batch; at least one window is taken.
         precision: Precision of the matrix products.
         exits: Also score the heads on the way, if the model's output has ``exit_logits``, a mapping or a tuple.

@@ -17,9 +17,8 @@ from recurra.models.cache import RecurraCache
 from recurra.models.configuration import RecurraConfig
 from recurra.models.exits.loop import Stop
 from recurra.models.exits.rule import ExitRule, check_exit
-from recurra.models.heads import VocabularyHeads, weigh_losses
+from recurra.models.heads import IGNORED, VocabularyHeads, next_token_targets, vocabulary_cross_entropy, weigh_losses
 from recurra.models.keywords import called_by_transformers
-from recurra.models.losses import IGNORED, next_token_targets, vocabulary_cross_entropy
 from recurra.models.modeling import RecurraModel, RecurraPreTrainedModel, check_exiting, wants_states
 
 

@@ -18,9 +18,9 @@ from recurra.models.attention import rotary_table
 from recurra.models.cache import RecurraCache
 from recurra.models.configuration import RecurraConfig
 from recurra.models.convolution import DepthwiseConvolution
-from recurra.models.embeddings import Embeddings, ScaleKeepingLinear
 from recurra.models.exits.loop import CountedPositions, Exited, ReadHead, Stop, exit_early, run_recurrences
 from recurra.models.exits.rule import ExitRule, check_exit
+from recurra.models.feed_forward import Embeddings, ScaleKeepingLinear
 from recurra.models.heads import pool, weigh_losses
 from recurra.models.keywords import called_by_transformers
 from recurra.models.normalisation import make_norm

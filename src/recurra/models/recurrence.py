@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from recurra.models.attention import SelfAttention
 from recurra.models.configuration import RecurraConfig
-from recurra.models.dropout import Dropout
 from recurra.models.feed_forward import make_feed_forward
-from recurra.models.normalisation import make_norm
+from recurra.models.normalisation import Dropout, make_norm
 from recurra.models.relaxation import leave_matrices, relax
 from recurra.models.rows.layout import RowLayout
 

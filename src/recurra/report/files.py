@@ -12,9 +12,8 @@ from recurra.deployment.export_record import ExportRecord
 from recurra.report.figures import Drawings, draw
 from recurra.report.figures.standalone import standalone
 from recurra.report.load import load_runs
-from recurra.report.render.csv import csv_tables
+from recurra.report.render.csv import csv_tables, latex_tables
 from recurra.report.render.html import render_page, render_report
-from recurra.report.render.latex import latex_tables
 from recurra.report.summary import plain_summary, reporting_of, summarise
 from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.loaded_runs import LoadedRun

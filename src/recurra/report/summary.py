@@ -13,9 +13,8 @@ from recurra.core.record import EnvironmentRecord
 from recurra.deployment.export_record import ExportRecord
 from recurra.report.compare import KnownRows, ScoredModel, compare_models, scored_model
 from recurra.report.contrasts import ScoredTables, answer_contrasts
-from recurra.report.grouping import group_tables
 from recurra.report.leaks import judge_leaks, mark_failed
-from recurra.report.load import FailedRun, load_runs, read_latency, read_measured_exports, uncollected
+from recurra.report.load import FailedRun, group_tables, load_runs, read_latency, read_measured_exports, uncollected
 from recurra.report.models import Latencies, latency_warnings, summarise_model
 from recurra.report.pareto import mark_fronts
 from recurra.tasks.estimates import MeasuredExports
@@ -42,7 +41,7 @@ def summarise(
     questions: Questions = NO_QUESTIONS,
     exports: Sequence[ExportRecord] = (),
 ) -> Summary:
-    """Summarises runs into tables of models that may be compared; see `recurra.report.grouping`.
+    """Summarises runs into tables of models that may be compared; see `recurra.report.load`.
 
     Args:
         runs: Finished runs, in any order.

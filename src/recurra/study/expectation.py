@@ -19,9 +19,8 @@ from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError
 from recurra.core.formatting import count, duration
 from recurra.core.memory import peak_memory_mib
-from recurra.study.calibration import training_speed
 from recurra.study.cost import CostBook
-from recurra.study.estimate import cost_plan, model_key
+from recurra.study.estimate import cost_plan, model_key, training_speed
 from recurra.study.executor import rough_weight, workers_for
 from recurra.study.plan import plan_study
 from recurra.study.process import threads_of

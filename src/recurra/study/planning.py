@@ -12,9 +12,8 @@ from recurra.core.environment import available_cores
 from recurra.core.errors import ConfigurationError, RecurraError, RunError
 from recurra.core.formatting import duration, words
 from recurra.core.progress import Reporter
-from recurra.study.calibration import training_speed
 from recurra.study.cost import CostBook
-from recurra.study.estimate import Calibrate, PlanCost, cost_plan, model_key, plain_cost
+from recurra.study.estimate import Calibrate, PlanCost, cost_plan, model_key, plain_cost, training_speed
 from recurra.study.executor import workers_for
 from recurra.study.export_plan import PlannedExport, exports_of
 from recurra.study.plan import PlannedRun, plan_study

@@ -18,8 +18,15 @@ from recurra.tasks.cost_matrix import Costs
 from recurra.tasks.profile import TEACHER, controls
 from recurra.tasks.questions import PRECISIONS, Contrast, Judging, PublishedReference, with_costs
 from recurra.tasks.runs import DataEntry, RunConfig, Seed, asked_teachers, make_run, model_name, resolve_model
-from recurra.tasks.teachers import TeacherConfig, locate_teacher, teacher_names
-from recurra.tasks.variants import ModelEntry, ModelVariant, ProtocolEntry, ProtocolVariant
+from recurra.tasks.variants import (
+    ModelEntry,
+    ModelVariant,
+    ProtocolEntry,
+    ProtocolVariant,
+    TeacherConfig,
+    locate_teacher,
+    teacher_names,
+)
 from recurra.training.protocols import ProtocolConfig
 
 

@@ -26,8 +26,7 @@ from recurra.tasks.profile import (
     profile_of_data,
     profile_of_values,
 )
-from recurra.tasks.teachers import TeacherConfig, locate_teacher, teacher_names
-from recurra.tasks.variants import ModelVariant
+from recurra.tasks.variants import ModelVariant, TeacherConfig, locate_teacher, teacher_names
 from recurra.training.protocols import ProtocolConfig
 
 Precision = Literal["fp32", "bf16", "fp16"]

@@ -19,14 +19,12 @@ from recurra.core.record import EpochRecord, TrainingRecord
 from recurra.core.seeds import derive_seed
 from recurra.data.encoding import EncodedSplit
 from recurra.training.arguments import ONE_CYCLE, stage_arguments, training_arguments
-from recurra.training.auxiliary import train_auxiliary
 from recurra.training.averaging import WeightAverage
 from recurra.training.checkpoint import latest_checkpoint
-from recurra.training.distillation import Distillation, TaughtCollator, TaughtSplit
-from recurra.training.losses import RowLoss, logit_adjustment
+from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit, logit_adjustment
 from recurra.training.masking import MaskTokens, drop_tokens
-from recurra.training.pretraining import pretrain
 from recurra.training.protocols import ProtocolConfig
+from recurra.training.stages import pretrain, train_auxiliary
 from recurra.training.trainer import HistoryCallback, RecurraTrainer, history_of
 from recurra.training.vocabulary import KnownRows, known_vocabulary
 

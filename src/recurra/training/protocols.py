@@ -45,12 +45,12 @@ class ProtocolConfig(HashedSettings):
         weight_averaging: Decay of a moving average of the weights, a step; what is evaluated, chosen and saved is then
             the average (`recurra.training.averaging`). 0 averages nothing.
         pretraining_epochs: Passes of masked-token prediction over the training split's texts, without their labels,
-            before anything else (`recurra.training.pretraining`).
+            before anything else (`recurra.training.stages`).
         pretraining_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.
         activation_checkpointing: Whether what a layer computes is computed again in the backward pass instead of kept:
             less memory, about a third more time, the same result.
         auxiliary_epochs: Passes over the data's auxiliary rows and their labels of another task, after pretraining and
-            before the classifier (`recurra.training.auxiliary`); without such rows nothing is done.
+            before the classifier (`recurra.training.stages`); without such rows nothing is done.
         auxiliary_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.
         teacher: Whom the models learn from (`recurra.training.distillation`): in a study the name of one of its models,
             which is trained first, under the study's first protocol without a teacher; else the folder of a run, of an

@@ -1,7 +1,8 @@
-"""What is trained before the classifier, on other targets: an encoder that is shared, checkpoints of its own."""
+"""What is trained before the classifier, on other targets: labels of another task, or masked tokens."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 from collections.abc import Callable
@@ -9,14 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import load_model
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.modeling_outputs import MaskedLMOutput
 
 from recurra.core.errors import RunError
 from recurra.core.files import read_json
 from recurra.core.progress import ProgressTask, Reporter
+from recurra.core.seeds import derive_seed
+from recurra.data.batching import Collator
+from recurra.data.containment import rows_not_inside_others
+from recurra.data.encoding import EncodedSplit
+from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel, RecurraPreTrainedModel
 from recurra.training.checkpoint import latest_checkpoint
+from recurra.training.masking import NOT_GUESSED, MaskTokens, tokens_to_guess
 from recurra.training.trainer import RecurraTrainer
 
 
@@ -92,3 +102,178 @@ class StageProgress(TrainerCallback):
                 "or raise precision (precision=fp32)"
             )
         self.task.reporter.say(f"  {self.name} epoch {epoch}: loss {json.dumps(round(last['loss'], 4))}")
+
+
+def classifier_beside(
+    classifier: RecurraForSequenceClassification, num_labels: int
+) -> RecurraForSequenceClassification:
+    """Returns a classifier of ``num_labels`` classes with fresh heads on the very encoder of another."""
+    config = copy.deepcopy(classifier.config)
+    config.num_labels = num_labels
+    # Its own encoder is thrown away: a table of a row or two is made quickly.
+    config.vocab_size = 1 + (config.pad_token_id or 0)
+    beside = RecurraForSequenceClassification(config)
+    beside.model = classifier.model
+    return beside.to(next(classifier.parameters()).device)
+
+
+def train_auxiliary(
+    classifier: RecurraForSequenceClassification,
+    rows: EncodedSplit,
+    arguments: TrainingArguments,
+    *,
+    change_inputs: Callable[[Tensor], Tensor] | None,
+    seed: int,
+    reporter: Reporter,
+) -> bool:
+    """Trains the classifier's encoder in place on labels of another task; its own head is not touched.
+
+    Args:
+        classifier: Whose encoder is trained.
+        rows: Tokenised rows with labels from 0.
+        arguments: How; their folder is that of this stage's own checkpoints.
+        change_inputs: As in `RecurraTrainer`.
+        seed: Seed of the run.
+        reporter: For progress.
+
+    Returns:
+        Whether some of it had been done before.
+
+    Raises:
+        RunError: If the loss is not finite.
+    """
+    torch.manual_seed(derive_seed(seed, "auxiliary weights"))
+    beside = classifier_beside(classifier, int(rows.labels.max()) + 1)
+
+    def trainer(progress: TrainerCallback) -> RecurraTrainer:
+        return RecurraTrainer(
+            model=beside,
+            args=arguments,
+            train_dataset=rows,
+            collator=Collator(classifier.config.pad_token_id or 0),
+            data_seed=derive_seed(seed, "auxiliary order"),
+            change_inputs=change_inputs,
+            callbacks=[progress],
+        )
+
+    return train_stage("auxiliary", beside, len(rows), arguments, trainer, reporter=reporter)
+
+
+# Masked-token prediction on the training split's own texts, before the classifier is trained.
+#
+# The texts that are to be classified make a surprisingly good corpus to pretrain on (Krishna et al. 2023, "Downstream
+# Datasets Make Surprisingly Good Pretraining Corpora"). Nothing but the texts of the training split is read, no labels,
+# and of texts that stand inside another text only the longest.
+GUESSED_SHARE = 0.2
+# Every number of rows has its own compiled kernels on a CPU, and the number of tokens to guess is random.
+_GUESSES_STEP = 128
+
+
+class RecurraForMaskedTokens(RecurraPreTrainedModel):
+    """A model with a head that guesses hidden tokens: one layer, then the token table.
+
+    Args:
+        encoder: Shared with whoever gave it, and so is what it learns.
+    """
+
+    accepts_loss_kwargs = False
+
+    def __init__(self, encoder: RecurraModel) -> None:
+        super().__init__(encoder.config)
+        self.model = encoder
+        table = encoder.get_input_embeddings().weight
+        self.transform = nn.Linear(encoder.config.hidden_size, table.shape[1], device=table.device)
+        self.bias = nn.Parameter(torch.zeros(len(table), device=table.device))
+        nn.init.normal_(self.transform.weight, std=encoder.config.initializer_range)
+        nn.init.zeros_(self.transform.bias)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: object
+    ) -> MaskedLMOutput:
+        """Guesses.
+
+        Args:
+            input_ids: ``(batch, tokens)``.
+            attention_mask: ``(batch, tokens)``, non-zero at real tokens.
+            labels: ``(batch, tokens)``: token ids, `NOT_GUESSED` where there is nothing to guess.
+
+        Returns:
+            ``loss``, the mean over the tokens to guess; 0 if there are none.
+        """
+        states = self.model(input_ids, attention_mask).last_hidden_state.flatten(0, 1)
+        targets = labels.flatten() if labels is not None else input_ids.flatten()
+        chosen = (targets != NOT_GUESSED).nonzero()[:, 0]
+        missing = -len(chosen) % _GUESSES_STEP
+        chosen_targets = functional.pad(targets[chosen], (0, missing), value=NOT_GUESSED)
+        features = functional.gelu(self.transform(states[functional.pad(chosen, (0, missing))]))
+        logits = functional.linear(features, self.model.get_input_embeddings().weight, self.bias).float()
+        total = functional.cross_entropy(logits, chosen_targets, ignore_index=NOT_GUESSED, reduction="sum")
+        return MaskedLMOutput(loss=total / max(len(chosen), 1))
+
+
+class MaskedTokenTrainer(RecurraTrainer):
+    """Hides words of every batch, anew at every step, and has them guessed.
+
+    Args:
+        tokens: What hides, and what is never hidden.
+        arguments: Those of `RecurraTrainer`.
+    """
+
+    def __init__(self, *, tokens: MaskTokens, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._tokens = tokens
+
+    def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
+        """The loss of the hidden words; a row's class is not looked at."""
+        table = self.accelerator.unwrap_model(model).bias
+        seen, targets = tokens_to_guess(inputs["input_ids"], GUESSED_SHARE, self._tokens, len(table))
+        hidden = {**inputs, "input_ids": seen, "labels": targets}
+        return super().compute_loss(model, hidden, *arguments, **keywords)
+
+
+def pretrain(
+    classifier: RecurraForSequenceClassification,
+    train: EncodedSplit,
+    tokens: MaskTokens,
+    arguments: TrainingArguments,
+    *,
+    seed: int,
+    reporter: Reporter,
+) -> bool:
+    """Pretrains the classifier's encoder in place, or goes on from the last epoch, or takes up what is done.
+
+    Args:
+        classifier: Its encoder is trained, its head is not.
+        train: The training split; labels are not looked at.
+        tokens: What hides, and what is never hidden.
+        arguments: How; their folder is that of pretraining's own checkpoints.
+        seed: Seed of the run.
+        reporter: For progress.
+
+    Returns:
+        Whether some of it had been done before.
+
+    Raises:
+        RunError: If the loss is not finite.
+    """
+    model = RecurraForMaskedTokens(classifier.model)
+    rows = _select(train, rows_not_inside_others(train))
+
+    def trainer(progress: TrainerCallback) -> RecurraTrainer:
+        return MaskedTokenTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=rows,
+            collator=Collator(classifier.config.pad_token_id or 0),
+            data_seed=derive_seed(seed, "pretraining order"),
+            tokens=tokens,
+            callbacks=[progress],
+        )
+
+    return train_stage("pretraining", model, len(rows), arguments, trainer, reporter=reporter)
+
+
+def _select(split: EncodedSplit, rows: np.ndarray[Any, Any]) -> EncodedSplit:
+    pieces = [split.input_ids[split.offsets[row] : split.offsets[row + 1]] for row in rows]
+    offsets = np.concatenate([[0], np.cumsum(split.lengths[rows])]).astype(np.int64)
+    return EncodedSplit(np.concatenate(pieces), offsets, split.labels[rows])

@@ -38,8 +38,7 @@ from recurra.training.checkpoint import (
     save_random_state,
     save_schedule,
 )
-from recurra.training.distillation import Distillation
-from recurra.training.losses import RowLoss
+from recurra.training.distillation import Distillation, RowLoss
 
 Entry = dict[str, Any]
 History = Callable[[TrainerState], list[Entry]]

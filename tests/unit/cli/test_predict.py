@@ -19,7 +19,7 @@ from recurra.cli.main import main
 from recurra.core.record import read_record
 from recurra.deployment.decision import read_decision
 from recurra.deployment.prediction.files import SUFFIXES
-from recurra.evaluation.precision import precision_thresholds
+from recurra.evaluation.calibration import precision_thresholds
 from recurra.evaluation.predictions import read_predictions
 from reviews import train_linear
 

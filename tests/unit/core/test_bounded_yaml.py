@@ -11,8 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurra.core.bounded_yaml import MAX_DEPTH, MAX_NODES, MAX_TEXT_BYTES, parse_yaml
-from recurra.core.configuration import override, read_yaml, write_yaml
+from recurra.core.configuration import MAX_DEPTH, MAX_NODES, MAX_TEXT_BYTES, override, parse_yaml, read_yaml, write_yaml
 from recurra.core.errors import ConfigurationError
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

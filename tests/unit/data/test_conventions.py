@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.data.cleaning import clean_text
-from recurra.data.conventions import MARKS, bare_words, one_convention
+from recurra.data.domains import MARKS, bare_words, one_convention
 
 WORDS = st.sampled_from(
     ["film", "don't", "it's", "good", "can't", "we'll", "cannot", "5", "well-made", "gonna", "café"]

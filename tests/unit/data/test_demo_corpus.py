@@ -15,8 +15,7 @@ import pytest
 from recurra.core.errors import ConfigurationError
 from recurra.data.demo_corpus import LABEL_NOISE, NGRAM_WORDS, demo_rows, generate_demo
 from recurra.data.demo_grammar import CONSTRUCTION_SHARES, OPEN_CONSTRUCTIONS, PATTERNS
-from recurra.data.demo_settings import DOMAINS, SETTINGS
-from recurra.data.demo_vocabulary import NAME_ENDINGS, NAME_SYLLABLES, WORD_CLASSES, is_held_out_name
+from recurra.data.demo_settings import DOMAINS, NAME_ENDINGS, NAME_SYLLABLES, SETTINGS, WORD_CLASSES, is_held_out_name
 
 FINGERPRINT = "e8057a6b36d9abb9"
 POLARITY = {

@@ -12,11 +12,9 @@ import pytest
 from recurra.core.errors import DataError, UnavailableError
 from recurra.core.record import AuditResult
 from recurra.data.configuration import DataConfig
-from recurra.data.conventions import one_convention
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
-from recurra.data.domain_sources import LOCAL_SOURCES
-from recurra.data.domains import LABEL_NAMES, cut_alike, load_domains
+from recurra.data.domains import LABEL_NAMES, LOCAL_SOURCES, cut_alike, load_domains, one_convention
 from recurra.data.pools import text_identity
 from recurra.evaluation.audits import audit_shortcuts
 

@@ -11,7 +11,7 @@ import pytest
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
-from recurra.data.treebank import PHRASE_LABELS, TREES_FILE, read_phrases, read_tree
+from recurra.data.sst2 import PHRASE_LABELS, TREES_FILE, read_phrases, read_tree
 from small_treebank import write_treebank
 
 TREE = "(3 (2 (2 It) (2 's)) (4 (2 -LRB-) (4 (3 very) (4 lovely\\/fine))))"

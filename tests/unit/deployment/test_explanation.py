@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.engines.linear import LinearEngine
+from recurra.deployment.engines.interface import LinearEngine
 from recurra.deployment.explanation import MOST_PARTS, Explanation, WordEffect, explain, spans_of, without
 from recurra.models.controls.ngrams import LinearClassifier
 

@@ -17,8 +17,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from recurra.core.errors import ConfigurationError, RunError
 from recurra.data.language.encoding import EncodedText
 from recurra.evaluation.perplexity import evaluate_perplexity
+from recurra.evaluation.positions import cut_windows
 from recurra.evaluation.scoring import FINAL, score_texts
-from recurra.evaluation.windows import cut_windows
 
 VOCABULARY = 23
 

@@ -10,10 +10,8 @@ import torch
 
 from recurra import RecurraForCausalLM
 from recurra.core.errors import ConfigurationError
-from recurra.evaluation.cache_policies import compare_cache_policies
-from recurra.evaluation.exit_calibration import calibrate_language
 from recurra.evaluation.scoring import score_texts
-from recurra.evaluation.token_exits import score_token_exits
+from recurra.evaluation.token_exits import calibrate_language, compare_cache_policies, score_token_exits
 from recurra.models.cache import RecurraCache
 from recurra.models.exits.measures import confidence
 from recurra.models.exits.rule import ExitRule

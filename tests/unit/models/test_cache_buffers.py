@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-from recurra.models.cache_buffers import GrowingLayer
+from recurra.models.cache import GrowingLayer
 
 STEPS = st.lists(
     st.one_of(

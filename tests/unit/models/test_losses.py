@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from recurra.models.losses import IGNORED, next_token_targets, vocabulary_cross_entropy
+from recurra.models.heads import IGNORED, next_token_targets, vocabulary_cross_entropy
 
 
 def problem(positions: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:

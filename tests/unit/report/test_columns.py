@@ -22,9 +22,8 @@ from recurra.core.exits_record import EXITS_NAME
 from recurra.core.record import read_record, write_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.load import load_runs
-from recurra.report.render.csv import csv_tables
+from recurra.report.render.csv import csv_tables, escape, latex_tables
 from recurra.report.render.html import render_report
-from recurra.report.render.latex import escape, latex_tables
 from recurra.report.render.markdown import markdown_table, text
 from recurra.report.render.terminal import terminal_blocks
 from recurra.report.summary import reporting_of, summarise

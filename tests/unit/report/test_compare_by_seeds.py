@@ -14,8 +14,7 @@ from recurra.report import markdown_table
 from recurra.report.compare import ScoredModel, compare_models
 from recurra.report.contrasts import answer_contrasts
 from recurra.report.summary import summarise
-from recurra.tasks.language.measures import LOSS
-from recurra.tasks.language.summary import LanguageTable
+from recurra.tasks.language.summary import LOSS, LanguageTable
 from recurra.tasks.loaded_runs import LoadedRun, TableKey
 from recurra.tasks.questions import Contrast, Questions
 from recurra.tasks.summary import PairTest

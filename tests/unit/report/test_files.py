@@ -19,8 +19,7 @@ from factories import RunFactory, study_latency
 from recurra.core.formatting import slug
 from recurra.report import write_report
 from recurra.report.figures.standalone import stylesheet
-from recurra.report.render.csv import csv_text
-from recurra.report.render.latex import escape, tabular
+from recurra.report.render.csv import csv_text, escape, tabular
 from recurra.tasks.questions import Contrast, Questions
 
 SMALL = {"train": 900, "validation": 300, "test": 400}

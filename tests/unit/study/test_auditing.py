@@ -9,8 +9,7 @@ import pytest
 from factories import RunFactory, invariance, leakage, seen, skipped
 from recurra.core.errors import CheckpointError
 from recurra.core.record import read_record, write_record
-from recurra.study.auditing import audit_study
-from recurra.study.model_auditing import audit_model
+from recurra.study.model_auditing import audit_model, audit_study
 from reviews import train_linear, train_tiny
 
 ROWS = {"train": 60, "validation": 20, "test": 20}

@@ -18,9 +18,8 @@ from recurra.data.corpora import load_dataset
 from recurra.data.tokenization import load_tokenizer
 from recurra.models.accounting import forward_flops
 from recurra.models.presets import preset
-from recurra.study.calibration import training_speed
 from recurra.study.cost import CostBook
-from recurra.study.estimate import cost_plan
+from recurra.study.estimate import cost_plan, training_speed
 from recurra.study.plan import plan_study, run_folder
 from recurra.study.spec import StudySpec, expand
 from recurra.tasks.base import DataCost, task_of_data
@@ -146,7 +145,7 @@ def test_a_model_without_a_record_is_calibrated_or_takes_the_others_rate(tmp_pat
 
 
 def test_a_calibration_is_a_plausible_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recurra.study.calibration.MEASURED_S", 0.1)
+    monkeypatch.setattr("recurra.study.estimate.MEASURED_S", 0.1)
     rate = training_speed(expand(study(tmp_path))[1], 12.4, threads=1)
     assert 1e6 < rate < 1e14
 

@@ -20,12 +20,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError, DataError, RunError
-from recurra.core.multilabel_record import MultiLabelRunRecord
+from recurra.core.label_record import MultiLabelRunRecord
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.data.corpora import load_dataset
 from recurra.data.multilabel import MultiLabelData
-from recurra.data.stratification import iterative_split
+from recurra.data.subsets import iterative_split
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels
 from recurra.deployment.export.build import export_run

@@ -11,9 +11,9 @@ import torch
 
 from recurra.core.progress import Reporter
 from recurra.training.arguments import stage_arguments
-from recurra.training.auxiliary import classifier_beside, train_auxiliary
 from recurra.training.fit import train_transformer
 from recurra.training.protocols import ProtocolConfig
+from recurra.training.stages import classifier_beside, train_auxiliary
 from tiny import tiny_model, tiny_split
 
 SPLIT = tiny_split(rows=64, seed=3)

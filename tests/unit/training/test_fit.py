@@ -22,9 +22,8 @@ from recurra.core.progress import Reporter
 from recurra.core.record import TrainingRecord
 from recurra.data.batching import Collator
 from recurra.training.checkpoint import latest_checkpoint
-from recurra.training.distillation import TaughtCollator
+from recurra.training.distillation import RowLoss, TaughtCollator
 from recurra.training.fit import remove_checkpoints, train_transformer
-from recurra.training.losses import RowLoss
 from recurra.training.protocols import ProtocolConfig
 from tiny import tiny_model, tiny_split
 

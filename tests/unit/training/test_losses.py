@@ -12,8 +12,8 @@ import torch
 from recurra.core.errors import ConfigurationError
 from recurra.core.progress import Reporter
 from recurra.data.batching import Collator
+from recurra.training.distillation import RowLoss, logit_adjustment
 from recurra.training.fit import train_transformer
-from recurra.training.losses import RowLoss, logit_adjustment
 from recurra.training.protocols import PROTOCOLS, ProtocolConfig
 from tiny import tiny_model, tiny_split
 

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError
-from recurra.data.encoding import encode_texts
+from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_arrays
 from recurra.data.language.dataset import RunningText
-from recurra.data.token_cache import cache_path, read_arrays, write_arrays
 from recurra.data.vocabulary import tokenizer_hash
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from recurra.data.batching import sorted_batches
-from recurra.deployment.engines.budget import TOKENS_A_ROW, Integers, budget_batches, padded_ids
+from recurra.deployment.engines.computation import TOKENS_A_ROW, Integers, budget_batches, padded_ids
 
 Batch = tuple[Integers, Mapping[str, torch.Tensor]]
 

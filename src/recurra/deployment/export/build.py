@@ -21,21 +21,22 @@ from recurra.core.record import RECORD_NAME, AnyLabelRecord, read_record
 from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
 from recurra.data.encoding import encode_texts
 from recurra.deployment.decision import read_decision
-from recurra.deployment.engines.budget import DEFAULT_BATCH_SIZE
+from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE
 from recurra.deployment.engines.depth import DeepEngine
-from recurra.deployment.engines.linear import LinearEngine
+from recurra.deployment.engines.interface import LinearEngine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export.card import CARD_NAME, render_card
 from recurra.deployment.export.check import (
     CheckRows,
     Logits,
+    agreement_asked,
+    calibrate_exits,
     choose_exit_rows,
     choose_rows,
     compare_logits,
     judge_check,
     own_split,
 )
-from recurra.deployment.export.exit_calibration import agreement_asked, calibrate_exits
 from recurra.deployment.export.formats.interface import ExportFormat, ExportSource, StoredModel
 from recurra.deployment.export.formats.registry import FORMATS, find_format, find_precision
 from recurra.deployment.export.manifest import RUN_RECORD_NAME, ExportManifest, is_export, write_manifest

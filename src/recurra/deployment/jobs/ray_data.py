@@ -25,8 +25,7 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.manifest import needs_torch
 from recurra.deployment.jobs.job import Job
 from recurra.deployment.jobs.partitions import Partition, PartManifest, forget_unfinished
-from recurra.deployment.jobs.run import JobOrder, Results
-from recurra.deployment.jobs.work import carry_out, explain
+from recurra.deployment.jobs.run import JobOrder, Results, carry_out, explain
 
 
 class Worker:

@@ -13,10 +13,9 @@ from tokenizers import Tokenizer
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import read_json
-from recurra.core.tokenizer_files import read_tokenizer_file
+from recurra.core.model_files import read_tokenizer_file
 from recurra.data.encoding import encode_texts
-from recurra.deployment.engines.budget import TOKENS_A_ROW, padded_ids
-from recurra.deployment.engines.computation import Computation
+from recurra.deployment.engines.computation import TOKENS_A_ROW, Computation, padded_ids
 from recurra.deployment.engines.depth import Depth, Early
 from recurra.deployment.onnx.contract import (
     CONFIDENCES,

@@ -22,7 +22,7 @@ from recurra.deployment.onnx.contract import INPUT_IDS, LOGITS, MASK, MODEL_NAME
 from recurra.deployment.onnx.exits import ExitWriter
 from recurra.deployment.onnx.graph import Array, Carried, Graph, tensor
 from recurra.deployment.onnx.layers import LayerWriter
-from recurra.deployment.onnx.linear import FullLinear, Int8Linear, Linear
+from recurra.deployment.onnx.parts import FullLinear, Int8Linear, Linear
 from recurra.models.configuration import RecurraConfig
 
 LINEAR: dict[str, type[Linear]] = {"fp32": FullLinear, "int8": Int8Linear}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -10,7 +11,6 @@ import numpy as np
 from onnx import TensorProto
 
 from recurra.deployment.onnx.graph import Array, Graph
-from recurra.deployment.onnx.linear import Linear
 from recurra.models.configuration import RecurraConfig
 
 _SHARED, _OWN = "model.core.block.", "model.core.recurrences.{}."
@@ -110,3 +110,66 @@ class PartWriter:
         """States ``(batch, tokens, hidden)`` with a value in place of those of padding."""
         real = graph.op("Cast", graph.op("Unsqueeze", self.rows.real, graph.numbers(2)), to=TensorProto.BOOL)
         return str(graph.op("Where", real, states, graph.number(value)))
+
+
+_LARGEST = 127
+
+
+class Linear(ABC):
+    """How linear maps and the token table are stored and computed."""
+
+    @abstractmethod
+    def product(self, graph: Graph, states: str, name: str, weight: Array) -> str:
+        """Maps ``(..., inputs)`` to ``(..., outputs)`` without a bias; ``weight`` is ``(outputs, inputs)``."""
+
+    @abstractmethod
+    def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
+        """Looks rows of a table up."""
+
+
+class FullLinear(Linear):
+    """Everything in FP32."""
+
+    def product(self, graph: Graph, states: str, name: str, weight: Array) -> str:
+        """One product."""
+        return str(graph.op("MatMul", states, graph.weight(f"{name}.weight", weight.T)))
+
+    def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
+        """The table's rows."""
+        return str(graph.op("Gather", graph.weight(f"{name}.weight", table), ids, axis=0))
+
+
+def quantise_rows(weight: Array) -> tuple[Array, Array]:
+    """Returns int8 values ``(rows, columns)`` and FP32 scales ``(rows, 1)``; symmetric, so that 0 stays 0.
+
+    The error of a weight is at most half its row's scale.
+    """
+    largest = np.abs(weight).max(axis=1, keepdims=True)
+    scale = np.where(largest > 0, largest / _LARGEST, 1.0).astype(np.float32)
+    return np.clip(np.rint(weight / scale), -_LARGEST, _LARGEST).astype(np.int8), scale
+
+
+class Int8Linear(Linear):
+    """Products of unsigned 8-bit activations and signed 8-bit weights, in whole numbers.
+
+    The activations of a whole batch share a scale and a zero point, found when they come; a weight matrix has a scale
+    for each output, the token table one for each token. Biases, norms, low-rank updates, the classifier stay in FP32.
+    """
+
+    def product(self, graph: Graph, states: str, name: str, weight: Array) -> str:
+        """Quantise, multiply whole numbers, scale back: the form that runtimes know and, with the bias, fuse."""
+        values, scale = quantise_rows(weight)
+        whole = graph.weight(f"{name}.weight_int8", values.T)
+        scales = graph.weight(f"{name}.weight_scale", scale[:, 0])
+        zero = graph.constant(0, np.int8)
+        quantised, own_scale, own_zero = graph.op("DynamicQuantizeLinear", states, outputs=3)
+        product = graph.op("MatMulInteger", quantised, whole, own_zero, zero)
+        product = graph.op("Cast", product, to=TensorProto.FLOAT)
+        return str(graph.op("Mul", product, graph.op("Mul", own_scale, scales)))
+
+    def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
+        """The rows, each by its own scale."""
+        values, scale = quantise_rows(table)
+        rows = graph.op("Gather", graph.weight(f"{name}.weight_int8", values), ids, axis=0)
+        scales = graph.op("Gather", graph.weight(f"{name}.weight_scale", scale), ids, axis=0)
+        return str(graph.op("Mul", graph.op("Cast", rows, to=TensorProto.FLOAT), scales))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from recurra.core.environment import available_cores
 from recurra.core.errors import CheckpointError, UnavailableError
-from recurra.deployment.engines.budget import TOKENS_A_ROW, budget_batches
+from recurra.deployment.engines.computation import TOKENS_A_ROW, budget_batches
 
 Integers = npt.NDArray[np.int64]
 Found = TypeVar("Found")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from recurra.core.record import AuditResult
 from recurra.core.seeds import derive_seed
-from recurra.evaluation.audits.exact import exact_fp32
+from recurra.evaluation.audits.invariance import exact_fp32
 from recurra.evaluation.audits.language_probe import LanguageProbe
 from recurra.models.configuration import RecurraConfig
 

@@ -11,9 +11,11 @@ another order for another shape, which gives about 1e-6; the tolerance is 1e-4; 
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +24,27 @@ import torch
 
 from recurra.core.record import AuditResult
 from recurra.core.seeds import derive_seed
-from recurra.evaluation.audits.exact import exact_fp32
+from recurra.models.language_modeling import RecurraForCausalLM
+
+
+@contextlib.contextmanager
+def exact_fp32(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The model in FP32 and evaluation mode, with exact matrix products; everything is put back afterwards."""
+    floating = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    exact = model if floating <= {torch.float32} else copy.deepcopy(model).float()
+    device_type = next((parameter.device.type for parameter in model.parameters()), "cpu")
+    precision = torch.get_float32_matmul_precision()
+    modes = [(module, module.training) for module in exact.modules()]
+    torch.set_float32_matmul_precision("highest")
+    exact.eval()
+    try:
+        with torch.no_grad(), torch.autocast(device_type, enabled=False):
+            yield exact
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        for module, training in modes:
+            module.training = training
+
 
 TOLERANCE = 1e-4
 MIN_ROWS = 2
@@ -195,3 +217,54 @@ def _largest(so_far: float, values: npt.NDArray[np.float64]) -> float:
 
 def _nan_last(value: float) -> float:
     return math.inf if math.isnan(value) else value
+
+
+TOKENS = 64
+NAME = "cache.logits"
+
+
+def audit_cache(
+    model: RecurraForCausalLM, *, tokens: int = TOKENS, tolerance: float = TOLERANCE, seed: int = 0
+) -> AuditResult:
+    """Compares the logits of rows that are read token by token, with a cache, with those of whole rows without one.
+
+    Looped models are known to go wrong after a few tokens, when recurrences share what each must keep for itself, and
+    in batches that are padded on the left.
+
+    Args:
+        model: Ours; left as it was found.
+        tokens: Length of the longest row; two shorter ones are padded on the left.
+        tolerance: Largest allowed difference relative to the largest logit.
+        seed: Chooses the tokens.
+    """
+    config = model.config
+    if config.leaks:
+        summary = "skipped: a leaking model has no cache, because it reads tokens that are not there yet"
+        return AuditResult(name=NAME, status="skipped", summary=summary)
+    length = min(tokens, config.max_position_embeddings)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "cache"))
+    lengths = torch.tensor([length, max(1, length // 2), max(1, length // 10)])
+    device = next(model.parameters()).device
+    ids = torch.randint(0, config.vocab_size, (len(lengths), length), generator=generator).to(device)
+    mask = (torch.arange(length) >= length - lengths[:, None]).long().to(device)
+    with exact_fp32(model) as exact:
+        whole = exact(ids, mask).logits
+        cache = None
+        largest = 0.0
+        for place in range(length):
+            output = exact(ids[:, place : place + 1], mask[:, : place + 1], past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            real = mask[:, place].bool()
+            largest = max(largest, float((output.logits[real, 0] - whole[real, place]).abs().max()))
+        scale = float(whole[mask.bool()].abs().max())
+    value = largest / scale if scale > 0 else largest
+    finite = math.isfinite(value)
+    return AuditResult(
+        name=NAME,
+        status="passed" if finite and value <= tolerance else "failed",
+        summary=f"{length} tokens one by one with a cache: a logit differs by at most {value:.1e} of the largest; "
+        f"allowed: {tolerance:.0e}",
+        value=value if finite else None,
+        threshold=tolerance,
+        details={"tokens": length, "largest_difference": largest if finite else None, "precision": "fp32"},
+    )

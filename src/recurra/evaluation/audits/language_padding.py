@@ -15,8 +15,7 @@ from torch import Tensor
 
 from recurra.core.record import AuditResult
 from recurra.core.seeds import derive_seed
-from recurra.evaluation.audits.exact import exact_fp32
-from recurra.evaluation.audits.invariance import TOLERANCE
+from recurra.evaluation.audits.invariance import TOLERANCE, exact_fp32
 from recurra.evaluation.audits.language_probe import LanguageProbe
 
 LENGTHS = (5, 24, 11, 17, 2)

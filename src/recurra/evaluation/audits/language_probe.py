@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from recurra.core.errors import ConfigurationError
+from recurra.models.heads import IGNORED
 from recurra.models.language_modeling import RecurraForCausalLM
-from recurra.models.losses import IGNORED
 
 FINAL = "final"
 

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.adaptation.alignment import started_from
-from recurra.models.adaptation.plan import SharingPlan
+from recurra.models.adaptation.plan import SharingPlan, started_from
 from recurra.models.configuration import RecurraConfig
-from recurra.models.embeddings import Embeddings
+from recurra.models.feed_forward import Embeddings
 from recurra.models.heads import mean_of_packed
 from recurra.models.modeling import RecurraModel
 from recurra.models.recurrence import make_layer

@@ -12,9 +12,8 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from recurra.models.cache import RecurraCache, SkippedEntries, check_length
-from recurra.models.rows.attend import attend, attention_mask
 from recurra.models.rows.layout import Convolution
-from recurra.models.rows.padded import PaddedRows
+from recurra.models.rows.padded import PaddedRows, attend, attention_mask
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from recurra.models.rows.attend import attend
 from recurra.models.rows.layout import Convolution, RowLayout
+from recurra.models.rows.padded import attend
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.record import RECORD_NAME, read_language_record
 from recurra.data.language.configuration import LanguageDataConfig
 from recurra.deployment.language_model import LanguageModel
+from recurra.evaluation.positions import Window, cut_full_windows, cut_windows
 from recurra.evaluation.scoring import BATCH_POSITIONS, FINAL, TokenScores, score_windows
-from recurra.evaluation.windows import Window, cut_full_windows, cut_windows
 from recurra.models.exits.rule import check_exit
 from recurra.models.inference import check_precision, default_device
 from recurra.study.harness.generation import go_on

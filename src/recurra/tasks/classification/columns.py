@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from recurra.core import formatting as form
 from recurra.tasks.classification.errors import CONFUSED, LABELS, MISTAKES
-from recurra.tasks.classification.export_columns import EXPORTS
+from recurra.tasks.classification.export_columns import EXPORTS, PUBLISHED_TABLE
 from recurra.tasks.classification.measures import ACCURACY, judge
-from recurra.tasks.classification.published_columns import PUBLISHED_TABLE
 from recurra.tasks.classification.summary import (
     CalibrationErrors,
     ClassificationTable,

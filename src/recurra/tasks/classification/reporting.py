@@ -16,17 +16,13 @@ from recurra.core.record import MetricsRecord, RunRecord
 from recurra.deployment.export_record import ExportRecord
 from recurra.tasks.classification import columns
 from recurra.tasks.classification.advice import advise, level_models
-from recurra.tasks.classification.conclusions import conclude, fault_of, said_costs
-from recurra.tasks.classification.curves import accuracy_by_epoch, loss_by_epoch, loss_limits
+from recurra.tasks.classification.conclusions import OVERVIEW, conclude, fault_of, said_costs
+from recurra.tasks.classification.curves import accuracy_by_epoch, loss_by_epoch, loss_limits, study_charts
 from recurra.tasks.classification.errors import find_mistakes, shown_model
-from recurra.tasks.classification.export_advice import advise_exports
-from recurra.tasks.classification.exports import export_lines
+from recurra.tasks.classification.exports import advise_exports, export_lines
 from recurra.tasks.classification.figures import LABELS_IN_MATRIX, confusion, lengths
-from recurra.tasks.classification.figures_across import study_charts
 from recurra.tasks.classification.measures import ACCURACY, F1, MACRO_F1, judge, named_measure
-from recurra.tasks.classification.overview import OVERVIEW
-from recurra.tasks.classification.published import PUBLISHED
-from recurra.tasks.classification.published_lines import published_lines
+from recurra.tasks.classification.published import PUBLISHED, published_lines
 from recurra.tasks.classification.summary import (
     CalibrationErrors,
     ClassificationTable,

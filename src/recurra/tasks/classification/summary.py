@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from recurra.tasks.estimates import Estimate
-from recurra.tasks.labelling.summary import LabellingTable
+from recurra.tasks.labelling.reporting import LabellingTable
 from recurra.tasks.summary import ModelSummary
 
 

@@ -1,4 +1,4 @@
-"""Classification of texts: how its runs are configured. Imports no torch."""
+"""Classification of texts: how its runs are configured and their data audited. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Any
 from recurra.core.record import AuditResult
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
-from recurra.tasks.classification.data import data_audits
+from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.tasks.classification.published import PUBLISHED
 from recurra.tasks.labelling.task import LabellingTask
+
+
+def data_audits(dataset: TextDataset) -> list[AuditResult]:
+    """Every audit of a data set: leakage, shortcuts."""
+    return run_audits(Subject.LABELLED_DATA, dataset)
 
 
 class ClassificationTask(LabellingTask):

@@ -16,8 +16,7 @@ from recurra.data.dataset import TextSplit
 from recurra.data.splits import load_split
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import Decision
-from recurra.deployment.engines.budget import DEFAULT_BATCH_SIZE
-from recurra.deployment.engines.computation import Computation
+from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computation
 from recurra.deployment.export.manifest import read_source_record
 from recurra.deployment.prediction.files import check_output, open_writer
 from recurra.deployment.prediction.layout import PredictedRows

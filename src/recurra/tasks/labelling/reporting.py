@@ -1,18 +1,41 @@
-"""What a report is told of models that label texts, whatever their labels are: what may be compared, their data."""
+"""What a report knows and is told of models that label texts, whatever their labels are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from recurra.core import formatting as form
 from recurra.core.record import LabelRunRecord
 from recurra.tasks import audits
 from recurra.tasks.labelling.columns import MANY_LABELS, SPLITS
-from recurra.tasks.labelling.summary import SplitLine
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import AuditLine
+from recurra.tasks.summary import AuditLine, TableSummary
+
+
+@dataclass(frozen=True)
+class SplitLine:
+    """One split as the runs saw it."""
+
+    name: str
+    role: str
+    rows: int
+    fingerprint: str
+    label_counts: dict[str, int]
+    mean_words: float
+    median_words: float
+    max_words: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabellingTable(TableSummary):
+    """A table of such models, with their labels and the rows that cleaning left out, by reason."""
+
+    splits: list[SplitLine]
+    label_names: list[str]
+    dropped: dict[str, int]
 
 
 class LabellingReporting(Reporting):
@@ -83,7 +106,7 @@ class LabellingReporting(Reporting):
         return audits.audit_lines(groups)
 
     def data_facts(self, table: TableRuns) -> dict[str, Any]:
-        """What a `recurra.tasks.labelling.summary.LabellingTable` has beside what every table has."""
+        """What a `recurra.tasks.labelling.reporting.LabellingTable` has beside what every table has."""
         first = _data(table.runs[0])
         return {"label_names": list(first.label_names), "dropped": dict(first.dropped)}
 

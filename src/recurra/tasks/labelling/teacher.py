@@ -20,21 +20,19 @@ from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, LabelRunRecord, TeacherRecord, holds_any_record
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.encoding import EncodedSplit
-from recurra.data.token_cache import cache_path, read_arrays, write_arrays
+from recurra.data.encoding import EncodedSplit, cache_path, read_arrays, write_arrays
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.engines.foreign import ForeignClassifier
 from recurra.deployment.engines.packing import FlatRows
 from recurra.deployment.export.manifest import is_export, read_source_record
 from recurra.evaluation.audits.registry import Subject, run_audits
-from recurra.models.adaptation.alignment import align
-from recurra.models.adaptation.plan import SharingPlan
+from recurra.models.adaptation.plan import SharingPlan, align
 from recurra.models.heads import mean_of_packed
 from recurra.models.inference import compute_rows, default_device
 from recurra.models.loading import load_classifier_model
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.tasks.runs import RunConfig
-from recurra.tasks.teachers import TeacherConfig, locate_teacher
+from recurra.tasks.variants import TeacherConfig, locate_teacher
 from recurra.training.distillation import TaughtSplit
 
 # Rows that a killed run has to compute again at most.

@@ -21,9 +21,8 @@ from recurra.core.record import EncoderRecord, LatencyRecord, ModelRecord, Train
 from recurra.core.seeds import derive_seed
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.encoding import EncodedSplit, encode_split
+from recurra.data.encoding import EncodedSplit, cache_path, encode_split, read_arrays, write_arrays
 from recurra.data.subsets import stratified_fraction
-from recurra.data.token_cache import cache_path, read_arrays, write_arrays
 from recurra.data.tokenization import load_tokenizer, read_tokenizer
 from recurra.data.vocabulary import describe_tokenizer
 from recurra.deployment.classifier import Classifier
@@ -37,8 +36,7 @@ from recurra.models.controls.weights import LinearModel
 from recurra.models.inference import default_device
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.names import PRESETS
-from recurra.tasks.labelling.configuration import model_configuration
-from recurra.tasks.labelling.data import labelled
+from recurra.tasks.labelling.configuration import labelled, model_configuration
 from recurra.tasks.labelling.task import LINEAR, LINEAR_TUNED
 from recurra.tasks.labelling.teacher import Lesson, learn_from_teachers
 from recurra.tasks.machine import Machine

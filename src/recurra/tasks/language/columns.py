@@ -28,10 +28,9 @@ from recurra.tasks.columns import (
     estimates,
     numbers,
 )
-from recurra.tasks.language.measures import LOSS
 from recurra.tasks.language.published import PUBLISHED_CYCLES, PUBLISHED_EXITS, PUBLISHED_MODEL, PUBLISHED_REFERENCES
 from recurra.tasks.language.published import PUBLISHED_TEXT as TEXT_OF_EXITS
-from recurra.tasks.language.summary import HeadSummary, LanguageModelSummary, LanguageTable
+from recurra.tasks.language.summary import LOSS, HeadSummary, LanguageModelSummary, LanguageTable
 from recurra.tasks.tables import AUDITS, contrasts, tests_by_seeds
 
 _RESULTS = (

@@ -17,12 +17,17 @@ from recurra.evaluation.audits.registry import meaning
 from recurra.tasks.audits import group_of
 from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.language import columns
-from recurra.tasks.language.conclusions import conclude_language
+from recurra.tasks.language.conclusions import (
+    OVERVIEW,
+    as_trained,
+    conclude_language,
+    cycle,
+    reach,
+    summarise_head,
+    verdict,
+)
 from recurra.tasks.language.figures import language_charts
-from recurra.tasks.language.heads import as_trained, cycle, reach, summarise_head, verdict
-from recurra.tasks.language.measures import LOSS
-from recurra.tasks.language.overview import OVERVIEW
-from recurra.tasks.language.summary import HeadSummary, LanguageModelSummary, LanguageTable
+from recurra.tasks.language.summary import LOSS, HeadSummary, LanguageModelSummary, LanguageTable
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Questions

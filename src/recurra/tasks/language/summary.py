@@ -1,4 +1,4 @@
-"""What a report knows of language models beside what it knows of any model."""
+"""What a report knows of language models beside what it knows of any model, and what they are judged by."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from recurra.core.exits_record import ExitsRecord
-from recurra.core.language_record import LanguageEpochRecord
+from recurra.core.language_record import FINAL_HEAD, LanguageEpochRecord, LanguageMetricsRecord
 from recurra.tasks.estimates import Estimate
+from recurra.tasks.measures import Measure
 from recurra.tasks.summary import ModelSummary, TableSummary
 
 
@@ -70,3 +71,24 @@ class LanguageTable(TableSummary):
 
     models: Sequence[LanguageModelSummary]
     splits: dict[str, dict[str, int]]
+
+
+def _loss(metrics: LanguageMetricsRecord) -> float:
+    return metrics.final.loss
+
+
+def _loss_of(model: LanguageModelSummary, split: str) -> Estimate | None:
+    return model.scores[split][FINAL_HEAD].estimate if split in model.scores else None
+
+
+LOSS = Measure(
+    "loss",
+    "Loss",
+    "nats a token",
+    higher_is_better=False,
+    read=_loss,
+    of=_loss_of,
+    limits=(0.0, None),
+    ahead="above (worse than)",
+    behind="below (better than)",
+)

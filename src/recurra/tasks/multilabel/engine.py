@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from recurra.core.errors import ConfigurationError
 from recurra.core.files import atomic_path
-from recurra.core.multilabel_record import MultiLabelMetricsRecord, MultiLabelRunRecord
+from recurra.core.label_record import MultiLabelMetricsRecord, MultiLabelRunRecord
 from recurra.core.record import read_record
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextSplit

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core.errors import DataError, RunError
-from recurra.core.multilabel_record import LabelFiguresRecord, MultiLabelMetricsRecord
+from recurra.core.label_record import LabelFiguresRecord, MultiLabelMetricsRecord
 from recurra.deployment.decision import Decision
 from recurra.tasks.estimates import Estimate
 from recurra.tasks.measures import Measure

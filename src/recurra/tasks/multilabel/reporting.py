@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from recurra.core import formatting as form
-from recurra.core.multilabel_record import MultiLabelMetricsRecord
+from recurra.core.label_record import MultiLabelMetricsRecord
 from recurra.tasks.audits import noted
 from recurra.tasks.columns import EVERYWHERE, Cell, Column, Format, Table, estimates, interval, numbers
 from recurra.tasks.estimates import Estimate
 from recurra.tasks.labelling.columns import BRIEF, ENDS, NAMES, NOT_IN_PAPERS, SIZES, TEXTUAL, latency
-from recurra.tasks.labelling.reporting import LabellingReporting
-from recurra.tasks.labelling.summary import LabellingTable
+from recurra.tasks.labelling.reporting import LabellingReporting, LabellingTable
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Measure, estimate
 from recurra.tasks.multilabel.measures import MACRO_F1, MICRO_F1, SUBSET_ACCURACY, MultiLabelScore

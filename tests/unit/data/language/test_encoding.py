@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tokenizers import processors
 
-from recurra.data.language.byte_bpe import END_OF_TEXT, as_language_tokenizer, train_byte_bpe
 from recurra.data.language.dataset import RunningText
 from recurra.data.language.encoding import encode_running_text
+from recurra.data.language.tokenization import END_OF_TEXT, as_language_tokenizer, train_byte_bpe
 
 TEXTS = ["", "the film is good", "", "", f"the {END_OF_TEXT} film", "naïve 漢字\nsecond line", ""]
 

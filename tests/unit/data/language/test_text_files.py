@@ -6,8 +6,7 @@ import pytest
 
 from recurra.core.errors import DataError
 from recurra.data.language.configuration import LanguageDataConfig
-from recurra.data.language.corpora import load_language_dataset
-from recurra.data.language.text_files import read_text_file
+from recurra.data.language.corpora import load_language_dataset, read_text_file
 
 
 def write(path: Path, content: bytes | str) -> str:

@@ -12,14 +12,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from recurra.core.errors import ConfigurationError, UnavailableError
-from recurra.data.language.byte_bpe import END_OF_TEXT, as_language_tokenizer, read_byte_bpe, train_byte_bpe
 from recurra.data.language.configuration import LanguageDataConfig
 from recurra.data.language.dataset import LanguageDataset, RunningText
 from recurra.data.language.tokenization import (
+    END_OF_TEXT,
+    as_language_tokenizer,
     default_language_tokenizer,
     is_lossless,
     load_language_tokenizer,
+    read_byte_bpe,
     read_language_tokenizer,
+    train_byte_bpe,
 )
 from recurra.data.vocabulary import tokenizer_hash
 
@@ -54,7 +57,7 @@ def test_a_trained_one_has_end_of_text_the_bytes_and_merges(tokenizer) -> None:
 
 def test_training_gives_the_same_tokenizer_in_every_process() -> None:
     code = (
-        "import json, sys; from recurra.data.language.byte_bpe import train_byte_bpe;"
+        "import json, sys; from recurra.data.language.tokenization import train_byte_bpe;"
         "print(train_byte_bpe(json.load(sys.stdin), 320).to_str())"
     )
     # Many merges are equally frequent: the order of ties is what could differ.

@@ -26,7 +26,7 @@ from recurra.deployment.export import ExportOptions, export_run
 from recurra.deployment.export.formats import safetensors as safetensors_format
 from recurra.deployment.export.manifest import ExportManifest, needs_torch, read_export
 from recurra.models.controls.static import StaticClassifier
-from recurra.tasks.classification.evaluation import evaluate_run
+from recurra.tasks.classification.engine import evaluate_run
 from reviews import review_rows, snapshot, train_linear, train_tiny, write_csv, write_reviews
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -11,7 +11,7 @@ import pytest
 from recurra.core.record import AuditResult, read_any_record
 from recurra.evaluation.audits import registry
 from recurra.evaluation.audits.registry import AUDITS, UNKNOWN_MEANING, Audit, Subject, looks_at, meaning, run_audits
-from recurra.tasks.classification.data import data_audits
+from recurra.tasks.classification.task import data_audits
 
 RESULTS = Path(__file__).parents[4] / "results"
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.adaptation.alignment import align
-from recurra.models.adaptation.plan import SharingPlan
+from recurra.models.adaptation.plan import SharingPlan, align
 
 NUMBERS = st.lists(st.integers(0, 11), max_size=4).map(tuple)
 

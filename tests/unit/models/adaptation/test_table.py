@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurra.models.adaptation import table as table_module
-from recurra.models.adaptation.table import TableFactors, expected_frequencies, factorise_table
+from recurra.models.adaptation import convert as table_module
+from recurra.models.adaptation.convert import TableFactors, expected_frequencies, factorise_table
 
 HIDDEN, PIECES = 7, 23
 

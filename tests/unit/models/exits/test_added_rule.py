@@ -15,8 +15,7 @@ from torch import Tensor
 
 from recurra import RecurraForCausalLM, RecurraForSequenceClassification
 from recurra.core.errors import ConfigurationError
-from recurra.evaluation.exit_calibration import calibrate_language
-from recurra.evaluation.token_exits import score_token_exits
+from recurra.evaluation.token_exits import calibrate_language, score_token_exits
 from recurra.models.cache import RecurraCache
 from recurra.models.exits import registry
 from recurra.models.exits.measures import ExitMeasure

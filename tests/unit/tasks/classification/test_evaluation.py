@@ -12,7 +12,7 @@ import pytest
 from recurra.core.errors import ConfigurationError, DataError, StorageError
 from recurra.core.record import read_record
 from recurra.evaluation.predictions import read_predictions
-from recurra.tasks.classification.evaluation import evaluate_run
+from recurra.tasks.classification.engine import evaluate_run
 from reviews import review_rows, train_linear, write_csv, write_reviews
 
 

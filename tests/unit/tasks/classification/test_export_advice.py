@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recurra.tasks.classification.export_advice import advise_exports
+from recurra.tasks.classification.exports import advise_exports
 from recurra.tasks.estimates import Estimate, ExportLine
 
 

@@ -20,8 +20,7 @@ from recurra.report.files import named_figures, write_study_report
 from recurra.report.load import load_runs
 from recurra.report.render.markdown import parts_of
 from recurra.report.summary import plain_summary, reporting_of, summarise
-from recurra.tasks.language.exit_figures import exit_points, shares_by_loops
-from recurra.tasks.language.figures import language_charts
+from recurra.tasks.language.figures import exit_points, language_charts, shares_by_loops
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import Summary
 from rendered import part_rows

@@ -1,4 +1,4 @@
-"""What a format of exports declares and does. Imports nothing heavy, so that a command line can list formats."""
+"""What a format of exports declares and does, and the precisions of weights. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from recurra.core.errors import UnavailableError
-from recurra.deployment.export.formats.precisions import StoredPrecision
 
 if TYPE_CHECKING:
     from recurra.core.record import AnyLabelRecord
     from recurra.deployment.engines.interface import LoadedEngine
     from recurra.deployment.engines.trained import TransformerEngine
     from recurra.models.controls.weights import LinearModel
+
+
+@dataclass(frozen=True)
+class StoredPrecision:
+    """A precision of stored weights. Below these bounds an export is broken rather than rounded.
+
+    Attributes:
+        name: As it is asked for, for example ``fp16``.
+        bits: Of a weight.
+        least_agreement: Share of labels that must be those of the run's model.
+        logit_tolerance: How far a logit may lie from the run's, as a share of the largest; none if that says nothing.
+        most_lost_points: Points of accuracy that may be lost where labels are known; none if labels say enough.
+    """
+
+    name: str
+    bits: int
+    least_agreement: float
+    logit_tolerance: float | None = None
+    most_lost_points: float | None = None
+
+
+# FP32 may differ in the order of sums alone.
+FP32 = StoredPrecision("fp32", 32, least_agreement=0.999, logit_tolerance=1e-3)
+BF16 = StoredPrecision("bf16", 16, least_agreement=0.95)
+FP16 = StoredPrecision("fp16", 16, least_agreement=0.98)
+INT8 = StoredPrecision("int8", 8, least_agreement=0.95, most_lost_points=0.5)
 
 
 @dataclass(frozen=True, eq=False)

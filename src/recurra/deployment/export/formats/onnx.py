@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recurra.deployment.export.formats.interface import ExportFormat, ExportSource, StoredModel
-from recurra.deployment.export.formats.precisions import FP32, INT8
+from recurra.deployment.export.formats.interface import FP32, INT8, ExportFormat, ExportSource, StoredModel
 from recurra.deployment.onnx.contract import MODEL_NAME, check_writable
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ A format is registered here, by one line below, and known everywhere.
 from __future__ import annotations
 
 from recurra.core.errors import ConfigurationError, unknown
-from recurra.deployment.export.formats.interface import ExportFormat
+from recurra.deployment.export.formats.interface import ExportFormat, StoredPrecision
 from recurra.deployment.export.formats.onnx import OnnxFormat
-from recurra.deployment.export.formats.precisions import StoredPrecision
 from recurra.deployment.export.formats.safetensors import SafetensorsFormat
 
 FORMATS: dict[str, ExportFormat] = {}

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recurra.core.errors import AuditError, ConfigurationError
-from recurra.deployment.export.formats.interface import ExportFormat, ExportSource, StoredModel
-from recurra.deployment.export.formats.precisions import BF16, FP16, FP32
+from recurra.deployment.export.formats.interface import BF16, FP16, FP32, ExportFormat, ExportSource, StoredModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -54,7 +53,7 @@ class SafetensorsFormat(ExportFormat):
                 raise ConfigurationError(
                     f"a linear model is computed in fp64, not in {precision}; leave --precision out"
                 )
-            from recurra.deployment.engines.linear import LinearEngine
+            from recurra.deployment.engines.interface import LinearEngine
 
             return LinearEngine.load(stored.folder)
         from recurra.deployment.engines.trained import TransformerEngine
