@@ -8,12 +8,12 @@ import io
 import numpy as np
 import pytest
 
-from recurra.comparison import StudyResult, carry_out
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import WITH_EXITS, read_export_record
+from recurra.reported_study import StudyResult, carry_out
 from recurra.study.spec import StudySpec, load_study
 from recurra.study.study import read_latency_file
 from recurra.tasks.machine import Machine

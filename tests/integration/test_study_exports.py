@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from interrupted import export_in_a_study, in_a_process
 from recurra import Classifier
 from recurra.cli.main import main
-from recurra.comparison import StudyResult, carry_out, report_study
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.model_files import seal_model
 from recurra.core.progress import Reporter
@@ -23,6 +22,7 @@ from recurra.core.record import read_record
 from recurra.data.corpora import load_dataset
 from recurra.deployment.export_record import read_export_record
 from recurra.evaluation.metrics import evaluate_logits
+from recurra.reported_study import StudyResult, carry_out, report_study
 from recurra.study import exporting
 from recurra.study import study as study_module
 from recurra.study.export_plan import PlannedExport, plan_exports

@@ -23,6 +23,7 @@ app = typer.Typer(
 
 @app.command("data")
 def audit_data(
+    context: typer.Context,
     name: options.Data,
     assignments: options.DataOverrides = None,
     data_protocol: options.DataProtocol = None,
@@ -40,17 +41,7 @@ def audit_data(
     """Look for leakage between splits and for shortcuts to the label. Example: recurra audit data reviews.csv."""
     from recurra.tasks.base import task_of_data
 
-    given = {
-        "--data-protocol": data_protocol,
-        "--text-column": text_column,
-        "--label-column": label_column,
-        "--group-column": group_column,
-        "--validation": validation,
-        "--test": test,
-        "--max-length": max_length,
-        "--form-must-not-predict": form_must_not_predict or None,
-        "--skip-unlabelled": skip_unlabelled or None,
-    }
+    given = options.data_options(context)
     config = options.configured_data(name, given, assignments, data_root, models=[])
     title, audits = task_of_data(config).audit_data(config, data_root)
     present_audits(title, audits, as_json=as_json)

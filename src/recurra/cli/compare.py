@@ -14,6 +14,7 @@ from recurra.cli.output import present_study
 
 
 def compare(
+    context: typer.Context,
     data: options.Data,
     assignments: options.StudyOverrides = None,
     models: Annotated[
@@ -101,9 +102,10 @@ def compare(
 
     Example: recurra compare reviews.csv --output runs/reviews
     """
-    from recurra.comparison import carry_out, plan_comparison
+    from recurra.comparison import plan_comparison
     from recurra.core.progress import Reporter
     from recurra.ladder import choose_models
+    from recurra.reported_study import carry_out
     from recurra.study.assignments import named_data, sort_assignments
     from recurra.tasks.base import task
     from recurra.tasks.machine import Machine
@@ -111,19 +113,7 @@ def compare(
     from recurra.tasks.questions import Judging, Limits
 
     chosen = task(profile_of_values(named_data(data, assignments or [])).name)
-    given = {
-        "--tokenizer": tokenizer,
-        "--data-protocol": data_protocol,
-        "--text-column": text_column,
-        "--label-column": label_column,
-        "--group-column": group_column,
-        "--validation": validation,
-        "--test": test,
-        "--max-length": max_length,
-        "--form-must-not-predict": form_must_not_predict or None,
-        "--skip-unlabelled": skip_unlabelled or None,
-        "--unlabelled": unlabelled,
-    }
+    given = options.data_options(context)
     named = None if models is None else [name.strip() for name in models.split(",") if name.strip()]
     machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)
     reporter = Reporter(quiet=quiet)
@@ -170,8 +160,9 @@ def demo(
 
     Example: recurra demo --output runs/demo
     """
-    from recurra.comparison import carry_out, demonstration
+    from recurra.comparison import demonstration
     from recurra.core.progress import Reporter
+    from recurra.reported_study import carry_out
     from recurra.tasks.machine import Machine
 
     command = shlex.join(["recurra", *sys.argv[1:]])

@@ -78,6 +78,7 @@ def list_corpora(as_json: options.Json = False) -> None:
 
 @app.command("describe")
 def describe(
+    context: typer.Context,
     name: options.AnyData,
     assignments: options.DataOverrides = None,
     data_protocol: options.DataProtocol = None,
@@ -96,21 +97,14 @@ def describe(
     """
     from recurra.tasks.base import task_of_data
 
-    given = {
-        "--data-protocol": data_protocol,
-        "--text-column": text_column,
-        "--label-column": label_column,
-        "--group-column": group_column,
-        "--validation": validation,
-        "--test": test,
-        "--skip-unlabelled": skip_unlabelled or None,
-    }
+    given = options.data_options(context)
     config = options.configured_data(name, given, assignments, data_root)
     present(task_of_data(config).describe_data(config, data_root), as_json=as_json)
 
 
 @app.command("prepare")
 def prepare(
+    context: typer.Context,
     name: options.AnyData,
     assignments: options.DataOverrides = None,
     tokenizer: options.Tokenizer = None,
@@ -135,13 +129,6 @@ def prepare(
     """
     from recurra.tasks.base import task_of_data
 
-    given = {
-        "--tokenizer": tokenizer,
-        "--data-protocol": data_protocol,
-        "--text-column": text_column,
-        "--label-column": label_column,
-        "--group-column": group_column,
-        "--max-length": max_length,
-    }
+    given = options.data_options(context)
     config = options.configured_data(name, given, assignments, data_root, models=[model] if model else [])
     present(task_of_data(config).prepare_data(config, data_root, cache_dir), as_json=as_json)

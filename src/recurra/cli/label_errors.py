@@ -22,6 +22,7 @@ _SHOWN_CHARACTERS = 100
 
 
 def label_errors(
+    context: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A labelled .csv, .tsv, .jsonl or .parquet file.")],
     assignments: options.DataOverrides = None,
     text_column: options.TextColumn = None,
@@ -40,7 +41,7 @@ def label_errors(
     """
     if output is not None and output.suffix.lower() != ".csv":
         raise ConfigurationError(f"'{output}' has the extension '{output.suffix}'; allowed: .csv")
-    given = {"--text-column": text_column, "--label-column": label_column, "--skip-unlabelled": skip_unlabelled or None}
+    given = options.data_options(context)
     config = _of_a_file(file, given, assignments)
     from recurra.evaluation.label_errors import find_label_errors
 

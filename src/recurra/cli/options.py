@@ -163,6 +163,29 @@ def one_run(place: Place, *, quiet: bool = False) -> Place:
     return type(place)(found.folder)
 
 
+# The parameters of commands that say which data are meant and how they are read.
+_OF_DATA = (
+    "tokenizer",
+    "data_protocol",
+    "text_column",
+    "label_column",
+    "group_column",
+    "validation",
+    "test",
+    "max_length",
+    "form_must_not_predict",
+    "skip_unlabelled",
+    "unlabelled",
+)
+
+
+def data_options(context: typer.Context) -> dict[str, Any]:
+    """What a command line says of its data, by the option that says it; none for what it leaves open."""
+    flags = {str(parameter.name): parameter.opts[0] for parameter in context.command.params}
+    values = {flags[name]: context.params[name] for name in _OF_DATA if name in flags}
+    return {flag: None if value is False else value for flag, value in values.items()}
+
+
 def configured_data(
     name: str,
     given: Mapping[str, Any],

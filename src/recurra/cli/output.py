@@ -18,7 +18,7 @@ from recurra.core.errors import RunError, StorageError
 from recurra.core.terminal import LONGEST_CELL, one_line, printable
 
 if TYPE_CHECKING:
-    from recurra.comparison import StudyResult
+    from recurra.reported_study import StudyResult
     from recurra.tasks.presentation import Shown
 
 EXIT_FAILED = 1

@@ -212,8 +212,8 @@ def run(
 
     Example: recurra study run configs/studies/sst2.yaml
     """
-    from recurra.comparison import carry_out
     from recurra.core.progress import Reporter
+    from recurra.reported_study import carry_out
     from recurra.study.cluster import Cluster
     from recurra.study.spec import load_study
     from recurra.tasks.machine import Machine
@@ -237,7 +237,7 @@ def report(
     file: File, output: StudyOutput = None, assignments: options.Overrides = None, as_json: options.Json = False
 ) -> None:
     """Write the report of what is done and run nothing. Example: recurra study report configs/studies/sst2.yaml."""
-    from recurra.comparison import report_study
+    from recurra.reported_study import report_study
     from recurra.study.spec import load_study
 
     spec = load_study(file, assignments or [])

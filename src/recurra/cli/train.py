@@ -11,6 +11,7 @@ from recurra.cli.output import present
 
 
 def train(
+    context: typer.Context,
     model: Annotated[str, typer.Option("--model", "-m", help="A preset, 'linear', or a model file (YAML).")],
     data: Annotated[str, typer.Option("--data", "-d", help="A corpus, a labelled file of yours, or a .txt.")],
     output: options.Output,
@@ -56,20 +57,7 @@ def train(
     reporter = Reporter(quiet=quiet)
     chosen = task(profile_of_values(named_data(data, assignments or [])).name)
     assigned = sort_assignments(assignments or [], task=chosen)
-    given = {
-        "--tokenizer": tokenizer,
-        "--data-protocol": data_protocol,
-        "--text-column": text_column,
-        "--label-column": label_column,
-        "--group-column": group_column,
-        "--validation": validation,
-        "--test": test,
-        "--max-length": max_length,
-        "--form-must-not-predict": form_must_not_predict or None,
-        "--skip-unlabelled": skip_unlabelled or None,
-        "--unlabelled": unlabelled,
-        "--latency": latency,
-    }
+    given = {**options.data_options(context), "--latency": latency}
     name, keys = resolve_model(model)
     data_config, note = chosen.configure_data(
         data, given, assigned.data, data_root, models=[(name, {**keys, **assigned.model})]

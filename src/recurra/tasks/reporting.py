@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import ConfigurationError, unknown
-from recurra.core.formatting import NONE, significant
+from recurra.core.formatting import significant
 from recurra.deployment.export_record import ExportRecord
 from recurra.tasks.columns import Table
 from recurra.tasks.drawing.chart import Chart
@@ -35,7 +35,7 @@ def nearest(models: Sequence[ModelSummary], limits: Limits) -> Advice:
     near = min(models, key=lambda model: limits.excess(model.file_size_mib, model.single_ms))
     time = "" if near.single_ms is None else f" and {significant(near.single_ms)} ms a text"
     cost = f"{significant(near.file_size_mib)} MiB on disk{time}"
-    return Advice(RECOMMENDED, NONE, f"no model here stays within {limits}; the nearest is {near.label} with {cost}.")
+    return Advice(RECOMMENDED, None, f"no model here stays within {limits}; the nearest is {near.label} with {cost}.")
 
 
 class Reporting(ABC):

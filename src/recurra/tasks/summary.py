@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
-from recurra.core.formatting import NONE
 from recurra.tasks.estimates import ExportLine
 
 SUMMARY_VERSION = 3
@@ -246,21 +245,16 @@ class Advice:
 
     Attributes:
         priority: What matters.
-        choice: A model, or what else is to be done.
+        choice: A model, or what else is to be done; none if nothing can be chosen.
         why: In a sentence.
         details: The same at length, question by question: how sure, what it costs, what is given up, what would change
             it.
     """
 
     priority: str
-    choice: str
+    choice: str | None
     why: str
     details: Sequence[tuple[str, str]] = ()
-
-    @property
-    def chooses(self) -> bool:
-        """Whether it names a model; otherwise it says why none can be named."""
-        return self.choice != NONE
 
 
 def unspoiled(models: Sequence[Any], audits: Sequence[AuditLine]) -> list[Any]:

@@ -14,7 +14,10 @@ import pytest
 from factories import RunFactory, invariance, leakage, study_latency
 from recurra.core.errors import StorageError
 from recurra.report import write_report
-from recurra.report.render.html import TEMPLATES
+from recurra.report.load import load_runs
+from recurra.report.render.html import TEMPLATES, render_report
+from recurra.report.summary import summarise
+from recurra.tasks.questions import Limits, Questions
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
 OUR_SCRIPT = (TEMPLATES / "tables.js").read_text(encoding="utf-8").strip()
@@ -169,6 +172,15 @@ def test_one_bare_run_renders(tmp_path: Path, name: str) -> None:
     assert "No audit was run" in page.text
     assert "cannot be repeated exactly" in page.text
     assert "published" not in page.text
+
+
+def test_where_nothing_can_be_recommended_the_page_says_why(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    runs, _ = load_runs([factory.run("linear", 0.8), factory.run("recurrent", 0.9)])
+    questions = Questions(limits=Limits(max_mib=0.001))
+    page = Page(render_report(summarise(runs, base=tmp_path, questions=questions), runs, title="x"))
+    assert "Nothing can be recommended" in page.text and "no model here stays within 0.001 MiB" in page.text
+    assert "Use None" not in page.text
 
 
 def test_summary_is_written_beside_the_report_and_not_for_a_file(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from factories import RunFactory
-from recurra.comparison import _headline
 from recurra.core.record import read_record
+from recurra.reported_study import _headline
 from recurra.study import expectation
 from recurra.study.cost import CostBook
 from recurra.study.expectation import Expectation, Expected, expect, main

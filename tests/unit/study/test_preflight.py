@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from recurra.comparison import carry_out, comparison
+from recurra.comparison import comparison
 from recurra.core.errors import ConfigurationError, DataError, RecurraError, UnavailableError
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
+from recurra.reported_study import carry_out
 from recurra.study.preflight import preflight
 from recurra.tasks.labelling import task as module
 from recurra.tasks.labelling.configuration import model_configuration

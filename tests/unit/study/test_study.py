@@ -19,13 +19,13 @@ from factories import RunFactory, leakage
 from recurra import comparison
 from recurra import comparison as comparison_module
 from recurra.cli.main import main
-from recurra.comparison import StudyResult, carry_out, report_study
 from recurra.core.best_run import BestRunRecord, find_run
 from recurra.core.errors import CheckpointError, RunError, StorageError, UnavailableError
 from recurra.core.files import FolderLock, read_json, write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, read_record, write_record
 from recurra.report import files, summary
+from recurra.reported_study import StudyResult, carry_out, report_study
 from recurra.study import study as study_module
 from recurra.study.plan import plan_study, run_folder
 from recurra.study.process import Outcome

@@ -47,7 +47,7 @@ def _block(part: Table, columns: list[Column], rows: list[object], table: TableS
     recommended = next((advice for advice in table.advice if advice.priority == RECOMMENDED), None)
     said = (
         *(f"FAILED: {group.name}. {group.meaning}" for group in table.failed_groups),
-        *((f"Recommended: {recommended.choice}, {recommended.why}",) if recommended else ()),
+        *((f"Recommended: {recommended.choice or 'none'}, {recommended.why}",) if recommended else ()),
         table.conclusion,
         *(f"- {line.statement}" for line in table.contrasts),
     )

@@ -174,7 +174,7 @@ class _Choice:
             changes.append(f"If it must be faster, take {quick.label} ({cost}), {self._far(quick)}.")
         return [*details, *([("What would change this", " ".join(changes))] if changes else [])]
 
-    def _ahead_of(self, label: str) -> str:
+    def _ahead_of(self, label: str | None) -> str:
         """How far the best model is from another."""
         other = next(model for model in self.models if model.label == label)
         return f"{self.measure.signed(self.gap(self.best, other))} {self.measure.unit}"
@@ -205,7 +205,7 @@ class _Choice:
         batch = str(batches[0]) if batches else ""
         timed = [model for model in self.models if batch in model.latency]
         if len(timed) < 2:
-            return Advice("Latency", "–", "The models were not timed against each other: nothing can be advised.")
+            return Advice("Latency", None, "The models were not timed against each other: nothing can be advised.")
         ranked = sorted(timed, key=lambda model: model.latency[batch].median_ms)
 
         def reason(model: ClassifierSummary) -> str:

@@ -81,5 +81,5 @@ def test_the_surest_mistakes_are_told_with_their_texts_and_who_is_right(tmp_path
 def test_where_nothing_is_recommended_nothing_is_looked_at(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=ROWS)
     found = table([factory.run("recurrent", 0.9)], limits=Limits(max_mib=0.001))
-    assert found.recommended is not None and not found.recommended.chooses
+    assert found.recommended is not None and found.recommended.choice is None
     assert label_rows(found) == confused_pairs(found) == found.mistakes == []
