@@ -29,14 +29,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "audit_cache": "caching",
+    "audit_cache": "invariance",
     "audit_causality": "causality",
     "audit_invariance": "invariance",
     "audit_language_padding": "language_padding",
     "audit_leakage": "leakage",
     "audit_seen": "seen",
     "audit_shortcuts": "shortcuts",
-    "audit_too_good": "too_good",
+    "audit_too_good": "leakage",
     "contained_mask": "leakage",
 }
 

@@ -110,7 +110,7 @@ AUDITS: list[Audit] = [
     Audit(
         "teacher",
         Subject.TEACHER,
-        "teacher:audit_teacher",
+        "leakage:audit_teacher",
         {
             "teacher": "The teacher was trained on rows of this split, and the student learned its answers: every "
             "figure of the student on the split is too high. Take a teacher that never saw them."
@@ -142,11 +142,11 @@ AUDITS: list[Audit] = [
         },
     ),
     Audit("padding", Subject.LANGUAGE_MODEL, "language_padding:audit_language_padding"),
-    Audit("cache", Subject.OUR_LANGUAGE_MODEL, "caching:audit_cache"),
+    Audit("cache", Subject.OUR_LANGUAGE_MODEL, "invariance:audit_cache"),
     Audit(
         "perplexity",
         Subject.PERPLEXITY,
-        "too_good:audit_too_good",
+        "leakage:audit_too_good",
         {
             "perplexity": "The perplexity is better than honest models of this size reach: look for a leak before "
             "it is quoted."
