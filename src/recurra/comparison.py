@@ -184,7 +184,8 @@ def compare(
         data_root: Local copies of public corpora.
         quiet: Whether to say nothing.
         keys: Keys of the protocol (`recurra.training.protocols.ProtocolConfig`) and of the data
-            (`recurra.data.configuration.DataConfig`); ``validation`` and ``test`` take what ``data`` takes. Without
+            (`recurra.data.configuration.DataConfig`); ``validation`` and ``test`` take what ``data`` takes,
+            ``unlabelled`` also a list of texts. Without
             ``tokenizer`` the one of `recurra.data.tokenization.default_tokenizer`, and without
             ``max_length`` for a file the smallest of 64, 128, 256 and 512 tokens that holds 95 % of its training rows.
 

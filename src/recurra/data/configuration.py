@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -71,8 +72,11 @@ class DataConfig(RunData):
             see `recurra.data.spellings`.
         form_must_not_predict: Whether the form of a text (length, punctuation, case, spacing) must not tell its label:
             the audit that finds it does then fails, and is a note otherwise.
-        unlabelled: File of texts without labels, whose answers students of a teacher learn too; any text that equals or
-            holds one of a split that models are judged on is left out.
+        unlabelled: Texts without labels, whose answers students of a teacher learn too: a file, the name of a corpus,
+            or several of them with commas between. Of a corpus the training part is taken, its labels are not read.
+            Any text that equals or holds one of a split that models are judged on is left out.
+        unlabelled_unit: ``texts`` as they are, or ``sentences``: each text cut after ``.``, ``!`` or ``?``, and
+            sentences of 3 to 40 words kept. Reviews cut so are more like the sentences of SST-2.
         skip_unlabelled: Leave rows of a user's file without a label out, and say which; otherwise they are an error.
     """
 
@@ -113,14 +117,22 @@ class DataConfig(RunData):
     form_must_not_predict: bool = False
     skip_unlabelled: bool = False
     unlabelled: str | None = None
+    unlabelled_unit: Literal["texts", "sentences"] = "texts"
 
     # What transformers calls it, where that is not one label a text.
     problem_type: ClassVar[str | None] = None
 
     @property
     def files(self) -> list[str]:
-        """Also that of texts without labels."""
-        return [*super().files, *([self.unlabelled] if self.unlabelled else [])]
+        """Also those of texts without labels."""
+        return [*super().files, *self.unlabelled_sources]
+
+    @property
+    def unlabelled_sources(self) -> list[str]:
+        """Files and corpora of texts without labels."""
+        if not self.unlabelled or Path(self.unlabelled).is_file():
+            return [self.unlabelled] if self.unlabelled else []
+        return [part.strip() for part in self.unlabelled.split(",") if part.strip()]
 
     @property
     def labels(self) -> LabelColumn:
@@ -164,6 +176,12 @@ class DataConfig(RunData):
     def _columns_differ(self) -> Self:
         if self.text_column == self.label_column:
             raise ValueError(f"text_column and label_column are both '{self.text_column}'; name two different columns")
+        return self
+
+    @model_validator(mode="after")
+    def _unlabelled_unit_has_texts(self) -> Self:
+        if self.unlabelled_unit != "texts" and not self.unlabelled:
+            raise ValueError(f"unlabelled_unit is '{self.unlabelled_unit}' without texts to cut; give unlabelled")
         return self
 
     @model_validator(mode="after")

@@ -26,7 +26,7 @@ from recurra.data.splits import load_files
 from recurra.data.sst2 import load_sst2, with_treebank_labels
 from recurra.data.sst2_source import LAYOUT, PUBLIC_NAME
 from recurra.data.subsets import length_tail, stratified_fraction
-from recurra.data.unlabelled import with_unlabelled
+from recurra.data.unlabelled import UnlabelledSource, with_unlabelled
 
 FILE_PROTOCOL = "split"
 # The name of data that lie in no file, in the record of a model that a program trained on its own rows.
@@ -226,7 +226,16 @@ def _load(config: DataConfig, data_root: Path | None) -> TextDataset:
     dataset = _subset(dataset, config)
     if config.unlabelled is None:
         return dataset
-    return with_unlabelled(dataset, Path(config.unlabelled), config.text_column, config.label_column)
+    sources = [_unlabelled_source(name, config, data_root) for name in config.unlabelled_sources]
+    return with_unlabelled(dataset, sources, sentences=config.unlabelled_unit == "sentences")
+
+
+def _unlabelled_source(name: str, config: DataConfig, data_root: Path | None) -> UnlabelledSource:
+    if name not in CORPORA:
+        return UnlabelledSource.of_file(Path(name), config.text_column, config.label_column)
+    corpus = CORPORA[name]
+    dataset = corpus.load(next(iter(corpus.protocols)), config.split_seed, data_root)
+    return UnlabelledSource(name, dataset.splits["train"].texts)
 
 
 def _check_looks_like_file(name: str) -> None:

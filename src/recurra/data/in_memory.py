@@ -30,6 +30,7 @@ from recurra.data.files import DEFAULT_ID_COLUMN, as_word, check_text
 from recurra.data.multilabel import AS_JSON
 
 SPLITS = ("train", "validation", "test")
+UNLABELLED = "unlabelled"
 KINDS = "a file, a DataFrame, (texts, labels) or a Dataset"
 
 Columns = dict[str, list[Any]]
@@ -40,8 +41,8 @@ class RowsInMemory:
     """Rows in memory as files of a user would have them.
 
     Attributes:
-        parts: Columns by split: texts, labels as words (JSON lists of them where rows have any number of labels), and
-            groups and ids where there are some. Missing cells are none.
+        parts: Columns by split, and of texts without labels. Labels are words (JSON lists of them where rows have any
+            number of labels); groups and ids are there where they came. Missing cells are none.
         several: Whether rows have any number of labels.
         described: What they came in, for the heading of a report.
     """
@@ -75,7 +76,7 @@ class RowsInMemory:
 
 
 def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None:
-    """Reads what came as data, and as ``validation`` and ``test`` among the options.
+    """Reads what came as data, and as ``validation``, ``test`` and ``unlabelled`` among the options.
 
     Args:
         data: Of any kind. The splits of a ``DatasetDict`` are taken as they are.
@@ -97,14 +98,22 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
             if part in found or (part != split and options.get(part) is not None):
                 raise DataError(f"{part} came both in the DatasetDict and as {part}=; give one of the two")
             found[part] = rows
-    if not found:
+    more = options.get(UNLABELLED)
+    texts = None if isinstance(more, str | Path | None) else one_dimension(more, UNLABELLED)
+    if not found and texts is None:
         return None
     parts = {split: _read(rows, split, text, label, options.get("group_column")) for split, rows in found.items()}
     several = any(isinstance(cell, list) for part in parts.values() for cell in part[label])
     for name, columns in parts.items() if several else ():
         columns[label] = _as_lists(columns[label], name)
     count = sum(len(part[text]) for part in parts.values())
-    return RowsInMemory(parts, several, f"{count:,} rows of a {_kind(next(iter(given.values())))}")
+    described = f"{count:,} rows of a {_kind(next(iter(given.values())))}" if found else ""
+    if texts is not None:
+        present = enumerate(texts, start=1)
+        parts[UNLABELLED] = {
+            text: [_as_text(cell, UNLABELLED, "text", place, text) for place, cell in present if not is_missing(cell)]
+        }
+    return RowsInMemory(parts, several, described)
 
 
 def one_dimension(values: Any, what: str) -> list[Any]:

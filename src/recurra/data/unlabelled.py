@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,43 +21,85 @@ MOST_ROWS = 2_000_000
 _REPEATED, _REPORTED = "unlabelled: repeated, or a training row", "unlabelled: equal to, or holding, a reported row"
 
 
-def with_unlabelled(dataset: TextDataset, path: Path, text_column: str, label_column: str) -> TextDataset:
-    """Adds the texts of a file that are new: no training row, no repeat, and nothing that chooses or is reported.
+# The sentences that are kept of a text: shorter ones say nothing, longer ones are mostly lists or not cut.
+SENTENCE_WORDS = (3, 40)
+# The end of a sentence: its mark, perhaps a closing quote or bracket, and a blank.
+_SENTENCE_END = re.compile(r"""(?<=[.!?])\s+|(?<=[.!?]["')\]])\s+""")
+
+
+@dataclass(frozen=True)
+class UnlabelledSource:
+    """Texts of a file or of a corpus.
+
+    Attributes:
+        name: Of the file or the corpus.
+        texts: As they were written; read once.
+        has_labels: Whether labels of the user stand beside them.
+    """
+
+    name: str
+    texts: Iterable[str]
+    has_labels: bool = False
+
+    @classmethod
+    def of_file(cls, path: Path, text_column: str, label_column: str) -> UnlabelledSource:
+        """CSV, TSV, JSONL, Parquet, or ``.txt`` with one text a line.
+
+        Raises:
+            DataError: If the file cannot be read.
+        """
+        columns = [] if path.suffix.lower() == ".txt" else all_columns(path, text_column)
+        texts = (text for rows in stream_rows(path, text_column, ()) for text in rows.texts)
+        return cls(path.name, texts, label_column.casefold() in map(str.casefold, columns))
+
+
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a text that have 3 to 40 words, in their order."""
+    low, high = SENTENCE_WORDS
+    return [each for each in _SENTENCE_END.split(text) if low <= len(each.split()) <= high]
+
+
+def with_unlabelled(
+    dataset: TextDataset, sources: Sequence[UnlabelledSource], *, sentences: bool = False
+) -> TextDataset:
+    """Adds the texts that are new: no training row, no repeat, and nothing that chooses or is reported.
 
     Args:
         dataset: The labelled data.
-        path: CSV, TSV, JSONL, Parquet, or ``.txt`` with one text a line.
-        text_column: Column with the text.
-        label_column: Column that must not be there if reported rows are.
+        sources: Files and corpora.
+        sentences: Whether texts are cut into sentences.
 
     Raises:
-        DataError: If the file cannot be read, has no new text or more than `MOST_ROWS`, or holds rows of a reported
-            split beside a column of labels: then it is labelled data that the test part was cut from.
+        DataError: If a file cannot be read, there is no new text or more than `MOST_ROWS`, or a file holds rows of a
+            reported split beside a column of labels: then it is labelled data that the test part was cut from.
     """
-    texts: list[str] = []
-    for rows in stream_rows(path, text_column, ()):
-        texts += filter(None, map(clean_text, rows.texts))
-        if len(texts) > MOST_ROWS:
-            raise DataError(f"'{path}' has more than {MOST_ROWS:,} texts; give a part of them")
-    judged = [split for name, split in dataset.splits.items() if name != "train"]
+    judged = [text for name, split in dataset.splits.items() if name != "train" for text in split.texts]
+    reported = set(map(text_identity, judged))
     known = set(map(text_identity, dataset.splits["train"].texts))
     new: dict[str, str] = {}
-    for text in texts:
-        if (identity := text_identity(text)) not in known:
-            new.setdefault(identity, text)
-    kept = list(new.values())
-    equal = {text_identity(text) for split in judged for text in split.texts} & set(new)
-    columns = all_columns(path, text_column) if equal and path.suffix.lower() != ".txt" else []
-    if label_column.casefold() in map(str.casefold, columns):
-        raise DataError(
-            f"'{path}' has {len(equal):,} rows of the splits that models are judged on, and a column "
-            f"'{label_column}': it is labelled data; give texts that the test part is no part of"
-        )
-    leaking = rows_that_give_away((text for split in judged for text in split.texts), kept)
-    leaking |= {row for row, identity in enumerate(new) if identity in equal}
-    kept = [text for row, text in enumerate(kept) if row not in leaking]
+    read = 0
+    for source in sources:
+        equal = 0
+        for text in _cleaned(source.texts, sentences=sentences):
+            read += 1
+            if read > MOST_ROWS:
+                raise DataError(f"'{source.name}' takes the texts beyond {MOST_ROWS:,}; give a part of them")
+            identity = text_identity(text)
+            equal += identity in reported
+            if identity not in known:
+                new.setdefault(identity, text)
+        if equal and source.has_labels:
+            raise DataError(
+                f"'{source.name}' has {equal:,} rows of the splits that models are judged on, and a column of labels: "
+                "it is labelled data; give texts that the test part is no part of"
+            )
+    found = list(new.values())
+    leaking = rows_that_give_away(judged, found)
+    leaking |= {row for row, identity in enumerate(new) if identity in reported}
+    kept = [text for row, text in enumerate(found) if row not in leaking]
+    names = ", ".join(source.name for source in sources)
     if not kept:
-        raise DataError(f"'{path}' has {len(texts):,} texts, none of them new; give texts that are no training rows")
+        raise DataError(f"'{names}' has {read:,} texts, none of them new; give texts that are no training rows")
     labels = dataset.splits["train"].labels
     split = TextSplit(
         name="unlabelled",
@@ -63,11 +107,18 @@ def with_unlabelled(dataset: TextDataset, path: Path, text_column: str, label_co
         labels=np.zeros((len(kept), *labels.shape[1:]), dtype=np.int64),
         ids=[f"unlabelled-{row}" for row in range(len(kept))],
     )
-    left_out = {_REPEATED: len(texts) - len(new), _REPORTED: len(leaking)}
-    note = f"{len(kept):,} texts without labels ({path.name}) are there for students of a teacher."
+    left_out = {_REPEATED: read - len(new), _REPORTED: len(leaking)}
+    unit = "sentences" if sentences else "texts"
+    note = f"{len(kept):,} {unit} without labels ({names}) are there for students of a teacher."
     return replace(
         dataset,
         unlabelled=split,
         dropped={**dataset.dropped, **{reason: rows for reason, rows in left_out.items() if rows}},
         notes=[*dataset.notes, note],
     )
+
+
+def _cleaned(texts: Iterable[str], *, sentences: bool) -> Iterator[str]:
+    for text in texts:
+        cleaned = clean_text(text)
+        yield from sentences_of(cleaned) if sentences else filter(None, [cleaned])

@@ -116,6 +116,15 @@ class StudySpec(Settings):
         return self
 
     @model_validator(mode="after")
+    def _protocols_name_models_of_the_study(self) -> Self:
+        known = [model_name(model) for model in self.models]
+        variants = [entry for entry in self.protocols if isinstance(entry, ProtocolVariant)]
+        for variant in variants:
+            for name in set(variant.models or ()).difference(known):
+                raise ValueError(f"protocol '{variant.name}': {unknown('model', name, known)}")
+        return self
+
+    @model_validator(mode="after")
     def _contrasts_are_in_the_study(self) -> Self:
         for contrast in self.contrasts:
             contrast.check([model_name(model) for model in self.models], self.precisions)
@@ -148,6 +157,9 @@ def _entry_name(value: Any) -> str:
 def expand(spec: StudySpec) -> list[RunConfig]:
     """Returns all runs of a study, cheap controls first, then seed by seed so that early results cover every model."""
     protocols = [_load_protocol(spec, entry) for entry in spec.protocols]
+    wanted = {
+        p.name: entry.models for p, entry in zip(protocols, spec.protocols, strict=True) if not isinstance(entry, str)
+    }
     models = sorted(spec.models, key=lambda name: name not in controls())
     # Checked and, for files, hashed once; the seeds were checked with the study.
     checked = [
@@ -158,6 +170,7 @@ def expand(spec: StudySpec) -> list[RunConfig]:
         for model in models
         # Who teaches under a protocol does not learn from itself.
         if model_name(model) not in teacher_names(protocol.teacher)
+        and model_name(model) in (wanted.get(protocol.name) or [model_name(model)])
     ]
     runs: dict[str, RunConfig] = {}
     for seed in spec.seeds:

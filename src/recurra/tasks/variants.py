@@ -85,12 +85,14 @@ class ProtocolVariant(Settings):
     Attributes:
         name: Name in tables; not that of a protocol.
         base: The protocol to start from, by name or file.
+        models: The models of the study that are trained under it; none are all.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", validate_default=True, allow_inf_nan=False)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)
     base: str
+    models: list[str] | None = None
 
     @field_validator("name")
     @classmethod

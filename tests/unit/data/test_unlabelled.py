@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
+from recurra.data.in_memory import rows_in_memory
 from recurra.data.multilabel import MultiLabelData
+from recurra.data.unlabelled import SENTENCE_WORDS, sentences_of
 from recurra.evaluation.audits.leakage import audit_leakage
 from recurra.study.preflight import refuse_unheard_texts
 from recurra.tasks.runs import make_run
@@ -23,8 +28,9 @@ def reviews(tmp_path: Path) -> Path:
     return write_reviews(tmp_path / "reviews.csv", rows=120)
 
 
-def load(reviews: Path, more: Path | None = None) -> TextDataset:
-    return load_dataset(DataConfig(name=str(reviews), tokenizer="trained", unlabelled=str(more) if more else None))
+def load(reviews: Path, more: Path | None = None, **keys: Any) -> TextDataset:
+    given = {"name": str(reviews), "tokenizer": "trained", "unlabelled": str(more) if more else None}
+    return load_dataset(DataConfig.parse({**given, **keys}))
 
 
 def test_what_is_new_is_kept_and_what_is_judged_never_is(reviews: Path, tmp_path: Path) -> None:
@@ -48,7 +54,7 @@ def test_what_is_new_is_kept_and_what_is_judged_never_is(reviews: Path, tmp_path
 
 
 def test_labelled_data_that_the_test_part_was_cut_from_are_refused(reviews: Path) -> None:
-    with pytest.raises(DataError, match=r"has \d+ rows of the splits that models are judged on, and a column 'label'"):
+    with pytest.raises(DataError, match=r"has \d+ rows of the splits that models are judged on, and a column of"):
         load(reviews, reviews)
 
 
@@ -91,3 +97,47 @@ def test_the_file_is_part_of_what_a_run_is_and_somebody_must_read_it(reviews: Pa
     plain = make_run("linear", DataConfig(name="demo"), PROTOCOLS["tuned"], seed=0, precision="fp32")
     refuse_unheard_texts([plain])
     assert plain.data_hash is None
+
+
+WORDS = st.lists(st.text(st.characters(categories=("Ll",)), min_size=1, max_size=6), min_size=1, max_size=30)
+ENDS = st.sampled_from([".", "!", "?", " .", "...", '."', ".)"])
+
+
+@given(st.lists(st.tuples(WORDS, ENDS), min_size=1, max_size=6))
+def test_sentences_keep_every_word_of_those_that_are_long_enough(drawn: list[tuple[list[str], str]]) -> None:
+    written = [" ".join(words) + end for words, end in drawn]
+    low, high = SENTENCE_WORDS
+    assert sentences_of(" ".join(written)) == [each for each in written if low <= len(each.split()) <= high]
+
+
+def test_sentences_of_several_sources_are_taken_and_a_corpus_gives_its_training_part(
+    reviews: Path, tmp_path: Path
+) -> None:
+    more = tmp_path / "more.txt"
+    more.write_text("It was a day like others. Nothing happened at all! Why?\n", encoding="utf-8")
+    found = load(reviews, more, unlabelled_unit="sentences").unlabelled
+    assert found is not None and found.texts == ["it was a day like others.", "nothing happened at all!"]
+    both = DataConfig(name=str(reviews), tokenizer="trained", unlabelled=f"{more}, demo", unlabelled_unit="sentences")
+    assert both.unlabelled_sources == [str(more), "demo"]
+    dataset = load_dataset(both)
+    assert dataset.unlabelled is not None and "(more.txt, demo)" in dataset.notes[-1]
+    train = " ".join(load_dataset(DataConfig(name="demo")).splits["train"].texts)
+    assert dataset.unlabelled.texts[:2] == found.texts and len(dataset.unlabelled) > 1000
+    assert all(text in train for text in dataset.unlabelled.texts[2:50])
+
+
+def test_a_unit_without_texts_to_cut_is_a_mistake() -> None:
+    with pytest.raises(ConfigurationError, match="unlabelled_unit is 'sentences' without texts to cut"):
+        DataConfig.parse({"name": "demo", "unlabelled_unit": "sentences"})
+
+
+def test_texts_in_memory_are_kept_as_a_file(reviews: Path, tmp_path: Path) -> None:
+    rows = rows_in_memory(str(reviews), {"unlabelled": ["one new text", None, "another\nof two lines"]})
+    assert rows is not None and rows.described == ""
+    rows.write(tmp_path)
+    options = rows.options(tmp_path)
+    assert set(options) == {"unlabelled"}
+    found = load(reviews, Path(options["unlabelled"])).unlabelled
+    assert found is not None and found.texts == ["one new text", "another of two lines"]
+    with pytest.raises(DataError, match="unlabelled is an int; give a list, an array or a Series"):
+        rows_in_memory(str(reviews), {"unlabelled": 3})

@@ -212,6 +212,28 @@ def test_a_variant_is_the_same_run_as_a_model_file_of_its_name(tmp_path: Path) -
     assert (written.model, written.model_overrides) == ("recurrent-R3", {"preset": "recurrent", "num_recurrences": 3})
 
 
+def test_a_protocol_may_be_for_some_models_alone() -> None:
+    keys = {
+        "name": "x",
+        "data": [{"name": "demo"}],
+        "models": ["linear", "minilm", "recurrent-tiny"],
+        "protocols": [
+            {"name": "teach", "base": "finetune", "models": ["minilm"]},
+            {"name": "taught", "base": "demo", "teacher": "minilm", "models": ["linear", "recurrent-tiny"]},
+        ],
+    }
+    runs = expand(StudySpec.parse(keys))
+    assert [(run.model, run.protocol.name) for run in runs] == [
+        ("minilm", "teach"),
+        ("linear", "taught"),
+        ("recurrent-tiny", "taught"),
+    ]
+    assert [teacher.run_id for teacher in runs[-1].teachers] == [runs[0].run_id]
+    keys["protocols"][0]["models"] = ["minilmm"]
+    with pytest.raises(ConfigurationError, match=r"protocol 'teach': .*'minilmm'.*minilm"):
+        StudySpec.parse(keys)
+
+
 def test_a_study_with_variants_survives_being_written_down() -> None:
     study = spec(
         models=["linear", VARIANT],
