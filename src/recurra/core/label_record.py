@@ -132,12 +132,31 @@ class TeacherRecord(HashedSettings):
     unlabelled_rows: int = 0
 
 
+class LearningCurveRecord(HashedSettings):
+    """The same model fitted on parts of the training rows, each twice as large as the one before; the last is all.
+
+    Attributes:
+        split: The split whose rows are counted.
+        rows: Training rows.
+        right: Share of the split's rows that are all right.
+        last_gain: 95 % interval over rows of what the last doubling gained (paired, normal approximation).
+    """
+
+    split: str
+    rows: list[int]
+    right: list[float]
+    last_gain: tuple[float, float]
+
+
 class LabelRunRecord(RunRecordBase[DataRecord, TrainingRecord, Metrics], Generic[Metrics]):
     """Everything about one run of a model that labels texts; each task of that kind says of which metrics.
 
     Attributes:
         decision: How its logits become labels; none takes the most probable label, by their softmax.
         teacher: Whom it learned from; none if from the labels alone.
+        learning_curve: How it does with fewer training rows; of the tuned linear control alone.
+        telling_words: By label, the words and pairs that add most to its score in texts that have it, the strongest
+            first; of the tuned linear control alone.
     """
 
     # What a model card says under the figures; empty for what it says of classifiers.
@@ -145,6 +164,8 @@ class LabelRunRecord(RunRecordBase[DataRecord, TrainingRecord, Metrics], Generic
 
     decision: AnyDecisionRecord | None = None
     teacher: TeacherRecord | None = None
+    learning_curve: LearningCurveRecord | None = None
+    telling_words: dict[str, list[str]] | None = None
 
 
 class RunRecord(LabelRunRecord[MetricsRecord]):

@@ -158,6 +158,28 @@ class LinearClassifier(LinearModel):
         """TF-IDF of cleaned texts, ``(texts, n-grams)``."""
         return SparseRows.joined([vectorizer.transform(texts) for vectorizer in self._vectorizers])
 
+    def telling_words(self, texts: Sequence[str], labels: npt.ArrayLike, most: int) -> list[list[str]]:
+        """The n-grams of words that add most to a label's score in the texts that have it, the strongest first.
+
+        What one adds is its weight times its mean feature over these texts; those that add nothing are left out.
+
+        Args:
+            texts: Cleaned texts.
+            labels: As `fit` takes them.
+            most: N-grams a label, at most.
+        """
+        words, truth = self._vectorizers[0], np.asarray(labels)
+        rows = words.transform(texts)
+        weight = np.vstack([-self._weight, self._weight]) if len(self._weight) < self.num_labels else self._weight
+        found = []
+        for label, of_label in enumerate(weight[:, : rows.width]):
+            has = truth == label if truth.ndim == 1 else truth[:, label] == 1
+            means = np.bincount(rows.columns, weights=rows.values * has[rows.rows], minlength=rows.width)
+            adds = of_label * means / max(int(has.sum()), 1)
+            order = np.argsort(-adds, kind="stable")[:most]
+            found.append([words.terms[place] for place in order.tolist() if adds[place] > 0])
+        return found
+
     def save(self, folder: Path | str) -> None:
         """Writes the weights (safetensors) and the n-grams with the settings (JSON)."""
         features = [{**asdict(each.ngrams), "terms": each.terms} for each in self._vectorizers]

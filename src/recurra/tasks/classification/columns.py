@@ -33,7 +33,7 @@ from recurra.tasks.columns import (
     numbers,
     with_interval,
 )
-from recurra.tasks.labelling.columns import BRIEF, ENDS, NAMES, SIZES, latency
+from recurra.tasks.labelling.columns import BRIEF, ENDS, NAMES, SIZES, TELLING_WORDS, latency
 from recurra.tasks.measures import Measure
 from recurra.tasks.tables import ADVICE, AUDITS, contrasts, tests_by_rows
 
@@ -255,6 +255,7 @@ TABLES = (
     MISTAKES,
     CONFUSED,
     LABELS,
+    TELLING_WORDS,
     contrasts(judge),
     tests_by_rows(judge),
     PUBLISHED_TABLE,

@@ -11,6 +11,7 @@ from recurra.core import formatting as form
 from recurra.core.record import AnyDecisionRecord, LabelRunRecord
 from recurra.core.terminal import one_line
 from recurra.deployment.decision import read_decision
+from recurra.evaluation.calibration import ReliabilityBin, reliability
 from recurra.evaluation.predictions import read_predictions
 from recurra.tasks.classification.measures import label_figures
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary, Mistake
@@ -82,6 +83,27 @@ def confused_pairs(table: ClassificationTable) -> list[Confused]:
         Confused(names[true], names[said], int(matrix[true, said]), float(matrix[true, said] / matrix[true].sum()))
         for true, said in pairs
     ]
+
+
+def find_reliability(table: ClassificationTable, runs: Mapping[str, Sequence[LoadedRun]]) -> list[ReliabilityBin]:
+    """What the probabilities of the looked-at model say on the headline split, and what is right.
+
+    Args:
+        table: The table.
+        runs: Its runs by model.
+
+    Raises:
+        CheckpointError: If predictions are damaged.
+    """
+    model, split = shown_model(table), table.headline_split
+    if model is None or model.scores[split].calibration is None:
+        return []
+    said, labels = [], []
+    for run in runs[model.label]:
+        found = read_predictions(run.folder, split)
+        said.append(read_decision(table.label_names, _decision(run)).probabilities(found.logits))
+        labels.append(found.labels)
+    return reliability(np.concatenate(said), np.concatenate(labels))
 
 
 def find_mistakes(

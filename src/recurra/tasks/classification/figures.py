@@ -108,6 +108,32 @@ def _densities(lengths: LengthSummary) -> list[tuple[int, int, float]]:
     ]
 
 
+def calibration(model: ClassifierSummary, table: ClassificationTable, key: str) -> Chart:
+    """What a model's probabilities say by what is right: points on the diagonal can be taken at their word.
+
+    Args:
+        model: The model whose reliability the table has.
+        table: Its table.
+        key: Unique in the page.
+    """
+    bins = table.reliability
+    values = [value for each in bins for value in (each.said, each.right)]
+    x, y = (svg.linear_scale([*values, 1.0], *ends, floor=0.0, ceiling=1.0) for ends in ((LEFT, RIGHT), (BOTTOM, TOP)))
+    low = max(x.low, y.low)
+    titles = {"x_title": "what it says", "y_title": "what is right"}
+    axes = svg.axes(x, y, **titles, x_format=lambda v: f"{v:.1f}", y_format=lambda v: f"{v:.1f}")
+    most = max(each.rows for each in bins)
+    points = [(x(each.said), y(each.right), 2.0 + 5.0 * (each.rows / most) ** 0.5) for each in bins]
+    line = svg.polyline([(x(low), y(low)), (x(1.0), y(1.0))], "line dashed")
+    marks = [svg.element("circle", cx=px, cy=py, r=r, class_=f"area s{model.color % 8}") for px, py, r in points]
+    error = model.scores[table.headline_split].calibration
+    facts = f"{len(bins)} bins of probability; larger circles have more rows."
+    off = "" if error is None else f" On average {error.after * 100:.1f} points off (expected calibration error)."
+    heading = f"Probabilities at their word: {model.label}"
+    drawing = svg.figure(WIDTH, HEIGHT, heading, facts + off, key, axes, line, *marks)
+    return Chart("calibration", heading, drawing, [], facts + off)
+
+
 def confusion(model: ClassifierSummary, table: ClassificationTable, key: str) -> Chart | None:
     """True labels by predicted ones; the shade is the share of the true label's rows.
 

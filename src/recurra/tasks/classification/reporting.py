@@ -18,9 +18,9 @@ from recurra.tasks.classification import columns
 from recurra.tasks.classification.advice import advise, level_models
 from recurra.tasks.classification.conclusions import OVERVIEW, conclude, fault_of, said_costs
 from recurra.tasks.classification.curves import accuracy_by_epoch, loss_by_epoch, loss_limits, study_charts
-from recurra.tasks.classification.errors import find_mistakes, shown_model
+from recurra.tasks.classification.errors import find_mistakes, find_reliability, shown_model
 from recurra.tasks.classification.exports import advise_exports, export_lines
-from recurra.tasks.classification.figures import LABELS_IN_MATRIX, confusion, lengths
+from recurra.tasks.classification.figures import LABELS_IN_MATRIX, calibration, confusion, lengths
 from recurra.tasks.classification.measures import ACCURACY, F1, MACRO_F1, judge, named_measure
 from recurra.tasks.classification.published import PUBLISHED, published_lines
 from recurra.tasks.classification.summary import (
@@ -35,7 +35,7 @@ from recurra.tasks.classification.summary import (
 from recurra.tasks.cost_matrix import matrix_of
 from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.estimates import ExportLine, MeasuredExports
-from recurra.tasks.labelling.reporting import LabellingReporting
+from recurra.tasks.labelling.reporting import LabellingReporting, more_rows
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Measure, estimate
 from recurra.tasks.questions import Judging, Limits, Questions
@@ -134,7 +134,10 @@ class ClassificationReporting(LabellingReporting):
     def advise(self, table: Any, limits: Limits) -> list[Advice]:
         measure = self.judge(table)
         level = level_models(table, measure)
-        advice = advise(table, measure, limits)
+        advice = [
+            replace(item, details=[*item.details, *more_rows(table)]) if item.details else item
+            for item in advise(table, measure, limits)
+        ]
         return [*advice, *advise_exports(table.exports, level)]
 
     def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> ClassificationTable:
@@ -151,6 +154,8 @@ class ClassificationReporting(LabellingReporting):
 
     def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:
         found: ClassificationTable = made
+        with contextlib.suppress(CheckpointError):
+            found = replace(found, reliability=find_reliability(found, table.groups))
         texts = questions.texts.get(table.headline) if questions.fingerprint == made.fingerprint else None
         if texts is None:
             return found
@@ -172,6 +177,10 @@ class ClassificationReporting(LabellingReporting):
             for model in trained:
                 best = [run.best_epoch for run in model.runs]
                 charts.append(loss_by_epoch(model, histories[model.label], best, limits, f"{key}-loss-{model.color}"))
+        chosen = shown_model(table)
+        if chosen is not None and table.reliability:
+            charts.append(calibration(chosen, table, f"{key}-calibration"))
+        charts += self.control_charts(table, key)
         charts.append(lengths(records[table.models[0].runs[0].run_id], f"{key}-lengths"))
         # One map of many labels is enough: that of the model whose errors are looked at.
         many = len(table.label_names) > LABELS_IN_MATRIX

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from recurra.evaluation.calibration import ReliabilityBin
 from recurra.tasks.estimates import Estimate
 from recurra.tasks.labelling.reporting import LabellingTable
 from recurra.tasks.summary import ModelSummary
@@ -115,10 +116,17 @@ class Mistake:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationTable(LabellingTable):
-    """A table of classifiers. ``mistakes`` are there where the data are a file of the user that can still be read."""
+    """A table of classifiers.
+
+    Attributes:
+        mistakes: There where the data are a file of the user that can still be read.
+        reliability: Of the recommended model on the headline split, all its seeds together; none where its records do
+            not say how its probabilities are made.
+    """
 
     models: Sequence[ClassifierSummary]
     mistakes: list[Mistake] = field(default_factory=list)
+    reliability: list[ReliabilityBin] = field(default_factory=list)
     published: list[PublishedLine]
 
 

@@ -67,6 +67,8 @@ class Chart:
         "exits",
         "speed-up",
         "plans",
+        "learning-curve",
+        "calibration",
     ]
     heading: str
     drawing: Markup

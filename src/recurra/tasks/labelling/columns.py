@@ -120,6 +120,21 @@ def _words(split: Any) -> str:
     return f"{form.significant(split.mean_words)}, {form.significant(split.median_words)}, {split.max_words}"
 
 
+TELLING_WORDS = Table(
+    "telling-words",
+    lambda _: "What words tell",
+    lambda _: [
+        Column("label", "Label", lambda row: row[0]),
+        Column("words", "Words and pairs that speak for it", lambda row: ", ".join(row[1]), left=EVERYWHERE, wide=True),
+    ],
+    lambda table: list((table.telling_words or {}).items()),
+    note=lambda _: (
+        "Of linear-tuned, the strongest first: what adds most to the label's score in the training texts that have it. "
+        "A word here that should not tell the label is a shortcut that every model may take."
+    ),
+    places=PAGE,
+    folded=lambda _: True,
+)
 SPLITS = Table(
     "data",
     lambda _: "Splits",

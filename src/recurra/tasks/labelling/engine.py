@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from recurra.core.label_record import LearningCurveRecord
 from recurra.core.model_files import MODEL_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyLabelRecord, AnyRecord, AuditResult, LabelRunRecord, LatencyRecord
@@ -31,14 +32,16 @@ from recurra.deployment.export_record import WITH_EXITS
 from recurra.evaluation.audits.grading import grade
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.models.accounting import HeadKind, count_parameters, forward_flops
+from recurra.models.controls.weights import LinearModel
 from recurra.models.loading import load_classifier_model
 from recurra.models.modeling import SEVERAL_LABELS, RecurraForSequenceClassification
 from recurra.models.presets import preset as preset_configuration
 from recurra.tasks.base import Competitor, DataCost, Given, TaskEngine, named_options, refuse_options
 from recurra.tasks.labelling.configuration import labelled, model_configuration
+from recurra.tasks.labelling.controls import learning_curve, time_control
 from recurra.tasks.labelling.evaluation import ComputedRows, compute_rows
 from recurra.tasks.labelling.task import LabellingTask
-from recurra.tasks.labelling.training import latency_batches, time_classifier, time_control, train_classifier
+from recurra.tasks.labelling.training import Trained, latency_batches, time_classifier, train_classifier
 from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown, ShownTable
 from recurra.tasks.run_folder import run_facts, shape_of
@@ -149,8 +152,23 @@ class LabellingEngine(TaskEngine):
             audits=audits,
             decision=decision.record(),
             teacher=None if trained.lesson is None else trained.lesson.record(classifier),
+            learning_curve=self._learning_curve(trained, labelled(config.data), right),
+            telling_words=trained.telling_words,
             shape=shape_of(engine.model.config) if isinstance(engine, TransformerEngine) else {},
         )
+
+    def _learning_curve(
+        self, trained: Trained, config: DataConfig, right: Mapping[str, npt.NDArray[np.bool_]]
+    ) -> LearningCurveRecord | None:
+        """How the control does with fewer training rows, on the last reported split."""
+        dataset = trained.dataset
+        selection, split = (dataset.splits[name] for name in (dataset.selection_split, dataset.reported_splits[-1]))
+
+        def are_right(model: LinearModel) -> npt.NDArray[np.bool_]:
+            decision = self.decide(config, dataset.label_names, model.logits(selection.texts), selection.labels)
+            return decision.same(model.logits(split.texts), split.labels)
+
+        return learning_curve(trained.smaller, split, right[split.name], len(dataset.splits["train"]), are_right)
 
     def present(self, record: AnyRecord, output: str) -> Shown:
         """Quality by split."""

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from recurra.core import formatting as form
+from recurra.core.label_record import LearningCurveRecord
 from recurra.core.record import LabelRunRecord
 from recurra.tasks import audits
+from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.labelling.columns import MANY_LABELS, SPLITS
+from recurra.tasks.labelling.figures import by_training_rows
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import AuditLine, TableSummary
@@ -31,11 +34,33 @@ class SplitLine:
 
 @dataclass(frozen=True, kw_only=True)
 class LabellingTable(TableSummary):
-    """A table of such models, with their labels and the rows that cleaning left out, by reason."""
+    """A table of such models, with their labels and the rows that cleaning left out, by reason.
+
+    Attributes:
+        control: Preset of the tuned linear control; empty if it is not among them. The rest is of its first run.
+        learning_curve: See `recurra.core.label_record.LabelRunRecord`.
+        telling_words: Likewise.
+    """
 
     splits: list[SplitLine]
     label_names: list[str]
     dropped: dict[str, int]
+    control: str = ""
+    learning_curve: LearningCurveRecord | None = None
+    telling_words: dict[str, list[str]] | None = None
+
+
+def more_rows(table: LabellingTable) -> list[tuple[str, str]]:
+    """What more labelled rows may bring, by what the tuned linear control lost with half of them."""
+    curve = table.learning_curve
+    if curve is None:
+        return []
+    (before, last), gain, (low, high) = curve.rows[-2:], curve.right[-1] - curve.right[-2], curve.last_gain
+    measured = f"{form.points(gain)} points, 95 % {form.points(low)} to {form.points(high)}"
+    rows = f"from {form.count(before)} to {form.count(last)} training rows {table.control} gained {measured}"
+    if low > 0:
+        return [("Would more labels help", f"Yes: {rows}. Twice as many may bring it about as much again.")]
+    return [("Would more labels help", f"Not shown: {rows}.")]
 
 
 class LabellingReporting(Reporting):
@@ -108,7 +133,24 @@ class LabellingReporting(Reporting):
     def data_facts(self, table: TableRuns) -> dict[str, Any]:
         """What a `recurra.tasks.labelling.reporting.LabellingTable` has beside what every table has."""
         first = _data(table.runs[0])
-        return {"label_names": list(first.label_names), "dropped": dict(first.dropped)}
+        facts: dict[str, Any] = {"label_names": list(first.label_names), "dropped": dict(first.dropped)}
+        records = [run.record for run in table.runs if isinstance(run.record, LabelRunRecord)]
+        told = next((record for record in records if record.telling_words is not None), None)
+        if told is None:
+            return facts
+        return {
+            **facts,
+            "control": told.model.preset,
+            "learning_curve": told.learning_curve,
+            "telling_words": told.telling_words,
+        }
+
+    def control_charts(self, table: LabellingTable, key: str) -> list[Chart]:
+        """What the tuned linear control does with fewer training rows, if that was measured."""
+        model = next((model for model in table.models if model.preset == table.control), None)
+        if table.learning_curve is None or model is None:
+            return []
+        return [by_training_rows(table.learning_curve, model.label, model.color, f"{key}-rows")]
 
     def facts(self, table: Any) -> list[tuple[str, str]]:
         dropped = "; ".join(f"{reason}: {form.count(rows)}" for reason, rows in table.dropped.items() if rows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +22,23 @@ from recurra.core.record import EncoderRecord, LatencyRecord, ModelRecord, Train
 from recurra.core.seeds import derive_seed
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.encoding import EncodedSplit, cache_path, encode_split, read_arrays, write_arrays
+from recurra.data.encoding import EncodedSplit, encode_split
 from recurra.data.subsets import stratified_fraction
 from recurra.data.tokenization import load_tokenizer, read_tokenizer
 from recurra.data.vocabulary import describe_tokenizer
 from recurra.deployment.classifier import Classifier
 from recurra.evaluation.latency import measure_latency, synchroniser
 from recurra.models.accounting import HeadKind
-from recurra.models.adaptation.convert import load_encoder_weights, piece_vectors
+from recurra.models.adaptation.convert import load_encoder_weights
 from recurra.models.adaptation.source import EncoderSource
 from recurra.models.controls.ngrams import LinearClassifier
-from recurra.models.controls.static import StaticClassifier
 from recurra.models.controls.weights import LinearModel
 from recurra.models.inference import default_device
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.names import PRESETS
 from recurra.tasks.labelling.configuration import labelled, model_configuration
-from recurra.tasks.labelling.task import LINEAR, LINEAR_TUNED
+from recurra.tasks.labelling.controls import fit_control, fit_on_parts
+from recurra.tasks.labelling.task import LINEAR_TUNED
 from recurra.tasks.labelling.teacher import Lesson, learn_from_teachers
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import PLAN, encoder_of
@@ -52,8 +53,8 @@ from recurra.training.fit import train_transformer
 from recurra.training.masking import MaskTokens
 from recurra.training.protocols import check_several_labels
 
-# Training rows on which a control is fitted to see how long it takes.
-ROWS_TO_TIME = 500
+# What the tuned linear control finds telling of a label, at most.
+TELLING_WORDS = 15
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class Trained:
         model: What was trained.
         tokenizer: What the tokenizer is; empty without one.
         lesson: What its teachers said; none without teachers.
+        smaller: Of the tuned linear control, the same fitted on parts of the training rows, by their number.
+        telling_words: What that control finds telling, by label.
     """
 
     dataset: TextDataset
@@ -73,6 +76,8 @@ class Trained:
     model: ModelRecord
     tokenizer: dict[str, Any]
     lesson: Lesson | None = None
+    smaller: Mapping[int, LinearModel] = field(default_factory=dict)
+    telling_words: dict[str, list[str]] | None = None
 
 
 def train_classifier(
@@ -228,7 +233,7 @@ def _encode_beside(split: TextSplit | None, tokenizer: Any, config: RunConfig, m
 
 def _train_control(config: RunConfig, dataset: TextDataset, folder: Path, machine: Machine) -> Trained:
     start = time.perf_counter()
-    model = _fit_control(config, dataset, machine)
+    model = fit_control(config, dataset, machine)
     wall_s = time.perf_counter() - start
     save_model_folder(folder, model.save)
     words = int(dataset.splits["train"].word_counts.sum())
@@ -253,50 +258,13 @@ def _train_control(config: RunConfig, dataset: TextDataset, folder: Path, machin
         file_size_bytes=sum(path.stat().st_size for path in (folder / MODEL_NAME).iterdir()),
         description=model.description,
     )
-    return Trained(dataset, training, record, {})
-
-
-def _fit_control(config: RunConfig, dataset: TextDataset, machine: Machine) -> LinearModel:
-    train, selection = dataset.splits["train"], dataset.splits[dataset.selection_split]
-    count, seed = dataset.num_labels, config.seed
-    if config.model == LINEAR:
-        chosen_on = (selection.texts, selection.labels)
-        return LinearClassifier.fit(train.texts, train.labels, num_labels=count, seed=seed, selection=chosen_on)
-    if config.model == LINEAR_TUNED:
-        return LinearClassifier.fit_tuned(train.texts, train.labels, num_labels=count, seed=seed)
-    source = encoder_of(config.model_overrides)
-    assert source is not None
-    tokenizer = read_tokenizer(source.folder)
-    path = cache_path(f"pieces-{source.sha256}", machine.cache_dir)
-    kept = read_arrays(path, source.sha256, ["vectors"])
-    if kept is None:
-        kept = {"vectors": piece_vectors(source, tokenizer).numpy()}
-        write_arrays(path, source.sha256, kept)
-    return StaticClassifier.fit(
-        train.texts,
-        train.labels,
-        kept["vectors"],
-        tokenizer.backend_tokenizer,
-        encoder=source.name,
-        num_labels=count,
-        seed=seed,
-    )
-
-
-def time_control(config: RunConfig, machine: Machine) -> float:
-    """Seconds that a control will take to fit: those on `ROWS_TO_TIME` rows of training, times how many more there are.
-
-    Args:
-        config: The run of a control.
-        machine: Where the data lie.
-    """
-    dataset = load_dataset(labelled(config.data), machine.data_root)
+    if not isinstance(model, LinearClassifier) or config.model != LINEAR_TUNED:
+        return Trained(dataset, training, record, {})
     train = dataset.splits["train"]
-    share = min(1.0, ROWS_TO_TIME / len(train))
-    part = train if share == 1.0 else stratified_fraction(train, share, labelled(config.data).split_seed)
-    start = time.perf_counter()
-    _fit_control(config, replace(dataset, splits={**dataset.splits, "train": part}), machine)
-    return (time.perf_counter() - start) * len(train) / len(part)
+    words_of = model.telling_words(train.texts, train.labels, TELLING_WORDS)
+    telling = dict(zip(dataset.label_names, words_of, strict=True))
+    smaller = fit_on_parts(config, dataset, machine)
+    return Trained(dataset, training, record, {}, smaller=smaller, telling_words=telling)
 
 
 def latency_batches(texts: list[str], batch_size: int) -> list[list[str]]:

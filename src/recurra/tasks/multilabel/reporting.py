@@ -12,7 +12,7 @@ from recurra.core.label_record import MultiLabelMetricsRecord
 from recurra.tasks.audits import noted
 from recurra.tasks.columns import EVERYWHERE, Cell, Column, Format, Table, estimates, interval, numbers
 from recurra.tasks.estimates import Estimate
-from recurra.tasks.labelling.columns import BRIEF, ENDS, NAMES, NOT_IN_PAPERS, SIZES, TEXTUAL, latency
+from recurra.tasks.labelling.columns import BRIEF, ENDS, NAMES, NOT_IN_PAPERS, SIZES, TELLING_WORDS, TEXTUAL, latency
 from recurra.tasks.labelling.reporting import LabellingReporting, LabellingTable
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Measure, estimate
@@ -152,7 +152,7 @@ class MultiLabelReporting(LabellingReporting):
 
     task = "multi-label classification"
     measures = (MICRO_F1, MACRO_F1, SUBSET_ACCURACY)
-    tables = (RESULTS, LABELS, contrasts(lambda _: MICRO_F1), tests_by_seeds(MICRO_F1, _TESTED), AUDITS)
+    tables = (RESULTS, LABELS, TELLING_WORDS, contrasts(lambda _: MICRO_F1), tests_by_seeds(MICRO_F1, _TESTED), AUDITS)
     overview = OVERVIEW
     documented_figures = frozenset(("trade-off",))
 

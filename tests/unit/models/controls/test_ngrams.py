@@ -107,6 +107,22 @@ def test_tuned_is_no_worse_than_words_where_characters_carry_the_label(tmp_path:
     assert loaded.description == tuned.description
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_telling_words_add_most_to_the_score_of_texts_that_have_the_label(classes: int) -> None:
+    texts, labels = _corpus(200, classes)
+    model = LinearClassifier.fit_tuned(texts, labels, num_labels=classes)
+    found = model.telling_words(texts, labels, 3)
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), token_pattern=TOKEN_PATTERN, sublinear_tf=True)
+    features = vectorizer.fit_transform(texts).toarray()
+    terms = list(vectorizer.get_feature_names_out())
+    own = model._vectorizers[0].terms
+    for label in range(classes):
+        weight = model._weight[0] * (2 * label - 1) if classes == 2 else model._weight[label]
+        adds = {term: weight[own.index(term)] * features[labels == label, terms.index(term)].mean() for term in terms}
+        assert found[label] == sorted(adds, key=lambda term: -adds[term])[:3]
+        assert WORDS[label] in found[label]
+
+
 def test_a_model_of_the_first_version_is_still_read(tmp_path: Path) -> None:
     texts, labels = _corpus(100, 2)
     model = LinearClassifier.fit(texts, labels)

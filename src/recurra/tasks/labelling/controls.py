@@ -1,0 +1,133 @@
+"""Fitting the linear controls: on all training rows, on parts of them, and on a few to see how long it takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from recurra.core.label_record import LearningCurveRecord
+from recurra.data.corpora import load_dataset
+from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.encoding import cache_path, read_arrays, write_arrays
+from recurra.data.subsets import stratified_fraction
+from recurra.data.tokenization import read_tokenizer
+from recurra.models.adaptation.convert import piece_vectors
+from recurra.models.controls.ngrams import LinearClassifier
+from recurra.models.controls.static import StaticClassifier
+from recurra.models.controls.weights import LinearModel
+from recurra.tasks.labelling.configuration import labelled
+from recurra.tasks.labelling.task import LINEAR, LINEAR_TUNED
+from recurra.tasks.machine import Machine
+from recurra.tasks.profile import encoder_of
+from recurra.tasks.runs import RunConfig
+
+# Training rows on which a control is fitted to see how long it takes.
+ROWS_TO_TIME = 500
+# A part of the training rows that the control is fitted on once more: seconds, and no label by chance alone.
+LARGEST_PART, LEAST_OF_A_LABEL = 20_000, 10
+
+
+def learning_shares(train: TextSplit) -> list[float]:
+    """Shares of the training rows that the control is fitted on once more, each twice the one before.
+
+    None has more than `LARGEST_PART` rows, or fewer than `LEAST_OF_A_LABEL` of any label.
+    """
+    counts = np.bincount(train.labels) if train.labels.ndim == 1 else train.labels.sum(axis=0)
+    fewest = int(counts[counts > 0].min())
+    shares = (1 / 8, 1 / 4, 1 / 2)
+    return [s for s in shares if fewest * s >= LEAST_OF_A_LABEL and len(train) * s <= LARGEST_PART]
+
+
+def fit_control(config: RunConfig, dataset: TextDataset, machine: Machine) -> LinearModel:
+    """Fits the control that a run names on its training rows.
+
+    Args:
+        config: The run.
+        dataset: Its data.
+        machine: Where vectors of pieces are kept.
+
+    Raises:
+        DataError: If there is one class only, or no text has a word.
+    """
+    train, selection = dataset.splits["train"], dataset.splits[dataset.selection_split]
+    count, seed = dataset.num_labels, config.seed
+    if config.model == LINEAR:
+        chosen_on = (selection.texts, selection.labels)
+        return LinearClassifier.fit(train.texts, train.labels, num_labels=count, seed=seed, selection=chosen_on)
+    if config.model == LINEAR_TUNED:
+        return LinearClassifier.fit_tuned(train.texts, train.labels, num_labels=count, seed=seed)
+    source = encoder_of(config.model_overrides)
+    assert source is not None
+    tokenizer = read_tokenizer(source.folder)
+    path = cache_path(f"pieces-{source.sha256}", machine.cache_dir)
+    kept = read_arrays(path, source.sha256, ["vectors"])
+    if kept is None:
+        kept = {"vectors": piece_vectors(source, tokenizer).numpy()}
+        write_arrays(path, source.sha256, kept)
+    return StaticClassifier.fit(
+        train.texts,
+        train.labels,
+        kept["vectors"],
+        tokenizer.backend_tokenizer,
+        encoder=source.name,
+        num_labels=count,
+        seed=seed,
+    )
+
+
+def time_control(config: RunConfig, machine: Machine) -> float:
+    """Seconds that a control will take to fit: those on `ROWS_TO_TIME` rows of training, times how many more there are.
+
+    Args:
+        config: The run of a control.
+        machine: Where the data lie.
+    """
+    dataset = load_dataset(labelled(config.data), machine.data_root)
+    train = dataset.splits["train"]
+    share = min(1.0, ROWS_TO_TIME / len(train))
+    part = train if share == 1.0 else stratified_fraction(train, share, labelled(config.data).split_seed)
+    start = time.perf_counter()
+    fit_control(config, replace(dataset, splits={**dataset.splits, "train": part}), machine)
+    again = sum(learning_shares(train)) if config.model == LINEAR_TUNED else 0.0
+    return (time.perf_counter() - start) * len(train) / len(part) * (1 + again)
+
+
+def fit_on_parts(config: RunConfig, dataset: TextDataset, machine: Machine) -> dict[int, LinearModel]:
+    """The control fitted on an eighth, a quarter and a half of the training rows, by how many these are."""
+    train, seed = dataset.splits["train"], labelled(config.data).split_seed
+    parts = [stratified_fraction(train, share, seed) for share in learning_shares(train)]
+    return {
+        len(part): fit_control(config, replace(dataset, splits={**dataset.splits, "train": part}), machine)
+        for part in parts
+    }
+
+
+def learning_curve(
+    smaller: Mapping[int, LinearModel],
+    split: TextSplit,
+    right: npt.NDArray[np.bool_],
+    train_rows: int,
+    are_right: Callable[[LinearModel], npt.NDArray[np.bool_]],
+) -> LearningCurveRecord | None:
+    """How a control does on a split with fewer training rows; none if it was fitted on no part of them.
+
+    Args:
+        smaller: The control by the number of training rows.
+        split: The split.
+        right: Which of its rows the control on all training rows gets right, ``(rows,)``.
+        train_rows: All training rows.
+        are_right: Which rows a model gets right.
+    """
+    if not smaller:
+        return None
+    found = {rows: are_right(smaller[rows]) for rows in sorted(smaller)} | {train_rows: right}
+    last, before = (found[rows].astype(np.float64) for rows in sorted(found)[:-3:-1])
+    gains = last - before
+    half = 1.96 * float(gains.std()) / np.sqrt(len(gains))
+    mean = float(gains.mean())
+    shares = [float(each.mean()) for each in found.values()]
+    return LearningCurveRecord(split=split.name, rows=list(found), right=shares, last_gain=(mean - half, mean + half))

@@ -1,0 +1,79 @@
+"""The controls on parts of the training rows: what is fitted, what is recorded and what a report says of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import recurra
+from recurra.core.label_record import LearningCurveRecord
+from recurra.core.record import RunRecord, read_record
+from recurra.data.dataset import TextSplit
+from recurra.tasks.labelling.controls import LARGEST_PART, learning_curve, learning_shares
+from recurra.tasks.labelling.reporting import LabellingTable, more_rows
+from reviews import write_reviews
+
+
+def split_of(labels: list[int]) -> TextSplit:
+    names = [str(place) for place in range(len(labels))]
+    return TextSplit("train", names, np.array(labels), names)
+
+
+def test_parts_are_left_out_where_a_label_is_rare_or_they_are_large() -> None:
+    assert learning_shares(split_of([0, 1] * 80)) == [1 / 8, 1 / 4, 1 / 2]
+    assert learning_shares(split_of([0] * 200 + [1] * 25)) == [1 / 2]
+    assert learning_shares(split_of([0] * 200 + [1] * 5)) == []
+    assert learning_shares(split_of([0, 1] * (LARGEST_PART * 2))) == [1 / 8, 1 / 4]
+
+
+def test_the_last_gain_is_the_paired_interval_over_rows() -> None:
+    rng = np.random.default_rng(0)
+    half, whole = rng.random(400) < 0.7, rng.random(400) < 0.8
+    split = split_of([0, 1] * 200)
+    models = {100: object(), 50: object()}
+    right = {id(models[100]): half, id(models[50]): rng.random(400) < 0.6}
+    found = learning_curve(models, split, whole, 200, lambda model: right[id(model)])  # type: ignore[arg-type]
+    assert found is not None and found.rows == [50, 100, 200]
+    assert found.right == [float(right[id(models[50])].mean()), float(half.mean()), float(whole.mean())]
+    gains = whole.astype(float) - half
+    drawn = [gains[rng.integers(0, 400, 400)].mean() for _ in range(4000)]
+    assert found.last_gain == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.006)
+    assert learning_curve({}, split, whole, 200, lambda _: whole) is None
+
+
+@pytest.mark.parametrize(("low", "start"), [(0.002, "Yes: from 100 to 200"), (-0.01, "Not shown: from 100 to 200")])
+def test_a_gain_that_may_be_none_is_not_promised(low: float, start: str) -> None:
+    curve = LearningCurveRecord(split="test", rows=[100, 200], right=[0.8, 0.82], last_gain=(low, 0.04))
+    table = LabellingTable.__new__(LabellingTable)
+    object.__setattr__(table, "learning_curve", curve)
+    object.__setattr__(table, "control", "linear-tuned")
+    ((question, answer),) = more_rows(table)
+    assert question == "Would more labels help" and answer.startswith(start) and "+2.0 points" in answer
+
+
+def test_a_comparison_says_what_more_labels_bring_what_words_tell_and_how_far_probabilities_are_off(
+    tmp_path: Path,
+) -> None:
+    reviews = write_reviews(tmp_path / "reviews.csv", rows=300)
+    result = recurra.compare(reviews, models="linear,linear-tuned", output=tmp_path / "runs", quiet=True)
+    records = {outcome.config.model: read_record(outcome.folder) for outcome in result.outcomes}
+    tuned, plain = records["linear-tuned"], records["linear"]
+    assert isinstance(tuned, RunRecord) and isinstance(plain, RunRecord)
+    assert plain.learning_curve is None and plain.telling_words is None
+    assert tuned.learning_curve is not None and tuned.telling_words is not None
+    assert tuned.learning_curve.right[-1] == tuned.metrics["test"].accuracy
+    assert tuned.learning_curve.rows[-1] == tuned.data.splits["train"].rows
+    assert list(tuned.telling_words) == tuned.data.label_names and all(tuned.telling_words.values())
+    assert result.report is not None
+    page = result.report.read_text(encoding="utf-8")
+    for said in ("Would more labels help", "What more labels bring", "What words tell", "Probabilities at their word"):
+        assert said in page
+    table = json.loads((tmp_path / "runs" / "summary.json").read_text(encoding="utf-8"))["tables"][0]
+    assert sum(each["rows"] for each in table["reliability"]) == tuned.metrics["test"].rows
+    off = sum(each["rows"] * abs(each["said"] - each["right"]) for each in table["reliability"])
+    chosen = records[str(result.best.model)]
+    assert isinstance(chosen, RunRecord)
+    assert off / chosen.metrics["test"].rows == pytest.approx(chosen.metrics["test"].calibration_error, abs=1e-9)
