@@ -92,6 +92,7 @@ def die_before(owner: Any, name: str, call: int) -> None:
 MOMENTS: dict[str, tuple[Any, str, int]] = {
     "first step": (trainer_module.RecurraTrainer, "training_step", 1),
     "middle of epoch 2": (trainer_module.RecurraTrainer, "training_step", 5),
+    "step 23": (trainer_module.RecurraTrainer, "training_step", 23),
     "step 20": (trainer_module.RecurraTrainer, "training_step", 20),
     "step 30": (trainer_module.RecurraTrainer, "training_step", 30),
     "evaluation of epoch 2": (trainer_module.RecurraTrainer, "evaluate", 2),
@@ -127,6 +128,7 @@ def train(folder: Path, protocol: ProtocolConfig, moments: list[str], options: d
     from tiny import tiny_model, tiny_split
 
     _prepare(moments)
+    trainer_module.CHECKPOINT_MINUTES = options.get("checkpoint_minutes", trainer_module.CHECKPOINT_MINUTES)
     model = tiny_model(seed=options.get("seed", 0), **options.get("model", {}))
     rows = options.get("rows", 48)
     train_rows, selection = tiny_split(rows=rows, seed=1), tiny_split(rows=32, seed=2)

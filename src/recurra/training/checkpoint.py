@@ -26,6 +26,7 @@ MARKER_NAME = "complete.json"
 OPTIMIZER_NAME = "optimizer.safetensors"
 SCHEDULE_NAME = "schedule.json"
 SCALER_NAME = "scaler.json"
+EPOCH_NAME = "epoch.json"
 
 
 def latest_checkpoint(folder: Path) -> Path | None:

@@ -25,7 +25,7 @@ from recurra.training.distillation import Distillation, RowLoss, TaughtCollator,
 from recurra.training.masking import MaskTokens, drop_tokens
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.stages import pretrain, train_auxiliary
-from recurra.training.trainer import HistoryCallback, RecurraTrainer, history_of
+from recurra.training.trainer import HistoryCallback, RecurraTrainer, TimedCheckpoints, history_of
 from recurra.training.vocabulary import KnownRows, known_vocabulary
 
 CHECKPOINTS_NAME = "checkpoints"
@@ -113,7 +113,11 @@ def train_transformer(
                 distillation=distillation,
                 row_loss=_row_loss(train, protocol, model.config),
                 average=WeightAverage(model, protocol.weight_averaging) if protocol.weight_averaging else None,
-                callbacks=[HistoryCallback(folder / HISTORY_NAME, task), *early_stopping(protocol)],
+                callbacks=[
+                    HistoryCallback(folder / HISTORY_NAME, task),
+                    TimedCheckpoints(),
+                    *early_stopping(protocol),
+                ],
             )
             resumed |= train_or_resume(trainer, checkpoints, protocol, reporter)
     record = _record(trainer, train, protocol, resumed=int(resumed))

@@ -27,7 +27,7 @@ from recurra.data.encoding import EncodedSplit
 from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel, RecurraPreTrainedModel
 from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.masking import NOT_GUESSED, MaskTokens, tokens_to_guess
-from recurra.training.trainer import RecurraTrainer
+from recurra.training.trainer import RecurraTrainer, TimedCheckpoints
 
 
 def train_stage(
@@ -153,7 +153,7 @@ def train_auxiliary(
             collator=Collator(classifier.config.pad_token_id or 0),
             data_seed=derive_seed(seed, "auxiliary order"),
             change_inputs=change_inputs,
-            callbacks=[progress],
+            callbacks=[progress, TimedCheckpoints()],
         )
 
     return train_stage("auxiliary", beside, len(rows), arguments, trainer, reporter=reporter)

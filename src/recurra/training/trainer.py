@@ -26,6 +26,7 @@ from recurra.data.batching import LengthGroupedBatchSampler, sorted_batches
 from recurra.data.encoding import EncodedSplit
 from recurra.training.averaging import WeightAverage
 from recurra.training.checkpoint import (
+    EPOCH_NAME,
     OPTIMIZER_NAME,
     SCALER_NAME,
     SCHEDULE_NAME,
@@ -39,6 +40,9 @@ from recurra.training.checkpoint import (
     save_schedule,
 )
 from recurra.training.distillation import Distillation, RowLoss
+
+# How old the last checkpoint is, at least, when one is written within an epoch.
+CHECKPOINT_MINUTES = 5.0
 
 Entry = dict[str, Any]
 History = Callable[[TrainerState], list[Entry]]
@@ -211,10 +215,25 @@ class RecurraTrainer(Trainer):
 
     def _save_rng_state(self, output_dir: str) -> None:
         save_random_state(Path(output_dir), self.args.process_index)
+        if self.args.should_save:
+            under_way = {
+                "loss_sum": float(self._tr_loss),
+                "loss_since_step": self._globalstep_last_logged,
+                "wall_s": time.perf_counter() - self._epoch_started,
+            }
+            save_schedule(Path(output_dir) / EPOCH_NAME, under_way)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        if checkpoint is not None:
-            load_random_state(Path(checkpoint), self.args.process_index)
+        """Restores chance, and what an epoch that was under way had come to; the Trainer begins such sums anew."""
+        if checkpoint is None:
+            return
+        load_random_state(Path(checkpoint), self.args.process_index)
+        # Checkpoints of earlier versions lie between epochs and have no such file.
+        if (Path(checkpoint) / EPOCH_NAME).is_file():
+            under_way = load_schedule(Path(checkpoint) / EPOCH_NAME)
+            self._tr_loss += under_way["loss_sum"]
+            self._globalstep_last_logged = under_way["loss_since_step"]
+            self._epoch_started = time.perf_counter() - under_way["wall_s"]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step, folder = self.state.global_step, Path(self.args.output_dir)
@@ -231,6 +250,29 @@ class RecurraTrainer(Trainer):
 def smooth_targets(targets: Tensor, share: float) -> Tensor:
     """Moves targets of a logistic loss, 0 and 1, this share of the way to one half."""
     return targets * (1 - share) + share / 2
+
+
+class TimedCheckpoints(TrainerCallback):
+    """Writes a checkpoint within an epoch when the last one is some minutes old; several processes do not agree on one.
+
+    The last step of an epoch is left to the checkpoint that follows its evaluation.
+
+    A kill costs `CHECKPOINT_MINUTES` then, and not the epoch.
+    """
+
+    def __init__(self) -> None:
+        self._saved = time.monotonic()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Asks for a checkpoint when it is time."""
+        steps_of_epoch = state.max_steps // round(args.num_train_epochs)
+        ends_epoch = state.global_step % steps_of_epoch == 0
+        if args.world_size == 1 and not ends_epoch and time.monotonic() - self._saved >= 60 * CHECKPOINT_MINUTES:
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Begins to count anew."""
+        self._saved = time.monotonic()
 
 
 class HistoryCallback(TrainerCallback):

@@ -131,11 +131,13 @@ def test_the_protocols_of_these_tests_are_what_they_are_meant_to_be(uninterrupte
     assert not any(result.resumed for result in results.values())
 
 
-def check_killed(name: str, moments: list[str], uninterrupted: dict[str, Path], folder: Path) -> TrainingRecord:
+def check_killed(
+    name: str, moments: list[str], uninterrupted: dict[str, Path], folder: Path, **options: Any
+) -> TrainingRecord:
     """Trains with kills at these moments, one a process, and then without; holds it against the uninterrupted one."""
     chosen = protocol(**PROTOCOLS[name])
     for moment in moments:
-        assert in_a_process(train, folder, chosen, [moment], {}) == -9
+        assert in_a_process(train, folder, chosen, [moment], options) == -9
         assert not (folder / "final.safetensors").exists()
     assert in_a_process(train, folder, chosen, [], {}) == 0
     assert same_weights(folder, uninterrupted[name])
@@ -158,6 +160,20 @@ def test_a_killed_training_goes_on_as_if_nothing_had_been(
 ) -> None:
     resumed = check_killed("first", [moment], uninterrupted, tmp_path)
     assert resumed.resumed == (moment != "first step")
+
+
+@pytest.mark.parametrize(("name", "moments"), [("first", ["middle of epoch 2"]), ("averaged", ["step 23", "step 30"])])
+def test_a_training_killed_within_an_epoch_goes_on_within_it(
+    name: str, moments: list[str], uninterrupted: dict[str, Path], tmp_path: Path
+) -> None:
+    chosen, options = protocol(**PROTOCOLS[name]), {"checkpoint_minutes": 0.0}
+    assert in_a_process(train, tmp_path, chosen, moments[:1], options) == -9
+    steps = [
+        int(path.name.rpartition("-")[2]) for path in tmp_path.rglob("checkpoint-*") if (path / "epoch.json").exists()
+    ]
+    # Three steps are an epoch.
+    assert any(step % 3 for step in steps)
+    assert check_killed(name, moments[1:], uninterrupted, tmp_path, **options).resumed
 
 
 def test_a_training_killed_again_and_again_ends_the_same(uninterrupted: dict[str, Path], tmp_path: Path) -> None:

@@ -21,7 +21,14 @@ from recurra.models.heads import weigh_losses
 from recurra.training.arguments import ONE_CYCLE, training_arguments
 from recurra.training.fit import CHECKPOINTS_NAME, HISTORY_NAME, early_stopping, train_or_resume
 from recurra.training.protocols import ProtocolConfig, check_language_protocol
-from recurra.training.trainer import Entry, FixedBatches, HistoryCallback, RecurraTrainer, read_history
+from recurra.training.trainer import (
+    Entry,
+    FixedBatches,
+    HistoryCallback,
+    RecurraTrainer,
+    TimedCheckpoints,
+    read_history,
+)
 
 HEAD_KEY = "head_"
 
@@ -128,7 +135,7 @@ def train_language_model(
             collator=LanguageCollator(pad_token_id, train.context),
             data_seed=derive_seed(seed, "order"),
             one_cycle=protocol.schedule == ONE_CYCLE,
-            callbacks=[history, *early_stopping(protocol)],
+            callbacks=[history, TimedCheckpoints(), *early_stopping(protocol)],
         )
         resumed = train_or_resume(trainer, folder / CHECKPOINTS_NAME, protocol, reporter)
     record = _record(trainer.state, train, protocol, resumed=int(resumed))
