@@ -70,12 +70,14 @@ def serve(
     folders = name_folders(arguments)
     with listen(options.host, options.port) as taken:
         models = open_models(folders, threads=options.threads or available_cores())
-        for model in models:
-            if model.note:
-                log.write("recommended", model=model.name, message=model.note)
+        for name, note in [(model.name, model.note) for model in models if model.note]:
+            log.write("recommended", model=name, message=note)
+        application = create_application(models, limits, keys=keys, log=log)
+        # A model that is replaced must not be kept here.
+        models.clear()
         host, port = taken.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        names = [model.name for model in models]
+        names = list(folders)
 
         def say() -> None:
             log.write("ready", url=url, models=names, key=keys is not None)
@@ -86,7 +88,5 @@ def serve(
             if started is not None:
                 started({"url": url, "models": names})
 
-        make_server(create_application(models, limits, keys=keys, log=log), limits, log, started=say).run(
-            sockets=[taken]
-        )
+        make_server(application, limits, log, started=say).run(sockets=[taken])
         log.write("stopped")

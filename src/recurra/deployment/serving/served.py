@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from recurra.core.best_run import find_run
+from recurra.core.best_run import find_run, no_run
 from recurra.core.configuration import content_hash
 from recurra.core.errors import CheckpointError, ConfigurationError, RecurraError
-from recurra.core.model_files import hash_model_files
-from recurra.core.record import read_record
+from recurra.core.model_files import MODEL_NAME, hash_model_files
+from recurra.core.record import RECORD_NAME, read_record
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest, read_source_record
 from recurra.deployment.serving.schema import ExitsDescription, ModelDescription, QualityDescription
@@ -155,6 +155,8 @@ def hash_model(folder: Path) -> str:
     """
     if is_export(folder):
         return read_manifest(folder).content_hash
+    if not (folder / RECORD_NAME).exists() and not (folder / MODEL_NAME).is_dir():
+        raise no_run(folder)
     record = read_record(folder)
     return content_hash({"record": record.hashed(), "files": hash_model_files(folder)}, length=64)
 

@@ -44,10 +44,12 @@ class Server(uvicorn.Server):
         self._reload = reload
         self._reloads: set[asyncio.Task[None]] = set()
         self._when_started = started
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._in_terminal = sys.stderr.isatty()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts, and says so."""
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets=sockets)
         if self.started and self._when_started is not None:
             self._when_started()
@@ -55,14 +57,13 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handles signals while it runs; a second Ctrl-C ends it at once."""
-        loop = asyncio.get_running_loop()
 
         def hang_up(number: int, frame: FrameType | None) -> None:
             # A terminal that is gone is none any more, and neither is there anybody who reads the log.
             if self._in_terminal and not sys.stderr.isatty():
                 self.handle_exit(number, frame)
             else:
-                loop.call_soon_threadsafe(self.reload)
+                self.reload()
 
         handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit, signal.SIGHUP: hang_up}
         try:
@@ -77,7 +78,11 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def reload(self) -> None:
-        """Begins to take up models that were replaced; called on the event loop."""
+        """Begins to take up models that were replaced, if it was started; any thread may ask for it."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_reload)
+
+    def _begin_reload(self) -> None:
         task = asyncio.get_running_loop().create_task(self._reload())
         # The loop itself holds no task.
         self._reloads.add(task)
