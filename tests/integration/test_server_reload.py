@@ -235,9 +235,7 @@ def swapped(exports: list[Path], folder: Path, monkeypatch: pytest.MonkeyPatch) 
     yield left
 
 
-def test_what_is_replaced_while_it_is_read_is_read_again(
-    exports: list[Path], folder: Path, swapped: list[int]
-) -> None:
+def test_what_is_replaced_while_it_is_read_is_read_again(exports: list[Path], folder: Path, swapped: list[int]) -> None:
     swapped[0] = 1
     model = ModelSource("one", folder).open()
     assert model is not None and model.description.content_hash == hash_model(exports[1])

@@ -213,6 +213,8 @@ async def _wait(futures: Sequence[Future[Computed]], request: Request, timeout_s
         raise stopping() from None
     finally:
         gone.cancel()
+        # Of several that are given up, asyncio wants to be asked what became of them.
+        results.add_done_callback(lambda given_up: given_up.cancelled() or given_up.exception())
         results.cancel()
 
 

@@ -31,6 +31,7 @@ class Server(uvicorn.Server):
     Args:
         config: Uvicorn's configuration.
         reload: Takes them up.
+        log: Gets what goes wrong where nobody waits for it.
         started: Called when it takes connections.
     """
 
@@ -38,10 +39,12 @@ class Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         reload: Callable[[], Coroutine[Any, Any, None]],
+        log: EventLog,
         started: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config)
         self._reload = reload
+        self._log = log
         self._reloads: set[asyncio.Task[None]] = set()
         self._when_started = started
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -50,6 +53,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts, and says so."""
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._note)
         await super().startup(sockets=sockets)
         if self.started and self._when_started is not None:
             self._when_started()
@@ -81,6 +85,10 @@ class Server(uvicorn.Server):
         """Begins to take up models that were replaced, if it was started; any thread may ask for it."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._begin_reload)
+
+    def _note(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        # What asyncio would say shows values, and a text may be among them.
+        self._log.failure("loop", context.get("exception") or RuntimeError())
 
     def _begin_reload(self) -> None:
         task = asyncio.get_running_loop().create_task(self._reload())
@@ -140,4 +148,4 @@ def make_server(
         timeout_graceful_shutdown=int(limits.body_timeout_s + limits.timeout_s + 1),
         backlog=1024,
     )
-    return Server(config, application.reload, started)
+    return Server(config, application.reload, log, started)

@@ -1,4 +1,4 @@
-"""Keys and rates: a bucket for each client, as a plain one with fractions counts it, and no more of them than allowed."""
+"""Keys and rates: a bucket for each client, as a plain one with fractions counts it, and a bound on their number."""
 
 from __future__ import annotations
 
@@ -114,5 +114,5 @@ def test_keys_are_told_apart() -> None:
 
 @pytest.mark.parametrize(("keys", "number"), [([], 0), ([KEYS[0]] * 2, 2), ([f"{n:016}" for n in range(101)], 101)])
 def test_keys_are_some_and_different(keys: list[str], number: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"there are {number} API keys, .* give 1 to 100, one a line, each once"):
+    with pytest.raises(ConfigurationError, match=f"there are {number} API keys, .* 1 to 100, one a line, each once"):
         ApiKeys(keys)
