@@ -22,7 +22,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,6 +31,7 @@ from benchmarks.load import Client
 from faults.figures import Account, Figure
 from faults.forked import Child
 from faults.jobs import Workshop
+from recurra.core.files import write_json
 from served import HEAD
 
 CLIENTS = 64
@@ -96,6 +97,7 @@ def soak_server(workshop: Workshop, dice: random.Random, seconds: float) -> Acco
             run = _Soak(place, sources, questions, process, port, dice)
             asyncio.run(run.run(seconds))
             code = process.wait(_PATIENCE_S)
+        write_json(place / "samples.json", [asdict(sample) for sample in run.samples])
         return run.account(seconds, code)
     finally:
         os.sched_setaffinity(0, cores)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -90,11 +93,13 @@ class Models:
             while self._asked_to_reload and not self._stopping:
                 self._asked_to_reload = False
                 for name in self.names:
-                    await self._reload(name)
+                    if await self._reload(name):
+                        await asyncio.to_thread(_give_back)
         finally:
             self._reloading = False
 
-    async def _reload(self, name: str) -> None:
+    async def _reload(self, name: str) -> bool:
+        """Whether anything was read."""
         old = self._answering[name]
         known = old.description.content_hash
         outcome = "failed"
@@ -111,6 +116,7 @@ class Models:
             else:
                 self._log.write("reload", model=name, message="unchanged", content_hash=known)
         self._metrics.reloads.labels(name, outcome).inc()
+        return outcome != "unchanged"
 
     async def _replace(self, old: Answering, model: ServedModel) -> None:
         new = self._queued(model)
@@ -152,3 +158,10 @@ class Models:
         )
         self._metrics.show_model(name, model.description, lambda: batcher.waiting_texts)
         return Answering(model, batcher)
+
+
+def _give_back() -> None:
+    """Returns to the system what a model that was put away had; the allocator would keep it for the next one."""
+    gc.collect()
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

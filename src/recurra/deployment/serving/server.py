@@ -52,11 +52,15 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts, and says so."""
-        self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(self._note)
+        self.begin()
         await super().startup(sockets=sockets)
         if self.started and self._when_started is not None:
             self._when_started()
+
+    def begin(self) -> None:
+        """Belongs to the loop that runs from now on."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._note)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
