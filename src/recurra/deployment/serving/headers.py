@@ -44,7 +44,6 @@ def read_page() -> Page:
             "base-uri 'none'",
             "form-action 'none'",
             "frame-ancestors 'none'",
-            "require-trusted-types-for 'script'",
         )
     )
     headers = {
