@@ -319,3 +319,17 @@ def test_who_takes_it_slowly_gets_all_of_it(talkative: Running) -> None:
             # Longer in all than one that takes nothing is waited for.
             time.sleep(0.1)
         assert len(json.loads(body)["results"][0]["predictions"]) == 64
+
+
+def test_the_end_does_not_wait_for_who_does_not_take_an_answer() -> None:
+    model = deep_model("deep", [f"label {number} {'x' * 200}" for number in range(200)])
+    with running([model], Limits(body_timeout_s=0.4, timeout_s=60)) as server, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(LARGE)
+        wait_for(server, 1)
+        # Of the answer something came: the rest is on its way.
+        connection.settimeout(PATIENCE_S)
+        assert connection.recv(1024)
+        server.server.should_exit = True
+        wait_for(server, 0)

@@ -111,10 +111,12 @@ class Models:
         except Exception as error:  # noqa: BLE001 - whatever lies in a folder, the old model goes on
             self._log.failure("reload", error, model=name, content_hash=known)
         else:
-            if new is not None and not self._stopping:
-                await self._replace(old, new)
-            else:
+            if self._stopping:
+                return False
+            if new is None:
                 self._log.write("reload", model=name, message="unchanged", content_hash=known)
+            else:
+                await self._replace(old, new)
         self._metrics.reloads.labels(name, outcome).inc()
         return outcome != "unchanged"
 
@@ -131,6 +133,7 @@ class Models:
             content_hash=new.description.content_hash,
             before=old.description.content_hash,
             **labels,
+            **({"note": model.note} if model.note else {}),
         )
         await asyncio.to_thread(old.batcher.stop)
 
