@@ -26,6 +26,7 @@ pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 import uvicorn
 
 from recurra import Classifier
+from recurra.core.best_run import BEST_NAME, BestRunRecord
 from recurra.core.errors import CheckpointError
 from recurra.core.folders import atomic_folder
 from recurra.deployment.export import ExportOptions, export_run
@@ -281,6 +282,19 @@ def test_what_is_replaced_while_it_is_read_is_read_again(exports: list[Path], fo
     swapped[0] = 9
     with pytest.raises(CheckpointError, match="was replaced 3 times while it was read; try again"):
         ModelSource("one", folder).open()
+
+
+def test_a_comparison_stands_for_the_run_that_it_recommends_by_now(exports: list[Path], tmp_path: Path) -> None:
+    source = ModelSource("best", tmp_path)
+    known = ""
+    for export, name in zip(exports, "ab", strict=True):
+        run = Path(shutil.copytree(export.parent / "linear", tmp_path / "runs" / name))
+        BestRunRecord(folder=f"runs/{name}", model="linear", seed=0, why="so").write(tmp_path / BEST_NAME)
+        model = source.open(known)
+        assert model is not None and name in model.note
+        assert model.description.content_hash == hash_model(run) != known
+        known = hash_model(run)
+    assert source.open(known) is None
 
 
 def test_a_run_is_known_by_its_record_and_its_files(exports: list[Path], tmp_path: Path) -> None:
