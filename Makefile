@@ -28,6 +28,9 @@ test-slow: $(DEV) ## run the slow part: killed studies and nodes, several proces
 test-faults: $(DEV) ## kill, starve and mislead the commands for 20 minutes; SEED=N draws the same again, JSON=FILE keeps the figures
 	@PYTHONPATH=tests $(BIN)/python -m faults $(if $(SEED),--seed $(SEED)) $(if $(JSON),--json "$(JSON)")
 
+soak: $(DEV) ## ask a server with 64 clients for SECONDS (1800) while its exports are replaced; JSON=FILE keeps the figures
+	@PYTHONPATH=tests $(BIN)/python -m faults --only soak --soak-seconds $(or $(SECONDS),1800) $(if $(JSON),--json "$(JSON)")
+
 check: $(DEV) ## lint, format, types, import contract, generated tables
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -64,4 +67,4 @@ $(DEV): $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: help demo test test-slow test-faults check bench load results clean
+.PHONY: help demo test test-slow test-faults soak check bench load results clean

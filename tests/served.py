@@ -20,16 +20,16 @@ from recurra import Classifier
 from recurra.deployment.engines.depth import Depth, Early
 from recurra.deployment.export.records import CalibrationRecord
 from recurra.deployment.serving.application import create_application
-from recurra.deployment.serving.key import ApiKey
+from recurra.deployment.serving.clients import ApiKeys
 from recurra.deployment.serving.log import EventLog
-from recurra.deployment.serving.schema import ModelDescription
 from recurra.deployment.serving.served import ServedModel, describe_model
-from recurra.deployment.serving.server import listen, make_server
+from recurra.deployment.serving.server import Server, listen, make_server
 from recurra.deployment.serving.settings import Limits
 from recurra.models.exits.rule import ExitRule
 from recurra.models.exits.rules import ConfidenceRule
 from recurra.models.exits.thresholds import depths_under
 
+HASH = "0" * 64
 HEAD = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
@@ -58,10 +58,9 @@ class SlowEngine:
 def slow_model(name: str = "slow") -> tuple[ServedModel, SlowEngine]:
     """A model on a `SlowEngine`, which is still shut."""
     engine = SlowEngine()
-    description = ModelDescription(
-        name=name, labels=["no", "yes"], kind="run", size_bytes=1, max_length_tokens=8, run_id="r", computation=None
-    )
-    return ServedModel(Classifier(engine, ["no", "yes"]), description), engine
+    classifier = Classifier(engine, ["no", "yes"])
+    described = describe_model(name, classifier, content_hash=HASH, kind="run", size_bytes=1, run_id="r")
+    return ServedModel(classifier, described), engine
 
 
 @dataclass
@@ -90,7 +89,8 @@ def deep_model(name: str, labels: Sequence[str], *, threshold: float | None = No
     rule = None if threshold is None else ConfidenceRule.constant(threshold).plain()
     record = CalibrationRecord(exits=[1, 3], asked=0.99, source="rows", rows=864, rule=rule, agreement=0.9931)
     classifier = Classifier(engine, labels, calibration=record if exits else None)
-    return ServedModel(classifier, describe_model(name, classifier, kind="onnx", size_bytes=2**20, run_id="r"))
+    described = describe_model(name, classifier, content_hash=HASH, kind="onnx", size_bytes=2**20, run_id="r")
+    return ServedModel(classifier, described)
 
 
 @dataclass
@@ -119,6 +119,7 @@ class Running:
 
     port: int
     log: io.StringIO
+    server: Server
 
     @property
     def url(self) -> str:
@@ -157,19 +158,22 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(models: Sequence[ServedModel], limits: Limits | None = None, key: str | None = None) -> Iterator[Running]:
-    """Serves models on a free port."""
+def running(
+    models: Sequence[ServedModel], limits: Limits | None = None, key: str | Sequence[str] | None = None
+) -> Iterator[Running]:
+    """Serves models on a free port; a key or several."""
     limits = limits or Limits()
     stream, ready = io.StringIO(), threading.Event()
     log = EventLog(stream)
-    application = create_application(models, limits, key=ApiKey(key) if key else None, log=log)
+    keys = ApiKeys([key] if isinstance(key, str) else key) if key else None
+    application = create_application(models, limits, keys=keys, log=log)
     with listen("127.0.0.1", 0) as taken:
         server = make_server(application, limits, log, started=ready.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})
         thread.start()
         try:
             assert ready.wait(30)
-            yield Running(taken.getsockname()[1], stream)
+            yield Running(taken.getsockname()[1], stream, server)
         finally:
             server.should_exit = True
             thread.join(30)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 import http.client
 import json
+import shutil
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,6 +23,7 @@ pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.export.manifest import read_manifest
 from recurra.deployment.serving.served import open_models
 from recurra.deployment.serving.settings import Limits
 from reviews import review_rows, snapshot, train_tiny
@@ -80,6 +83,24 @@ def test_an_onnx_export_is_served_without_torch_and_ends_well(exported: Path) ->
         assert TEXTS[0] not in err
 
 
+def test_a_new_export_is_taken_up_by_a_signal(exported: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(exported, tmp_path / "small"))
+    with started(serving(folder, "--port", 0, "--threads", 1)) as (process, said):
+        before = ask(said["url"], {"text": TEXTS})[1]["results"][0]
+        export_run(exported.parent / "tiny", folder, ExportOptions("onnx", "fp32", overwrite=True))
+        process.send_signal(signal.SIGHUP)
+        end = time.monotonic() + 30
+        while (after := ask(said["url"], {"text": TEXTS})[1]["results"][0])["content_hash"] == before["content_hash"]:
+            assert time.monotonic() < end
+        assert after["content_hash"] == read_manifest(folder).content_hash
+        assert after["predictions"] == before["predictions"]
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 0, err
+        (event,) = (event for line in err.splitlines() if (event := json.loads(line))["event"] == "reload")
+        assert (event["before"], event["content_hash"]) == (before["content_hash"], after["content_hash"])
+
+
 def test_a_server_killed_under_load_starts_again_on_its_port(exported: Path) -> None:
     before = snapshot(exported)
     begun = threading.Event()
@@ -134,6 +155,7 @@ def test_mistakes_are_one_line(
     assert "'NO_SUCH_KEY' of --api-key-env is not set" in refused(capsys, exported, "--api-key-env", "NO_SUCH_KEY")
     both = ("--api-key-file", short, "--api-key-env", "HOME")
     assert "give one of the two" in refused(capsys, exported, *both)
+    assert "'100' is no rate; give 1 to 999999 requests" in refused(capsys, exported, "--rate-limit", "100")
 
 
 def test_a_missing_extra_names_what_installs_it(

@@ -19,9 +19,12 @@ from pathlib import Path
 from faults import layer
 from faults.figures import Account, Budget, Figure, print_table
 
-PARTS = ("kills", "servers", "ray", "processes", "clocks", "hostile", "storage")
-# Shares of the time; what a part leaves goes to those behind it.
-_SHARES = {"kills": 0.3, "servers": 0.1, "ray": 0.25, "processes": 0.1, "clocks": 0.1, "hostile": 0.8, "storage": 1.0}
+PARTS = ("soak", "kills", "servers", "ray", "processes", "clocks", "hostile", "storage")
+# Shares of the time; what a part leaves goes to those behind it. The soak takes what it is given.
+_SHARES = {
+    "soak": 1.0, "kills": 0.3, "servers": 0.1, "ray": 0.25, "processes": 0.1, "clocks": 0.1, "hostile": 0.8,
+    "storage": 1.0,
+}  # fmt: skip
 
 
 def main() -> int:
@@ -55,11 +58,13 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
     from faults.kills import Twins, kill_commands
     from faults.ray_kills import kill_drivers
     from faults.server_kills import kill_servers
+    from faults.soak import soak_server
     from faults.storage import jump_clocks, share_folders, starve_commands
 
     forked.warm_up()
     workshop = Workshop(root)
-    workshop.prepare()
+    if options.only != ["soak"]:
+        workshop.prepare()
     twins = Twins(workshop)
     targets = [target for target in (*FILE_TARGETS, *REQUEST_TARGETS) if options.target in (None, target.name)]
     parts: dict[str, Callable[[random.Random, Budget], Account]] = {
@@ -72,6 +77,7 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
             workshop, twins, dice, budget, only=options.command, most=options.storage
         ),
         "hostile": lambda dice, budget: attack(workshop, targets, seed, options.cases, budget),
+        "soak": lambda dice, budget: soak_server(workshop, dice, options.soak_seconds),
     }
     account = Account()
     for name in options.only:
@@ -104,6 +110,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--command", help="the one command whose storage fails, as the table names it")
     parser.add_argument("--cases", type=int, default=10_000, help="of hostile input (default: %(default)s)")
     parser.add_argument("--target", help="the one target of hostile input, as the table names it")
+    parser.add_argument(
+        "--soak-seconds", type=float, default=60, help="of asking a server without end (default: %(default)s)"
+    )
     parser.add_argument("--json", type=Path, help="file for figures and failures")
     parser.add_argument(
         "--only", type=lambda text: text.split(","), default=list(PARTS), help=f"some of {','.join(PARTS)}"

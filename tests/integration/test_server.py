@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import gc
 import json
 import re
 import socket
@@ -239,7 +240,9 @@ def test_addresses_and_methods(server: Running) -> None:
     assert server.ask("BREW", "/v1/classify").status in {400, 405}
     assert server.post({"text": "a"}, **{"Content-Type": "text/plain"}).refusal == (415, "not_json")
     assert server.get("/docs").status == 404
-    assert server.get("/health/live").json == server.get("/health/ready").json == {"status": "ok"}
+    assert server.get("/health/live").json == {"status": "ok"}
+    ready = server.get("/health/ready").json
+    assert (ready["status"], [one["name"] for one in ready["models"]]) == ("ok", ["tiny", "other"])
 
 
 def test_models_are_described(server: Running, folders: dict[str, Path]) -> None:
@@ -394,6 +397,22 @@ def test_who_left_is_not_computed() -> None:
         engine.open.set()
         assert first.result(20).status == 200 and server.post({"text": "last"}).status == 200
         assert engine.batches == [["first"], ["last"]]
+
+
+def test_who_leaves_while_two_models_compute_is_no_error() -> None:
+    (one, first), (two, second) = slow_model("one"), slow_model("two")
+    body = json.dumps({"text": "gone", "model": ["one", "two"]}).encode()
+    with running([one, two]) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            assert first.begun.acquire(timeout=20) and second.begun.acquire(timeout=20)
+        while not any(event.get("refused") == "client_gone" for event in server.events()):
+            time.sleep(0.01)
+        first.open.set()
+        second.open.set()
+        assert server.post({"text": "a", "model": ["one", "two"]}).status == 200
+        gc.collect()
+        assert not server.events("loop")
 
 
 def test_the_end_answers_what_was_accepted() -> None:

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 
 from recurra.deployment.serving.settings import Limits
-from served import HEAD, Running, running, slow_model
+from served import HEAD, Running, deep_model, running, slow_model
 
 KEY = "0123456789abcdef-framing"
 PAGE = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -271,3 +271,65 @@ def test_who_leaves_while_requests_wait_is_neither_computed_nor_an_error() -> No
         levels = {json.loads(line)["level"] for line in server.log.getvalue().splitlines()}
         assert levels == {"info"}, server.log.getvalue()
         engine.open.set()
+
+
+LARGE = json.dumps({"text": ["a"] * 64, "recurrences": True}).encode()
+LARGE = HEAD + b"Content-Length: %d\r\n\r\n" % len(LARGE) + LARGE
+
+
+@pytest.fixture(scope="module")
+def talkative() -> Iterator[Running]:
+    """An answer to `LARGE` has some 8 MB, more than the kernel takes for a client that does not read."""
+    model = deep_model("deep", [f"label {number} {'x' * 200}" for number in range(200)])
+    with running([model], Limits(body_timeout_s=0.4)) as found:
+        yield found
+
+
+def wait_for(server: Running, connections: int) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while len(server.server.server_state.connections) != connections:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_who_does_not_take_an_answer_is_dropped(talkative: Running) -> None:
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(PATIENCE_S)
+        connection.connect(("127.0.0.1", talkative.port))
+        connection.sendall(LARGE)
+        wait_for(talkative, 1)
+        wait_for(talkative, 0)
+        taken = len(until_closed(connection))
+        assert 0 < taken < 7 * 2**20
+    assert talkative.post({"text": "a"}).status == 200
+
+
+def test_who_takes_it_slowly_gets_all_of_it(talkative: Running) -> None:
+    with connected(talkative) as connection:
+        wait_for(talkative, 1)
+        connection.sendall(LARGE)
+        head = connection.recv(65536)
+        length = int(re.findall(rb"content-length: (\d+)", head)[0])
+        body = head.partition(b"\r\n\r\n")[2]
+        while len(body) < length:
+            part = connection.recv(2**20)
+            assert part, "closed before the answer was whole"
+            body += part
+            # Longer in all than one that takes nothing is waited for.
+            time.sleep(0.1)
+        assert len(json.loads(body)["results"][0]["predictions"]) == 64
+
+
+def test_the_end_does_not_wait_for_who_does_not_take_an_answer() -> None:
+    model = deep_model("deep", [f"label {number} {'x' * 200}" for number in range(200)])
+    with running([model], Limits(body_timeout_s=0.4, timeout_s=60)) as server, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(LARGE)
+        wait_for(server, 1)
+        # Of the answer something came: the rest is on its way.
+        connection.settimeout(PATIENCE_S)
+        assert connection.recv(1024)
+        server.server.should_exit = True
+        wait_for(server, 0)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import Limits, Rate
 from served import HEAD, Running, running, slow_model
 
 KEY = "0123456789abcdef-wire"
@@ -108,3 +108,65 @@ def test_no_answer_leads_where_a_header_says(server: Running) -> None:
             answer = server.ask(method, path, headers={"Host": "evil.example"})
             assert answer.refusal == (404, "not_found") and "location" not in answer.headers
             assert b"evil" not in answer.body
+
+
+SAFE = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+EVERY_KIND: dict[str, bytes] = {
+    "200": HEAD + CLOSE + b"X-API-Key: " + KEY.encode() + b"\r\nContent-Length: 13" + END + BODY,
+    "200 OK": b"GET /health/live HTTP/1.0" + END,
+    "400": b"NONSENSE" + END,
+    "401": HEAD + CLOSE + b"Content-Length: 13" + END + BODY,
+    "404": b"GET /nothing HTTP/1.0" + END,
+    "405": b"DELETE /health/live HTTP/1.0" + END,
+    "431": b"GET /" + b"a" * 70_000,
+}
+
+
+@pytest.mark.parametrize("status", EVERY_KIND)
+def test_every_answer_says_what_browsers_may_do(locked: Running, status: str) -> None:
+    answer = locked.raw(EVERY_KIND[status])
+    assert answer.startswith(b"HTTP/1.1 " + status.encode())
+    lines = answer.partition(b"\r\n\r\n")[0].decode().split("\r\n")[1:]
+    found = [(name.lower(), value) for name, value in (line.split(": ", 1) for line in lines)]
+    assert SAFE.items() <= dict(found).items() and len(dict(found)) == len(found)
+    # The page has its own policy, and is no secret.
+    page = locked.get("/").headers
+    for name in ("referrer-policy", "x-content-type-options", "x-frame-options", "cross-origin-resource-policy"):
+        assert page[name] == SAFE[name]
+    assert "frame-ancestors 'none'" in page["content-security-policy"]
+
+
+def test_a_page_of_somebody_else_can_ask_nothing(server: Running) -> None:
+    # A browser asks first before it sends JSON for another's page, and sends anything else without asking.
+    asked = server.ask("OPTIONS", "/v1/classify", None, {"Origin": "http://x", "Access-Control-Request-Method": "POST"})
+    assert asked.status == 405 and not [name for name in asked.headers if name.startswith("access-control")]
+    simple = server.ask("POST", "/v1/classify", BODY, {"Origin": "http://x", "Content-Type": "text/plain"})
+    assert simple.refusal == (415, "not_json")
+
+
+def test_a_rate_holds_for_each_key_and_for_those_without_one() -> None:
+    model, engine = slow_model()
+    engine.open.set()
+    keys = [KEY, f"{KEY}-2"]
+    with running([model], Limits(rate=Rate(3, 3600)), key=keys) as server:
+
+        def ask(**headers: str) -> int:
+            return server.post({"text": "a"}, **headers).status
+
+        assert [ask(Authorization=f"Bearer {KEY}") for _ in range(5)] == [200] * 3 + [429] * 2
+        assert [ask(**{"X-API-Key": keys[1]}) for _ in range(4)] == [200] * 3 + [429]
+        # Wrong keys are counted by address, and so is the page.
+        assert [ask(Authorization=f"Bearer {KEY}{number}") for number in range(2)] == [401, 401]
+        assert [server.get("/").status for _ in range(2)] == [200, 429]
+        assert [ask(Authorization=f"Bearer {KEY}x") for _ in range(2)] == [429, 429]
+        refused = server.get("/v1/models", Authorization=f"Bearer {KEY}")
+        assert refused.refusal == (429, "rate_limited") and 1100 < int(refused.headers["retry-after"]) <= 1200
+        assert "more than 3 requests in 3,600 s" in refused.json["error"]["message"]
+        assert {server.get("/health/ready").status for _ in range(10)} == {200}

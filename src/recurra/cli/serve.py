@@ -20,9 +20,15 @@ def serve(
     ],
     host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
-    api_key_file: Annotated[Path | None, typer.Option("--api-key-file", help="File with a key to ask for.")] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", help="File with keys to ask for, one a line.")
+    ] = None,
     api_key_env: Annotated[
         str | None, typer.Option("--api-key-env", metavar="NAME", help="Environment variable with a key to ask for.")
+    ] = None,
+    rate_limit: Annotated[
+        str | None,
+        typer.Option("--rate-limit", metavar="N/s", help="How often a key, or an address without one, may ask: 100/s."),
     ] = None,
     threads: options.Threads = 0,
     batch_texts: Annotated[int, typer.Option("--batch-texts", min=1, help="Texts computed together.")] = 32,
@@ -49,11 +55,13 @@ def serve(
 ) -> None:
     """Serve runs and exports over HTTP, with a page at /; stops on Ctrl-C once what was accepted is answered.
 
+    SIGHUP takes up folders that were replaced.
+
     Example: recurra serve exports/reviews-int8 small=exports/reviews-fp32 --port 8000
     """
     from recurra.deployment.serving.serve import ServeOptions
     from recurra.deployment.serving.serve import serve as run
-    from recurra.deployment.serving.settings import Limits
+    from recurra.deployment.serving.settings import Limits, Rate
 
     limits = Limits(
         max_body_bytes=max_body_bytes,
@@ -65,6 +73,7 @@ def serve(
         alone=alone,
         max_waiting_texts=max_waiting_texts,
         max_wait_s=max_wait_s,
+        rate=None if rate_limit is None else Rate.parse(rate_limit),
     )
     chosen = ServeOptions(
         host=host, port=port, threads=threads, api_key_file=api_key_file, api_key_env=api_key_env, quiet=quiet

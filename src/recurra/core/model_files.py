@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -67,8 +66,26 @@ def verify_file(path: Path, wanted: FileEntry | None, *, of: str, cure: str) -> 
 
 def seal_model(run: Path) -> None:
     """Writes down the files of a run's model folder, beside it."""
-    files: Mapping[str, FileEntry] = {path.name: describe_file(path) for path in sorted((run / MODEL_NAME).iterdir())}
-    ModelFiles(files=dict(files)).write(run / SEAL_NAME)
+    ModelFiles(files=_describe_model(run)).write(run / SEAL_NAME)
+
+
+def _describe_model(run: Path) -> dict[FileName, FileEntry]:
+    return {path.name: describe_file(path) for path in sorted((run / MODEL_NAME).iterdir()) if path.is_file()}
+
+
+def _read_seal(run: Path) -> ModelFiles:
+    return ModelFiles.read(run / SEAL_NAME, what="the seal of a model", cure="copy the run again, or train it again")
+
+
+def hash_model_files(run: Path) -> str:
+    """The hash of a run's model files as they were when its training ended, by its seal; without one, as they are.
+
+    Raises:
+        CheckpointError: If the seal was changed.
+    """
+    if (run / SEAL_NAME).exists():
+        return _read_seal(run).content_hash
+    return ModelFiles(files=_describe_model(run)).hashed()
 
 
 def sealed_model(run: Path) -> Path:
@@ -79,10 +96,8 @@ def sealed_model(run: Path) -> Path:
     Raises:
         CheckpointError: If a file is missing, truncated or changed.
     """
-    path = run / SEAL_NAME
-    if path.exists():
-        seal = ModelFiles.read(path, what="the seal of a model", cure="copy the run again, or train it again")
-        for name, entry in seal.files.items():
+    if (run / SEAL_NAME).exists():
+        for name, entry in _read_seal(run).files.items():
             verify_file(run / MODEL_NAME / name, entry, of="run", cure="copy the run again, or train it again")
     return run / MODEL_NAME
 

@@ -31,8 +31,7 @@ from recurra.deployment.decision import AnyLabels
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import read_manifest
 from recurra.deployment.export.options import ExportOptions
-from recurra.deployment.serving.asked import Answers
-from recurra.deployment.serving.predictions import predictions_of
+from recurra.deployment.serving.answers import Answers, predictions_of
 from recurra.deployment.serving.schema import Prediction
 from recurra.models.controls.fitting import matrix_of
 from recurra.models.controls.ngrams import LinearClassifier

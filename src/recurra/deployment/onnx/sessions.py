@@ -47,8 +47,8 @@ class Sessions:
     def __init__(self, path: Path, precision: str, threads: int = 0) -> None:
         self.threads = threads or available_cores()
         self.apart = precision == "int8"
+        self._path, self._opened = path, _identity(path)
         self.session = open_session(path, 1 if self.apart else self.threads)
-        self._path = path
         self._shared: Any = None if self.apart else self.session
         self._opening = threading.Lock()
 
@@ -83,8 +83,22 @@ class Sessions:
             return self.session
         with self._opening:
             if self._shared is None:
-                self._shared = open_session(self._path, self.threads)
+                self._shared = self._open_again()
         return self._shared
+
+    def _open_again(self) -> Any:
+        """The model for all threads; the one for one thread if something else lies in its place by now."""
+        found = open_session(self._path, self.threads) if _identity(self._path) == self._opened else self.session
+        return found if _identity(self._path) == self._opened else self.session
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """What another file under this name, or this one with another content, has not; empty if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def require_onnxruntime() -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from recurra.deployment.serving.asked import Answers, Asked
+from recurra.deployment.serving.answers import Answers, Asked
 from recurra.deployment.serving.refusals import Refusal, overloaded, stopping
 from recurra.deployment.serving.settings import Limits
 

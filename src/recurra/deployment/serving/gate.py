@@ -1,27 +1,28 @@
-"""What every request passes: the key, a number of its own, headers, the log, the metrics, and a net under all."""
+"""What every request passes: key and rate, a number of its own, headers, the log, the metrics, and a net under all."""
 
 from __future__ import annotations
 
 import itertools
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from fastapi import Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recurra.deployment.serving.key import ApiKey
+from recurra.deployment.serving.clients import ApiKeys, RateLimiter, network_of
+from recurra.deployment.serving.headers import HEADERS
 from recurra.deployment.serving.log import EventLog
 from recurra.deployment.serving.metrics import Metrics
-from recurra.deployment.serving.refusals import Refusal
+from recurra.deployment.serving.refusals import Refusal, too_often
+from recurra.deployment.serving.settings import Rate
 
 _KNOWN_PATHS = frozenset(
     {"/", "/v1/classify", "/v1/models", "/health/live", "/health/ready", "/metrics", "/openapi.json"}
 )
 _KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
 
 def answer(refusal: Refusal) -> Response:
@@ -34,9 +35,11 @@ class Gate:
 
     Args:
         application: What answers.
-        key: What opens ``/v1`` and ``/metrics``; none leaves them open.
+        keys: What opens ``/v1`` and ``/metrics``; none leaves them open.
+        rate: How often a key may ask, or an address without one; none is no limit.
         log: Gets a line a request.
         metrics: Counts requests.
+        reload: Takes up models that were replaced; see `recurra.deployment.serving.models.Models`.
         direct: What answers in its place, by method and path: where much is asked, its routing costs as much as ours.
     """
 
@@ -44,13 +47,18 @@ class Gate:
         self,
         application: ASGIApp,
         *,
-        key: ApiKey | None,
+        keys: ApiKeys | None,
+        rate: Rate | None,
         log: EventLog,
         metrics: Metrics,
+        reload: Callable[[], Coroutine[Any, Any, None]],
         direct: Mapping[tuple[str, str], ASGIApp] | None = None,
     ) -> None:
         self.application = application
-        self._key = key
+        self.reload = reload
+        self._keys = keys
+        self._rate = rate
+        self._limiter = None if rate is None else RateLimiter(rate)
         self._log = log
         self._metrics = metrics
         self._direct = dict(direct or {})
@@ -74,7 +82,7 @@ class Gate:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = request_id
-                for name, value in _HEADERS.items():
+                for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
@@ -92,18 +100,30 @@ class Gate:
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         guarded = path.startswith("/v1") or path == "/metrics"
-        if self._key is not None and guarded and not self._key.opens(Headers(scope=scope)):
-            scope["state"]["refused"] = "no_key"
-            refusal = Refusal(
+        refusal = self._refuse(scope, guarded=guarded, counted=guarded or not path.startswith("/health/"))
+        if refusal is not None:
+            scope["state"]["refused"] = refusal.code
+            await answer(refusal)(scope, receive, send)
+            return
+        application = self._direct.get((scope["method"], path), self.application)
+        await application(scope, receive, send)
+
+    def _refuse(self, scope: Scope, *, guarded: bool, counted: bool) -> Refusal | None:
+        owner = None if self._keys is None or not guarded else self._keys.owner(Headers(scope=scope))
+        if self._limiter is not None and counted:
+            # Who has no key, or a wrong one, must not use up what those have who own it.
+            client = network_of((scope.get("client") or ("",))[0]) if owner is None else owner
+            wait_s = self._limiter.wait_s(client)
+            if wait_s:
+                return too_often(str(self._rate), wait_s)
+        if self._keys is not None and guarded and owner is None:
+            return Refusal(
                 401,
                 "no_key",
                 "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-            await answer(refusal)(scope, receive, send)
-            return
-        application = self._direct.get((scope["method"], path), self.application)
-        await application(scope, receive, send)
+        return None
 
     def _note(self, scope: Scope, state: dict[str, Any], status: int, seconds: float, request_id: str) -> None:
         path = _known_path(scope["path"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
+
+from recurra.deployment.serving.schema import ModelDescription
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -33,11 +35,18 @@ class Metrics:
         self.batch_seconds = Histogram(
             "recurra_batch_seconds", "Time to compute a batch.", ["model"], buckets=_SECONDS, registry=registry
         )
+        self.reloads = Counter("recurra_reloads", "Reloads, by outcome.", ["model", "outcome"], registry=registry)
         self._waiting = Gauge("recurra_waiting_texts", "Texts in the queue.", ["model"], registry=registry)
+        self._loaded = Gauge(
+            "recurra_model_loaded_timestamp_seconds", "When a model was loaded.", ["model"], registry=registry
+        )
+        self._which = Info("recurra_model", "Which model answers.", ["model"], registry=registry)
 
-    def show_queue(self, model: str, waiting: Callable[[], int]) -> None:
-        """Shows the texts that wait for a model, asked for when the page is."""
+    def show_model(self, model: str, description: ModelDescription, waiting: Callable[[], int]) -> None:
+        """Shows which model answers to a name, and the texts that wait for it, asked for when the page is."""
         self._waiting.labels(model).set_function(waiting)
+        self._loaded.labels(model).set(description.loaded_at.timestamp())
+        self._which.labels(model).info({"content_hash": description.content_hash})
 
     def batches(self, model: str) -> Callable[[int, float], None]:
         """Returns what is to be called with the texts and seconds of each batch of a model."""

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from recurra.core.version import __version__
-from recurra.deployment.serving.schema import ClassifyRequest, ClassifyResponse, ErrorResponse
+from recurra.deployment.serving.schema import ClassifyRequest, ClassifyResponse, ErrorResponse, Readiness
 from recurra.deployment.serving.settings import Limits
 
 _REASONS = {
@@ -19,7 +19,7 @@ _REASONS = {
     413: "The body is too large.",
     415: "The body is not declared to be JSON.",
     422: "The body is not what is asked for, or beyond a limit.",
-    429: "Too many texts are waiting; Retry-After says when to try again.",
+    429: "Too many texts are waiting, or this client asks more often than it may; Retry-After says when to try again.",
     503: "The texts were not computed in time, or the server is being stopped.",
 }
 
@@ -39,11 +39,12 @@ CLASSIFY: dict[str, Any] = {
         }
     },
 }
-GUARDED: dict[str, Any] = {"responses": _errors(401, 404)}
+GUARDED: dict[str, Any] = {"responses": _errors(401, 404, 429)}
 METRICS: dict[str, Any] = {
-    "responses": {200: {"content": {"text/plain": {}}, "description": "Metrics."}, **_errors(401)}
+    "responses": {200: {"content": {"text/plain": {}}, "description": "Metrics."}, **_errors(401, 429)}
 }
-PAGE: dict[str, Any] = {"responses": {200: {"content": {"text/html": {}}, "description": "The page."}}}
+READY: dict[str, Any] = {"responses": {503: {"model": Readiness}}}
+PAGE: dict[str, Any] = {"responses": {200: {"content": {"text/html": {}}, "description": "The page."}, **_errors(429)}}
 
 
 def describe(application: FastAPI, limits: Limits, names: list[str], *, with_key: bool) -> None:

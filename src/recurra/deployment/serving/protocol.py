@@ -8,6 +8,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from recurra.deployment.serving.headers import RAW_HEADERS
 from recurra.deployment.serving.refusals import error_body
 from recurra.deployment.serving.settings import Limits
 
@@ -15,6 +16,8 @@ from recurra.deployment.serving.settings import Limits
 _MOST_HEAD_BYTES = 64 * 1024
 # Requests that a client may send before it has the answer to the first of them.
 _MOST_AHEAD = 128
+# Of an answer, what its client has to take in `Limits.body_timeout_s`, if it does not take all.
+_LEAST_TAKEN_BYTES = 64 * 1024
 # Of a request that was answered before it ended: a client that is cut off while it sends sees a broken connection
 # instead of the answer.
 _MOST_LINGERING_BYTES = 2 * 2**20
@@ -22,6 +25,8 @@ _MOST_LINGERING_BYTES = 2 * 2**20
 
 class BoundedProtocol(HttpToolsProtocol):
     """Closes a connection whose request does not come, does not end, or has more around its data than it may.
+
+    So too one whose client does not take the answers.
 
     A request is read until it is whole. If it is answered before, the connection is closed, once its client has sent
     the rest, or too much more, or nothing more for too long.
@@ -37,6 +42,8 @@ class BoundedProtocol(HttpToolsProtocol):
     # The head was read, the request is not whole.
     _in_body = False
     _keeps_alive = False
+    # Set while more of an answer is left than is kept for a client.
+    _taking_timer: asyncio.TimerHandle | None = None
     # No further request is read; the response that follows those to the earlier ones.
     _ended = False
     _final_response: bytes | None = None
@@ -64,6 +71,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends the work on all requests of this client; uvicorn ends that on the last only."""
         self._stop_head_timer()
+        self._stop_taking_timer()
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         self.pipeline.clear()
@@ -75,10 +83,25 @@ class BoundedProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Begins the end of the server: what is being answered is the last."""
         self._keeps_alive = False
-        if self._linger_timer is not None:
-            self.transport.close()
+        if self._linger_timer is not None or not self._unanswered:
+            self._close()
         else:
             super().shutdown()
+
+    def pause_writing(self) -> None:
+        """Begins to wait for a client that is slow to take its answer."""
+        super().pause_writing()
+        self._expect_taking()
+
+    def resume_writing(self) -> None:
+        """Goes on once it has taken enough."""
+        self._stop_taking_timer()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Ends a connection on which no further request came."""
+        if not self.transport.is_closing():
+            self._close()
 
     def data_received(self, data: bytes) -> None:
         """Reads what came, and counts it."""
@@ -174,7 +197,29 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_body or self._ended:
             self._linger(_MOST_LINGERING_BYTES)
         else:
-            self.transport.close()
+            self._close()
+
+    def _close(self) -> None:
+        """Closes the connection once its client has taken what is written, or has had the time to."""
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self._expect_taking()
+
+    def _expect_taking(self) -> None:
+        self._stop_taking_timer()
+        left = self.transport.get_write_buffer_size()
+        self._taking_timer = self.loop.call_later(self.limits.body_timeout_s, self._check_taking, left)
+
+    def _stop_taking_timer(self) -> None:
+        if self._taking_timer is not None:
+            self._taking_timer.cancel()
+            self._taking_timer = None
+
+    def _check_taking(self, left: int) -> None:
+        if left - self.transport.get_write_buffer_size() < _LEAST_TAKEN_BYTES:
+            self.transport.abort()
+        else:
+            self._expect_taking()
 
     def _linger(self, most_bytes: int) -> None:
         if self.closing:
@@ -203,7 +248,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Turns away who has not sent a request."""
         self._ended = True
         self.transport.write(response)
-        self.transport.close()
+        self._close()
 
     def _refuse_head(self) -> None:
         if self._linger_timer is not None:
@@ -275,5 +320,5 @@ def bounded_protocol(chosen: Limits) -> type[BoundedProtocol]:
 
 def _response(status: bytes, code: str, message: str, more: bytes = b"") -> bytes:
     body = error_body(code, message)
-    head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n"
-    return head % (status, len(body), more) + body
+    head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%s%sconnection: close\r\n\r\n"
+    return head % (status, len(body), RAW_HEADERS, more) + body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 
@@ -51,8 +52,19 @@ def encode(value: Any) -> bytes:
 
 def overloaded(expected_wait_s: float) -> Refusal:
     """The answer to who comes while too many wait."""
-    seconds = max(1, int(expected_wait_s + 0.999))
+    seconds = _whole(expected_wait_s)
     return Refusal(429, "overloaded", f"too many texts are waiting; try again in {seconds} s", retry_after_s=seconds)
+
+
+def too_often(allowed: str, wait_s: float) -> Refusal:
+    """The answer to who asks more often than is allowed."""
+    seconds = _whole(wait_s)
+    message = f"more than {allowed} came from this client; try again in {seconds} s"
+    return Refusal(429, "rate_limited", message, retry_after_s=seconds)
+
+
+def _whole(seconds: float) -> int:
+    return max(1, math.ceil(seconds))
 
 
 def stopping() -> Refusal:

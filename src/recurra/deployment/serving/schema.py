@@ -6,6 +6,7 @@ it thought after each recurrence, has a key beside ``probabilities``. Clients ig
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from recurra.core.errors import did_you_mean
 from recurra.deployment.engines.computation import Computation
 from recurra.deployment.export.formats.registry import FORMATS
-from recurra.deployment.serving.asked import Asked
+from recurra.deployment.serving.answers import Asked
 from recurra.deployment.serving.refusals import Refusal, shortened
 
 _TEXT = "The opening is slow, but the last act is worth the wait."
@@ -138,6 +139,7 @@ class ModelResult(BaseModel):
     """What one model says of all texts, in their order."""
 
     model: str
+    content_hash: str = Field(description="Of the model that answered; see /v1/models.")
     predictions: list[Prediction]
     waited_ms: float = Field(description="From acceptance to the start of the computation.")
     computed_ms: float = Field(description="Of the batch in which the texts were computed.")
@@ -154,6 +156,7 @@ class ClassifyResponse(BaseModel):
                     "results": [
                         {
                             "model": "reviews-int8",
+                            "content_hash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
                             "predictions": [
                                 {
                                     "label": "positive",
@@ -214,12 +217,19 @@ def _list_kinds(schema: dict[str, Any]) -> None:
     schema["enum"] = ["run", *FORMATS]
 
 
-class ModelDescription(BaseModel):
-    """A model of the server."""
+class LoadedModel(BaseModel):
+    """Which model answers to a name."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
+    content_hash: str = Field(description="Of the export, or of a run's record and model files: another has another.")
+    loaded_at: datetime = Field(description="When the server had read it.")
+
+
+class ModelDescription(LoadedModel):
+    """A model of the server."""
+
     labels: list[str]
     kind: str = Field(description="A run, or the format of an export.", json_schema_extra=_list_kinds)
     size_bytes: int = Field(description="Of the files that it is read from.")
@@ -250,6 +260,12 @@ class Health(BaseModel):
     """How it is."""
 
     status: Literal["ok", "stopping"]
+
+
+class Readiness(Health):
+    """How it is, and which models answer."""
+
+    models: list[LoadedModel]
 
 
 class ErrorDetail(BaseModel):

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recurra.core.best_run import find_run
 from recurra.core.environment import available_cores
 from recurra.core.errors import UnavailableError
-from recurra.deployment.serving.key import read_key
+from recurra.deployment.serving.clients import read_keys
 from recurra.deployment.serving.log import EventLog
 from recurra.deployment.serving.settings import Limits
 
@@ -24,8 +23,8 @@ class ServeOptions:
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
         threads: Threads of a computation of ONNX Runtime; 0 takes all cores.
-        api_key_file: File with the API key.
-        api_key_env: Environment variable with the API key.
+        api_key_file: File with API keys.
+        api_key_env: Environment variable with API keys.
         quiet: Log errors only.
     """
 
@@ -54,7 +53,7 @@ def serve(
 
     Raises:
         UnavailableError: If a package is missing, or the address cannot be had.
-        ConfigurationError: If a name or the key is wrong.
+        ConfigurationError: If a name or a key is wrong.
         CheckpointError: If a folder is not a run or an export of ours, or was changed.
     """
     try:
@@ -67,27 +66,27 @@ def serve(
     from recurra.deployment.serving.served import name_folders, open_models
 
     log = EventLog(quiet=options.quiet)
-    key = read_key(options.api_key_file, options.api_key_env)
-    found = {name: find_run(folder) for name, folder in name_folders(arguments).items()}
-    for name, each in found.items():
-        if each.note:
-            log.write("recommended", model=name, message=each.note)
+    keys = read_keys(options.api_key_file, options.api_key_env)
+    folders = name_folders(arguments)
     with listen(options.host, options.port) as taken:
-        models = open_models(
-            {name: each.folder for name, each in found.items()}, threads=options.threads or available_cores()
-        )
+        models = open_models(folders, threads=options.threads or available_cores())
+        for name, note in [(model.name, model.note) for model in models if model.note]:
+            log.write("recommended", model=name, message=note)
+        application = create_application(models, limits, keys=keys, log=log)
+        # A model that is replaced must not be kept here.
+        models.clear()
         host, port = taken.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        names = [model.name for model in models]
+        names = list(folders)
 
         def say() -> None:
-            log.write("ready", url=url, models=names, key=key is not None)
-            if key is None and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+            log.write("ready", url=url, models=names, key=keys is not None)
+            if keys is None and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
                 log.write(
                     "open", level="warning", message="anyone who reaches this address can use it; see --api-key-file"
                 )
             if started is not None:
                 started({"url": url, "models": names})
 
-        make_server(create_application(models, limits, key=key, log=log), limits, log, started=say).run(sockets=[taken])
+        make_server(application, limits, log, started=say).run(sockets=[taken])
         log.write("stopped")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -22,27 +26,56 @@ _KEEP_ALIVE_S = 30
 class Server(uvicorn.Server):
     """Stops on SIGTERM and SIGINT once what it accepted is answered, and then returns instead of dying of the signal.
 
+    SIGHUP takes up models that were replaced, unless it says that the terminal is gone that it was started in.
+
     Args:
         config: Uvicorn's configuration.
+        reload: Takes them up.
+        log: Gets what goes wrong where nobody waits for it.
         started: Called when it takes connections.
     """
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        reload: Callable[[], Coroutine[Any, Any, None]],
+        log: EventLog,
+        started: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(config)
+        self._reload = reload
+        self._log = log
+        self._reloads: set[asyncio.Task[None]] = set()
         self._when_started = started
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._in_terminal = sys.stderr.isatty()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts, and says so."""
+        self.begin()
         await super().startup(sockets=sockets)
         if self.started and self._when_started is not None:
             self._when_started()
 
+    def begin(self) -> None:
+        """Belongs to the loop that runs from now on."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._note)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handles signals while it runs; a second one ends it at once."""
-        handled = (signal.SIGINT, signal.SIGTERM)
+        """Handles signals while it runs; a second Ctrl-C ends it at once."""
+
+        def hang_up(number: int, frame: FrameType | None) -> None:
+            # A terminal that is gone is none any more, and neither is there anybody who reads the log.
+            if self._in_terminal and not sys.stderr.isatty():
+                self.handle_exit(number, frame)
+            else:
+                self.reload()
+
+        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit, signal.SIGHUP: hang_up}
         try:
-            before = {number: signal.signal(number, self.handle_exit) for number in handled}
+            before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         except ValueError:  # not the main thread: whoever started it stops it
             yield
             return
@@ -51,6 +84,21 @@ class Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def reload(self) -> None:
+        """Begins to take up models that were replaced, if it was started; any thread may ask for it."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_reload)
+
+    def _note(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        # What asyncio would say shows values, and a text may be among them.
+        self._log.failure("loop", context.get("exception") or RuntimeError())
+
+    def _begin_reload(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._reload())
+        # The loop itself holds no task.
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -104,4 +152,4 @@ def make_server(
         timeout_graceful_shutdown=int(limits.body_timeout_s + limits.timeout_s + 1),
         backlog=1024,
     )
-    return Server(config, started)
+    return Server(config, application.reload, log, started)

@@ -65,6 +65,19 @@ def test_a_long_text_alone_has_all_threads(opened: list[int]) -> None:
     assert opened == [1, 2]
 
 
+def test_another_model_in_the_same_place_is_not_taken_for_it(opened: list[int], tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"one")
+    replaced, removed, kept = (Sessions(path, "int8", 2) for _ in range(3))
+    assert ran(kept, [LONG_TEXT]) == [(4, [0])]
+    (tmp_path / "other").write_bytes(b"two")
+    (tmp_path / "other").rename(path)
+    assert ran(replaced, [LONG_TEXT]) == [(1, [0])]
+    path.unlink()
+    assert ran(removed, [LONG_TEXT]) == [(2, [0])] and ran(kept, [LONG_TEXT]) == [(4, [0])]
+    assert opened == [1, 1, 1, 2]
+
+
 def test_one_thread_has_one_session(opened: list[int]) -> None:
     sessions = Sessions(Path("model.onnx"), "int8", 1)
     assert ran(sessions, [LONG_TEXT]) == [(1, [0])]

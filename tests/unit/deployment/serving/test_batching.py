@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 
 from recurra.deployment.engines.depth import softmax
-from recurra.deployment.serving.asked import Answers, Asked, answer
+from recurra.deployment.serving.answers import Answers, Asked, answer
 from recurra.deployment.serving.batching import Batcher
 from recurra.deployment.serving.refusals import Refusal
 from recurra.deployment.serving.settings import Limits

@@ -1,4 +1,4 @@
-"""The page at ``/``: one file, and a policy that lets it load nothing else."""
+"""What browsers are told: headers of every answer, and the page at ``/``, whose policy lets it load nothing else."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ import hashlib
 import re
 from dataclasses import dataclass
 from importlib import resources
+
+# Of every answer that says nothing else: it is no document, is shown in no frame and kept nowhere.
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    # For browsers that do not know frame-ancestors.
+    "X-Frame-Options": "DENY",
+}
+RAW_HEADERS = "".join(f"{name.lower()}: {value}\r\n" for name, value in HEADERS.items()).encode("ascii")
 
 _BLOCK = r"<{tag}>(.*?)</{tag}>"
 

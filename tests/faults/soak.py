@@ -1,0 +1,429 @@
+"""A server in the long run: many clients, exports replaced meanwhile, every answer held against the engine's own.
+
+The server is a process of its own, as users start it; it shares one core with the clients. What a client gets must be
+right for the model whose hash it names. Memory, handles and threads are read from ``/proc`` once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from benchmarks.load import Client
+
+from faults.figures import Account, Figure
+from faults.forked import Child
+from faults.jobs import Workshop
+from recurra.core.files import write_json
+from served import HEAD
+
+CLIENTS = 64
+MOST_GROWTH = 0.02
+# In less time what is made on first use is still being made.
+_LONG_S = 300.0
+_NAMES = ("fp32", "int8")
+_QUESTIONS = 96
+_REPLACED_EVERY_S = 3.0
+# One replacement of so many is broken, and must be refused.
+_BROKEN = 5
+_PATIENCE_S = 60.0
+# Answers are off by what rounding does where texts share a batch, and models by more than ten times that.
+_MOST_ERROR = 1e-4
+_LEAST_DIFFERENCE = 1e-3
+# Of the time, before memory is compared: what is made on first use is made then.
+_WARM_UP = 0.1
+_ENDING_TEXTS = 32
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request, and what each model says to it: probabilities by hash of the model, effects of words likewise."""
+
+    body: bytes
+    explained: bool
+    wanted: dict[str, list[list[float]]]
+    effects: dict[str, list[list[float]]]
+
+
+@dataclass
+class Sample:
+    """The server at a moment."""
+
+    second: float
+    memory_mib: float
+    handles: int
+    threads: int
+
+
+@dataclass
+class Tally:
+    """What clients saw."""
+
+    answered: int = 0
+    statuses: Counter[int] = field(default_factory=Counter)
+    milliseconds: list[float] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    hashes: Counter[str] = field(default_factory=Counter)
+
+
+def soak_server(workshop: Workshop, dice: random.Random, seconds: float) -> Account:
+    """Asks a server for so long, replaces its exports meanwhile, and ends it with requests in flight."""
+    place = workshop.root / "soak"
+    place.mkdir()
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        sources = _make_exports(workshop, place)
+        questions = _make_questions(workshop, place, sources)
+        for name in _NAMES:
+            shutil.copytree(sources[name][0], place / name)
+        with _serving(place) as (process, port):
+            run = _Soak(place, sources, questions, process, port, dice)
+            asyncio.run(run.run(seconds))
+            code = process.wait(_PATIENCE_S)
+        write_json(place / "samples.json", [asdict(sample) for sample in run.samples])
+        return run.account(seconds, code)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _make_exports(workshop: Workshop, place: Path) -> dict[str, list[Path]]:
+    """Two exports for each name, of models that were trained differently."""
+    model = place / "model.yaml"
+    model.write_text(
+        "hidden_size: 64\nnum_attention_heads: 2\nintermediate_size: 128\nnum_core_layers: 1\nnum_recurrences: 3\n",
+        encoding="utf-8",
+    )
+    quiet = ["--threads", 1, "--no-latency", "--quiet"]
+    found: dict[str, list[Path]] = {name: [] for name in _NAMES}
+    for seed in (0, 1):
+        run = place / f"run-{seed}"
+        train = ["train", "--data", "demo", "--model", model, "--seed", seed, "--cache-dir", place / "cache", *quiet]
+        commands = [[*train, "--output", run, "max_epochs=1"]]
+        for name in _NAMES:
+            found[name].append(place / f"{name}-{seed}")
+            precision = ["--format", "onnx", "--precision", name, "--output", found[name][-1], "--quiet"]
+            commands.append(["export", run, *precision])
+        for arguments in commands:
+            ended = workshop.run(arguments)
+            if ended.code != 0:
+                raise RuntimeError(f"{arguments}: {ended.err}")
+    return found
+
+
+def _make_questions(workshop: Workshop, place: Path, sources: dict[str, list[Path]]) -> list[Question]:
+    """Requests with their answers; a child computes them, for this process starts no threads."""
+    ended = Child(lambda: _write_questions(place / "questions.json", sources), workshop.scratch()).end()
+    if ended.code != 0:
+        raise RuntimeError(ended.err)
+    rows = json.loads((place / "questions.json").read_text(encoding="utf-8"))
+    return [Question(**{**row, "body": row["body"].encode()}) for row in rows]
+
+
+def _write_questions(path: Path, sources: dict[str, list[Path]]) -> int:
+    from recurra import Classifier
+    from recurra.data.demo_corpus import demo_rows
+    from recurra.deployment.explanation import explain
+    from recurra.deployment.serving.served import hash_model
+
+    models = {name: {hash_model(one): Classifier.open(one, threads=1) for one in sources[name]} for name in _NAMES}
+    texts = [row.text for row in demo_rows(train_rows=1, validation_rows=1, test_rows=512)["test"]]
+    rows: list[dict[str, object]] = []
+    dice = random.Random(0)
+    while len(rows) < _QUESTIONS:
+        number = len(rows)
+        chosen = dice.choices(texts, k=(1, 1, 2, 8)[number % 4])
+        explained = number % 16 == 0
+        wanted: dict[str, list[list[float]]] = {}
+        effects: dict[str, list[list[float]]] = {}
+        for hashed, model in itertools.chain(*(models[name].items() for name in _NAMES)):
+            said = model.predict_proba(chosen)
+            wanted[hashed] = said.tolist()
+            if explained:
+                words = explain(model.predict_proba, chosen, said, said.argmax(axis=1).tolist())
+                effects[hashed] = [[word["effect"] for word in one.plain()] for one in words]
+        pairs = [[wanted[hashed] for hashed in models[name]] for name in _NAMES]
+        if min(abs(one[0] - other[0]) for pair in pairs for one, other in zip(*pair, strict=True)) < _LEAST_DIFFERENCE:
+            continue
+        body = {"text": chosen, "model": list(_NAMES) if number % 3 else _NAMES[number % 2], "explain": explained}
+        rows.append({"body": json.dumps(body), "explained": explained, "wanted": wanted, "effects": effects})
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    return 0
+
+
+@contextlib.contextmanager
+def _serving(place: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    folders = [f"{name}={place / name}" for name in _NAMES]
+    options = ["--port", "0", "--threads", "1", "--json", "--quiet", "--max-wait-s", "30", "--timeout-s", "60"]
+    with (place / "log").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "recurra", "serve", *folders, *options],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            lines = []
+            while (line := process.stdout.readline()) and line != "}\n":
+                lines.append(line)
+            yield process, int(urlsplit(json.loads("".join(lines) + "}")["url"]).port or 0)
+        finally:
+            process.kill()
+            process.wait()
+
+
+class _Soak:
+    """One run.
+
+    Args:
+        place: Where the exports lie that are served.
+        sources: What they are replaced by.
+        questions: What is asked.
+        process: The server.
+        port: Where it listens.
+        dice: Draws what happens when.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        sources: dict[str, list[Path]],
+        questions: Sequence[Question],
+        process: subprocess.Popen[str],
+        port: int,
+        dice: random.Random,
+    ) -> None:
+        self._place, self._sources, self._questions = place, sources, questions
+        self._process, self._where, self._dice = process, ("127.0.0.1", port), dice
+        self._hashes = {
+            name: [json.loads((one / "export.json").read_bytes())["content_hash"] for one in sources[name]]
+            for name in _NAMES
+        }
+        self._over = False
+        self.tally = Tally()
+        self.samples: list[Sample] = []
+        self.failures: list[str] = []
+        self.reloads: Counter[str] = Counter()
+        self.slowest_reload_s = 0.0
+        self.left = 0
+        self.ending: Counter[str] = Counter()
+
+    async def run(self, seconds: float) -> None:
+        """Asks, replaces and samples for so long; then ends the server."""
+        others = [asyncio.create_task(one) for one in (self._sample(), self._replace(), self._disturb())]
+        clients = [asyncio.create_task(self._ask(random.Random(number))) for number in range(CLIENTS)]
+        await asyncio.sleep(seconds)
+        self._over = True
+        await asyncio.gather(*others, *clients)
+        await self._end()
+
+    async def _ask(self, dice: random.Random) -> None:
+        client = Client(*self._where)
+        while not self._over:
+            question = dice.choice(self._questions)
+            started = time.perf_counter()
+            try:
+                answer = await asyncio.wait_for(client.ask("POST", "/v1/classify", question.body), _PATIENCE_S)
+            except (OSError, TimeoutError) as error:
+                self.tally.lost.append(f"{time.time():.3f}: {error!r}")
+                client.close()
+                continue
+            self.tally.milliseconds.append(1000 * (time.perf_counter() - started))
+            self._check(question, *answer)
+            if dice.random() < 0.05:
+                client.close()
+        client.close()
+
+    def _check(self, question: Question, status: int, body: bytes) -> None:
+        tally = self.tally
+        tally.statuses[status] += 1
+        if status != 200:
+            tally.wrong.append(f"{status}: {body[:300]!r}")
+            return
+        for result in json.loads(body)["results"]:
+            wanted = question.wanted.get(result["content_hash"])
+            if wanted is None or result["content_hash"] not in self._hashes[result["model"]]:
+                tally.wrong.append(f"{result['model']} is {result['content_hash']}")
+                continue
+            found = [list(one["probabilities"].values()) for one in result["predictions"]]
+            error = _most_error(found, wanted)
+            if question.explained:
+                effects = [[word["effect"] for word in one["words"]] for one in result["predictions"]]
+                off = _most_error(effects, question.effects[result["content_hash"]])
+                # The activations of an int8 batch share a scale: what a word does depends on the batch.
+                error = max(error, off if result["model"] == "fp32" or off == math.inf else 0.0)
+            if error > _MOST_ERROR:
+                tally.wrong.append(f"{result['model']} {result['content_hash'][:12]} is off by {error}")
+            tally.hashes[result["content_hash"]] += 1
+        tally.answered += 1
+
+    async def _replace(self) -> None:
+        """Replaces one export after the other, some by what is broken, and looks who answers then."""
+        loaded = dict.fromkeys(_NAMES, 0)
+        for number in itertools.count(1):
+            await asyncio.sleep(_REPLACED_EVERY_S * self._dice.uniform(0.5, 1.5))
+            if self._over:
+                return
+            name, broken = _NAMES[number % 2], number % _BROKEN == 0
+            following = 1 - loaded[name]
+            self._put(name, following, broken=broken)
+            loaded[name] = loaded[name] if broken else following
+            if not await self._reload(name, "failed" if broken else "taken_up", self._hashes[name][loaded[name]]):
+                self.failures.append(f"reload {number} of {name}, broken={broken}: {await self._loaded(name)} answers")
+            if broken:
+                self._put(name, loaded[name], broken=False)
+
+    async def _reload(self, name: str, outcome: str, right: str) -> bool:
+        """Asks for a reload and waits for it; says whether it had its outcome and the right model answers then."""
+        before, started = await self._count(outcome, name), time.perf_counter()
+        self._process.send_signal(signal.SIGHUP)
+        while await self._count(outcome, name) == before:
+            if time.perf_counter() - started > _PATIENCE_S:
+                return False
+            await asyncio.sleep(0.05)
+        self.slowest_reload_s = max(self.slowest_reload_s, time.perf_counter() - started)
+        self.reloads[outcome] += 1
+        return await self._loaded(name) == right
+
+    def _put(self, name: str, which: int, *, broken: bool) -> None:
+        """Puts an export in the place of another, by renaming; broken: one byte of its largest file is lost."""
+        place, fresh, old = (self._place / f"{prefix}{name}" for prefix in ("", "fresh-", "old-"))
+        shutil.copytree(self._sources[name][which], fresh)
+        if broken:
+            largest = max(fresh.iterdir(), key=lambda path: path.stat().st_size)
+            os.truncate(largest, largest.stat().st_size - 1)
+        place.rename(old)
+        fresh.rename(place)
+        shutil.rmtree(old)
+
+    async def _get(self, path: str) -> bytes:
+        client = Client(*self._where)
+        try:
+            return (await asyncio.wait_for(client.ask("GET", path), _PATIENCE_S))[1]
+        finally:
+            client.close()
+
+    async def _loaded(self, name: str) -> str:
+        models = json.loads(await self._get("/health/ready"))["models"]
+        return next(one["content_hash"] for one in models if one["name"] == name)
+
+    async def _count(self, outcome: str, name: str) -> float:
+        wanted = f'recurra_reloads_total{{model="{name}",outcome="{outcome}"}} '
+        page = (await self._get("/metrics")).decode()
+        return sum(float(line.removeprefix(wanted)) for line in page.splitlines() if line.startswith(wanted))
+
+    async def _disturb(self) -> None:
+        """Clients that leave in the middle of a request, or do not wait for the answer."""
+        while not self._over:
+            body = self._dice.choice(self._questions).body
+            sent = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+            with socket.create_connection(self._where) as connection:
+                connection.sendall(sent[: self._dice.choice([1, 40, len(sent) - 1, len(sent)])])
+                await asyncio.sleep(self._dice.uniform(0, 0.5))
+            self.left += 1
+
+    async def _sample(self) -> None:
+        process = Path(f"/proc/{self._process.pid}")
+        page, started = os.sysconf("SC_PAGE_SIZE"), time.perf_counter()
+        while not self._over:
+            memory = int((process / "statm").read_text().split()[1]) * page / 2**20
+            threads = len(list((process / "task").iterdir()))
+            handles = len(list((process / "fd").iterdir()))
+            self.samples.append(Sample(time.perf_counter() - started, memory, handles, threads))
+            await asyncio.sleep(1.0)
+
+    async def _end(self) -> None:
+        """Asks it to stop while every client waits for an answer."""
+        texts = [f"text {number} of the last request" for number in range(_ENDING_TEXTS)]
+        body = json.dumps({"text": texts, "model": list(_NAMES)}).encode()
+
+        async def ask() -> str:
+            client = Client(*self._where)
+            try:
+                return str((await asyncio.wait_for(client.ask("POST", "/v1/classify", body), _PATIENCE_S))[0])
+            except (OSError, TimeoutError) as error:
+                return repr(error)
+            finally:
+                client.close()
+
+        asked = [asyncio.create_task(ask()) for _ in range(CLIENTS)]
+        # A connection that is still in the kernel's queue was not accepted yet.
+        await asyncio.sleep(0.3)
+        early = sum(one.done() for one in asked)
+        self._process.terminate()
+        self.ending.update(await asyncio.gather(*asked))
+        self.ending["early"] = early
+
+    def account(self, seconds: float, code: int) -> Account:
+        """What was found, held against the bounds."""
+        tally = self.tally
+        kept = [sample for sample in self.samples if sample.second > _WARM_UP * seconds]
+        quarter = len(kept) // 4
+        first, last = kept[:quarter], kept[-quarter:]
+        log = [json.loads(line) for line in (self._place / "log").read_text(encoding="utf-8").splitlines()]
+        told = [event for event in log if event["event"] == "reload"]
+        failures = [*self.failures, *tally.wrong[:20], *tally.lost[:20]]
+        failures += [json.dumps(event) for event in log if event["event"] not in ("reload", "server")][:20]
+        if code != 0:
+            failures.append(f"the server ended with {code}")
+
+        def median(samples: Sequence[Sample], name: str) -> float:
+            return statistics.median([getattr(sample, name) for sample in samples] or [float("nan")])
+
+        memory = [median(part, "memory_mib") for part in (first, last)]
+        most_mib = memory[0] * (1 + MOST_GROWTH) if seconds >= _LONG_S else None
+        figures = [
+            Figure("soak", "of asking", seconds, "s"),
+            Figure("soak", f"answers to {CLIENTS} clients, each compared", tally.answered, least=1),
+            Figure("soak", "lost answers", len(tally.lost), most=0),
+            Figure("soak", "wrong answers", len(tally.wrong), most=0),
+            Figure("soak", "99 of 100 answers within", statistics.quantiles(tally.milliseconds, n=100)[98], "ms"),
+            Figure("soak", "clients that left early", self.left),
+            Figure("soak", "exports taken up", self.reloads["taken_up"], least=1),
+            Figure("soak", "models that answered", len(tally.hashes), least=2 * len(_NAMES)),
+            Figure("soak", "broken exports put there", self.reloads["failed"]),
+            Figure("soak", "broken exports refused, in a line each", len(told), least=self.reloads["failed"]),
+            Figure("soak", "slowest reload", self.slowest_reload_s, "s", most=_PATIENCE_S),
+            Figure("soak", "memory, first quarter after the warm-up", memory[0], "MiB"),
+            Figure("soak", "memory, last quarter", memory[1], "MiB", most=most_mib),
+            Figure("soak", "most memory", max(sample.memory_mib for sample in self.samples), "MiB"),
+        ]
+        for name in ("handles", "threads"):
+            before = median(first, name)
+            figures.append(Figure("soak", f"{name}, first quarter", before))
+            figures.append(Figure("soak", f"{name}, last quarter", median(last, name), most=before + 1))
+        unanswered = sum(self.ending.values()) - self.ending["200"] - self.ending["early"]
+        figures += [
+            Figure("soak", "requests in flight when it was asked to stop", CLIENTS - self.ending["early"], least=1),
+            Figure("soak", "of them without an answer", unanswered, most=0),
+        ]
+        if unanswered:
+            failures.append(f"the end: {dict(self.ending)}")
+        return Account(figures, failures)
+
+
+def _most_error(found: Sequence[Sequence[float]], wanted: Sequence[Sequence[float]]) -> float:
+    """The largest difference; infinite if they are not of one shape."""
+    if [len(row) for row in found] != [len(row) for row in wanted]:
+        return math.inf
+    pairs = zip(itertools.chain(*found), itertools.chain(*wanted), strict=True)
+    return max((abs(one - other) for one, other in pairs), default=0.0)

@@ -1,0 +1,118 @@
+"""Keys and rates: a bucket for each client, as a plain one with fractions counts it, and a bound on their number."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurra.core.errors import ConfigurationError
+from recurra.deployment.serving.clients import ApiKeys, RateLimiter, network_of
+from recurra.deployment.serving.settings import Rate
+
+KEYS = ["0123456789abcdef", "fedcba9876543210", "a-third-key-of-ours"]
+
+
+class Clock:
+    """Tells the time that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def limiter(rate: Rate, most: int = 100) -> tuple[RateLimiter, Clock]:
+    clock = Clock()
+    return RateLimiter(rate, most, clock), clock
+
+
+class Bucket:
+    """A token bucket as textbooks have it."""
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate, self.tokens, self.at = rate, Fraction(rate.requests), Fraction(0)
+
+    def wait(self, now: Fraction) -> Fraction:
+        a_second = Fraction(self.rate.requests, self.rate.seconds)
+        self.tokens = min(Fraction(self.rate.requests), self.tokens + (now - self.at) * a_second)
+        self.at = now
+        if self.tokens >= 1:
+            self.tokens -= 1
+            return Fraction(0)
+        return (1 - self.tokens) / a_second
+
+
+@given(
+    requests=st.integers(1, 9),
+    seconds=st.sampled_from([1, 60]),
+    steps=st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["a", "b", 0])), max_size=60),
+)
+def test_everyone_has_a_bucket(requests: int, seconds: int, steps: list[tuple[int, str | int]]) -> None:
+    rate = Rate(requests, seconds)
+    found, clock = limiter(rate)
+    buckets: dict[str | int, Bucket] = {}
+    now = Fraction(0)
+    for quarters, who in steps:
+        now += Fraction(quarters * seconds, 16)
+        clock.now = 1000.0 + float(now)
+        wanted = buckets.setdefault(who, Bucket(rate)).wait(now)
+        assert found.wait_s(who) == pytest.approx(float(wanted), abs=1e-6)
+
+
+def test_state_has_a_bound_and_nobody_is_forgotten_early() -> None:
+    found, clock = limiter(Rate(2, 60), most=10)
+    assert [found.wait_s("first") == 0 for _ in range(3)] == [True, True, False]
+    for number in range(1000):
+        found.wait_s(f"10.0.{number // 256}.{number % 256}")
+    # Ten addresses, and the bucket that those beyond share.
+    assert len(found._full_at) == 11
+    assert found.wait_s("first") > 0 and found.wait_s("one more") > 0
+    # Who has a key is not among them.
+    assert found.wait_s(0) == 0 and found.wait_s(1) == 0
+    clock.now += 60
+    assert found.wait_s("one more") == 0
+    for number in range(1000):
+        clock.now += 60
+        assert found.wait_s(f"later {number}") == 0
+    assert len(found._full_at) <= 11
+
+
+def test_an_address_counts_with_its_network() -> None:
+    assert network_of("192.0.2.7") == network_of("::ffff:192.0.2.7") == "192.0.2.7"
+    assert network_of("2001:db8:1:2::7") == network_of("2001:db8:1:2:ffff::1") == "2001:db8:1:2::/64"
+    assert network_of("2001:db8:1:3::7") != network_of("2001:db8:1:2::7")
+    assert network_of("fe80::1%eth0") == "fe80::/64"
+    assert network_of("") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("1/s", Rate(1, 1)), ("600/m", Rate(600, 60)), ("999999/h", Rate(999_999, 3600))]
+)
+def test_rates_are_read(text: str, rate: Rate) -> None:
+    assert Rate.parse(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "100", "0/s", "-1/s", "1.5/s", "1/d", "1/s ", "1000000/s", "١/s", "1/s\n"])
+def test_what_is_no_rate_is_told(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"is no rate; give 1 to 999999 requests .*: 100/s, 600/m or 5000/h"):
+        Rate.parse(text)
+
+
+def test_keys_are_told_apart() -> None:
+    keys = ApiKeys(KEYS)
+    assert [keys.owner({"authorization": f"bearer  {key}"}) for key in KEYS] == [0, 1, 2]
+    assert [keys.owner({"x-api-key": key}) for key in KEYS] == [0, 1, 2]
+    for wrong in ("", KEYS[0][:-1], KEYS[0] + "0", " ".join(KEYS), "\ud800"):
+        assert keys.owner({"x-api-key": wrong}) is None
+    # What is said first counts, right or not.
+    assert keys.owner({"authorization": "Bearer wrong", "x-api-key": KEYS[0]}) is None
+
+
+@pytest.mark.parametrize(("keys", "number"), [([], 0), ([KEYS[0]] * 2, 2), ([f"{n:016}" for n in range(101)], 101)])
+def test_keys_are_some_and_different(keys: list[str], number: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"there are {number} API keys, .* 1 to 100, one a line, each once"):
+        ApiKeys(keys)
