@@ -125,6 +125,11 @@ def limits(record: AnyLabelRecord, manifest: ExportManifest) -> list[str]:
 def _reads(manifest: ExportManifest) -> str:
     if manifest.kind == "linear":
         return "A text is read to its end, but as a bag of n-grams or word pieces, wherever they stand in it;"
+    if manifest.windows > 1:
+        return (
+            f"Texts of more than {manifest.max_length} tokens are read in up to {manifest.windows} windows of so many, "
+            "and the logits are averaged: a program of its own must do so too. What stands beyond is not read;"
+        )
     return f"What stands beyond the first {manifest.max_length} tokens of a text is not read;"
 
 
