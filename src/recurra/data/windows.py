@@ -1,9 +1,11 @@
 """Texts that are longer than what a model reads at once, in windows whose logits are pooled.
 
-A text of more than ``max_length`` tokens is read in the fewest windows of ``max_length`` tokens that hold it. They are
-spread evenly from its first token to its last, so that each is full and neighbours overlap by what is over. Each begins
-and ends with the tokens that the tokenizer adds to a text. A text that needs more than the most windows allowed is cut
-after what these hold end to end.
+A text of more than ``max_length`` tokens is cut into the fewest parts that fit, of equal length to one token. They
+follow each other without overlap, so that every token is read once and counts alike, and each begins and ends with the
+tokens that the tokenizer adds to a text. A text that needs more parts than are allowed is cut after what these hold.
+
+Overlapping windows were no better and cost more (`docs/decisions/windows.md`); Joshi et al. 2019 ("BERT for Coreference
+Resolution: Baselines and Analysis", section 3) found the same.
 
 A text's logits are the mean of those of its windows. For one label a text that is the mean of log-probabilities, as a
 softmax does not see what is added to all logits. In training each window has the label of its text (Dai and Callan
@@ -13,6 +15,7 @@ weight. Cross-entropy is convex in the logits, so what is minimised is never bel
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -48,15 +51,15 @@ def most_tokens(max_length: int, windows: int, added: int) -> int:
     return windows * (max_length - added) + added
 
 
-def window_starts(tokens: int, room: int) -> list[int]:
-    """First token of each window of a text: the fewest that hold it, spread evenly.
+def window_bounds(tokens: int, room: int) -> list[int]:
+    """Where the windows of a text begin, and behind the last its end: the fewest that hold it, of equal length.
 
     Args:
         tokens: Tokens of the text itself.
-        room: Tokens of a window, without those that are added to it.
+        room: Most tokens of a window, without those that are added to it.
     """
     count = max(1, -(-tokens // room))
-    return [index * (tokens - room) // (count - 1) for index in range(count)] if count > 1 else [0]
+    return [index * tokens // count for index in range(count + 1)]
 
 
 def cut_windows(
@@ -83,9 +86,10 @@ def cut_windows(
             continue
         first, last = start + before, end - (added - before)
         begin, finish = input_ids[start:first], input_ids[last:end]
-        places = window_starts(last - first, room)
-        counts[index] = len(places)
-        rows += [np.concatenate([begin, input_ids[first + at : first + at + room], finish]) for at in places]
+        bounds = window_bounds(last - first, room)
+        counts[index] = len(bounds) - 1
+        parts = (input_ids[first + low : first + high] for low, high in itertools.pairwise(bounds))
+        rows += [np.concatenate([begin, part, finish]) for part in parts]
     lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
     flat = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
     return flat, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), counts

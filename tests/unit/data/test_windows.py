@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from tokenizers.processors import TemplateProcessing
 from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_split, encode_texts, encode_windows
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
-from recurra.data.windows import pool_windows, share_weights, window_starts
+from recurra.data.windows import pool_windows, share_weights, window_bounds
 from reviews import review_rows
 
 TEXTS = [text for text, _ in review_rows(30)]
@@ -30,23 +32,20 @@ def naive_windows(tokens: list[int], room: int, most: int) -> list[list[int]]:
     count = 1
     while count * room < len(tokens):
         count += 1
-    if count == 1:
-        return [tokens]
-    step = (len(tokens) - room) / (count - 1)
-    starts = [int(index * step + 1e-9) for index in range(count)]
-    return [tokens[start : start + room] for start in starts]
+    windows: list[list[int]] = [[] for _ in range(count)]
+    for number, token in enumerate(tokens, start=1):
+        # In the window in whose share of the text the token ends.
+        windows[math.ceil(Fraction(number * count, len(tokens))) - 1].append(token)
+    return windows
 
 
 @given(st.integers(0, 400), st.integers(1, 40))
-def test_windows_are_full_cover_every_token_and_are_the_fewest(tokens: int, room: int) -> None:
-    starts = window_starts(tokens, room)
-    assert {place for start in starts for place in range(start, min(start + room, tokens))} == set(range(tokens))
-    assert starts[0] == 0 and len(starts) == max(1, -(-tokens // room))
-    if len(starts) > 1:
-        assert starts[-1] + room == tokens
-        steps = np.diff(starts)
-        # Evenly: neighbours overlap by the same number of tokens, or one more.
-        assert steps.min() >= 1 and steps.max() <= room and np.ptp(steps) <= 1
+def test_every_token_is_in_one_window_and_windows_are_the_fewest_and_alike(tokens: int, room: int) -> None:
+    bounds = window_bounds(tokens, room)
+    lengths = np.diff(bounds)
+    assert bounds[0] == 0 and bounds[-1] == tokens
+    assert len(lengths) == max(1, -(-tokens // room))
+    assert lengths.max() <= room and np.ptp(lengths) <= 1 and (tokens == 0 or lengths.min() >= 1)
 
 
 def backend(pattern: str) -> Tokenizer:
