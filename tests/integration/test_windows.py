@@ -20,7 +20,7 @@ from recurra.models.loading import load_classifier_model
 from reviews import review_rows, train_tiny, write_tiny_model
 
 # Rows have 13 words, of a piece or more each.
-READING = ("data.max_length=8", "data.windows=3")
+READING = ("data.max_length=7", "data.windows=3")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_the_run_says_how_it_reads_and_is_measured_by_whole_texts(run: Path) -> 
     assert audit.details["windows"] == 3 and "in at most 3 windows" in audit.summary
     tokenizer = classifier.engine.tokenizer  # type: ignore[attr-defined]
     train = load_dataset(recorded_data(record)).splits["train"]
-    _, _, counts = encode_windows(train.texts, tokenizer, 8, 3)
+    _, _, counts = encode_windows(train.texts, tokenizer, 7, 3)
     assert counts is not None and counts.max() == 3
     assert record.training.steps == 2 * -(-int(counts.sum()) // record.config["protocol"]["batch_size"])
 
@@ -68,7 +68,7 @@ def test_exports_read_as_the_run_does(run: Path, tmp_path: Path, capsys: pytest.
         card = (tmp_path / name / "README.md").read_text(encoding="utf-8")
         assert "are read in up to 3 windows of so many, and the logits are averaged" in card
     described = [model.description for model in open_models({"run": run, "export": tmp_path / "onnx"})]
-    assert [(each.max_length_tokens, each.windows) for each in described] == [(8, 3)] * 2
+    assert [(each.max_length_tokens, each.windows) for each in described] == [(7, 3)] * 2
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_what_windows_do_not_do_is_refused_in_one_line(
 def test_several_labels_a_text_and_the_estimator(tmp_path: Path) -> None:
     model = str(write_tiny_model(tmp_path / "tiny.yaml"))
     texts, labels = zip(*review_rows(60), strict=True)
-    estimator = RecurraClassifier(model, max_epochs=1, max_length=8, windows=3, folder=tmp_path / "estimator")
+    estimator = RecurraClassifier(model, max_epochs=1, max_length=7, windows=3, folder=tmp_path / "estimator")
     said = estimator.fit(list(texts), list(labels)).predict_proba(list(texts[:4]))
     assert read_record(tmp_path / "estimator").config["data"]["windows"] == 3
     np.testing.assert_allclose(said, Classifier.open(tmp_path / "estimator").predict_proba(texts[:4]), atol=1e-5)
@@ -103,7 +103,7 @@ def test_several_labels_a_text_and_the_estimator(tmp_path: Path) -> None:
     data.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     arguments = ["train", "-m", model, "-d", str(data), "-o", str(tmp_path / "run"), "--tokenizer", "trained"]
     more = ["data.label_separator=;", "data.trained_vocab_size=200", "max_epochs=1", "label_smoothing=0.1"]
-    reading = ["--max-length", "8", "--windows", "3", "--no-latency", "--quiet"]
+    reading = ["--max-length", "7", "--windows", "3", "--no-latency", "--quiet"]
     assert main([*arguments, *more, *reading]) == 0
     record = read_record(tmp_path / "run")
     assert isinstance(record, MultiLabelRunRecord) and record.config["data"]["windows"] == 3

@@ -4,12 +4,12 @@ A text of more than ``max_length`` tokens is cut into the fewest parts that fit,
 follow each other without overlap, so that every token is read once and counts alike, and each begins and ends with the
 tokens that the tokenizer adds to a text. A text that needs more parts than are allowed is cut after what these hold.
 
-Overlapping windows were no better and cost more (`docs/decisions/windows.md`); Joshi et al. 2019 ("BERT for Coreference
-Resolution: Baselines and Analysis", section 3) found the same.
+Overlapping windows were no better and cost more (`docs/decisions/0026-windows.md`); Joshi et al. 2019, "BERT for
+Coreference Resolution: Baselines and Analysis", found the same.
 
 A text's logits are the mean of those of its windows. For one label a text that is the mean of log-probabilities, as a
 softmax does not see what is added to all logits. In training each window has the label of its text (Dai and Callan
-2019, "Deeper Text Understanding for IR with Contextual Neural Language Modeling", section 3) and an equal share of its
+2019, "Deeper Text Understanding for IR with Contextual Neural Language Modeling") and an equal share of its
 weight. Cross-entropy is convex in the logits, so what is minimised is never below the loss of the pooled logits.
 """
 
