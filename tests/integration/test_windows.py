@@ -67,6 +67,7 @@ def test_exports_read_as_the_run_does(run: Path, tmp_path: Path, capsys: pytest.
         np.testing.assert_allclose(Classifier.open(tmp_path / name).logits(texts), wanted, rtol=1e-4, atol=1e-4)
         card = (tmp_path / name / "README.md").read_text(encoding="utf-8")
         assert "are read in up to 3 windows of so many, and the logits are averaged" in card
+        assert "Longer texts were read in up to 3 windows of 7 tokens." in card and "Texts are cut at" not in card
     described = [model.description for model in open_models({"run": run, "export": tmp_path / "onnx"})]
     assert [(each.max_length_tokens, each.windows) for each in described] == [(7, 3)] * 2
 

@@ -15,10 +15,13 @@ from torch.nn import functional
 
 from recurra.core.progress import Reporter
 from recurra.core.record import TrainingRecord
+from recurra.core.seeds import derive_seed
 from recurra.data.encoding import EncodedSplit
+from recurra.training.arguments import stage_arguments
 from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit
 from recurra.training.fit import train_transformer
 from recurra.training.protocols import ProtocolConfig
+from recurra.training.stages import classifier_beside, train_auxiliary
 from recurra.training.trainer import HistoryCallback
 from tiny import stir, tiny_model, tiny_split
 
@@ -172,3 +175,23 @@ def test_a_training_that_was_interrupted_goes_on_as_if_nothing_had_been(
             fit(tiny_model(), train, selection, tmp_path / "killed", chosen)
     again = run("killed")
     assert all(torch.equal(whole[name], again[name]) for name in whole)
+
+
+def test_labels_of_another_task_are_learned_from_each_window_of_a_text(tmp_path: Path) -> None:
+    """The loss that is said of one step over all windows, with a learning rate that moves nothing."""
+    rows, said = windows().weighed(None), list[str]()
+    reporter = Reporter(quiet=True)
+    reporter.say = said.append  # type: ignore[method-assign]
+    chosen = protocol(auxiliary_epochs=1, auxiliary_learning_rate=1e-12, batch_size=len(rows))
+    model = tiny_model(hidden_dropout=0.0)
+    arguments = stage_arguments("auxiliary", chosen, tmp_path, seed=0, precision="fp32")
+    train_auxiliary(model, rows, arguments, change_inputs=None, seed=0, reporter=reporter)
+    torch.manual_seed(derive_seed(0, "auxiliary weights"))
+    with torch.inference_mode():
+        outputs = plain_logits(classifier_beside(model, 2).eval(), rows)
+    labels = rows.labels[rows.text_rows]
+    each = [
+        float(torch.stack([loss_of(output.logits, label) for output in windows_of]).mean())
+        for windows_of, label in zip(outputs, labels, strict=True)
+    ]
+    assert said == [f"  auxiliary epoch 1: loss {round(float(np.mean(each)), 4)}"]

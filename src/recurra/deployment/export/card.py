@@ -48,6 +48,7 @@ def render_card(record: AnyLabelRecord, manifest: ExportManifest, *, num_recurre
             format=manifest.format,
             precision=manifest.precision,
             max_length=manifest.max_length,
+            windows=manifest.windows,
             usage=(usage or "").format(
                 cleaning="; ".join(manifest.cleaning_steps),
                 max_length=manifest.max_length,
