@@ -92,6 +92,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         early_stopping: Whether to stop after three epochs without improvement, or after how many; none as the protocol
             has it.
         max_length: Longest text in tokens; the rest is cut.
+        windows: Most windows of `max_length` tokens that a longer text is read in, whose scores are averaged.
         tokenizer: Of a model that starts from no encoder: ``trained`` (on the texts that it is fitted on) or a path.
         precision: ``fp32`` or ``bf16``; ``fp16`` on an accelerator.
         validation_fraction: Share of the texts that chooses the epoch, by label; equal texts stay together. Without
@@ -124,6 +125,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         batch_size: int | None = None,
         early_stopping: bool | int | None = None,
         max_length: int = 128,
+        windows: int = 1,
         tokenizer: str | Path = TRAINED,
         precision: str = "fp32",
         validation_fraction: float = 0.1,
@@ -142,6 +144,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         self.batch_size = batch_size
         self.early_stopping = early_stopping
         self.max_length = max_length
+        self.windows = windows
         self.tokenizer = tokenizer
         self.precision = precision
         self.validation_fraction = validation_fraction
@@ -276,7 +279,13 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         run = make_run(
             str(self.model if self.encoder is None else self.encoder),
             DataConfig.parse(
-                {"name": IN_MEMORY, "max_length": self.max_length, "tokenizer": str(self.tokenizer)}, source="data"
+                {
+                    "name": IN_MEMORY,
+                    "max_length": self.max_length,
+                    "windows": self.windows,
+                    "tokenizer": str(self.tokenizer),
+                },
+                source="data",
             ),
             TASK.load_protocol(base or default, assigned.protocol),
             seed=seed,
@@ -302,7 +311,11 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         trained = train_classifier(config, run, machine, reporter, dataset=dataset, weights=weights)
         reporter.stage(config.run_id, "evaluating")
         engine = load_engine(
-            run / MODEL_NAME, kind=trained.model.kind, precision=config.precision, max_length=self.max_length
+            run / MODEL_NAME,
+            kind=trained.model.kind,
+            precision=config.precision,
+            max_length=self.max_length,
+            windows=self.windows,
         )
         selection = dataset.splits[VALIDATION]
         logits = engine.logits(selection.texts, config.protocol.evaluation_batch_size)

@@ -143,6 +143,20 @@ def test_texts_without_labels_are_learned_by_the_teachers_answers(root: Path, ta
     assert config.config_hash != student.config_hash
 
 
+def test_a_student_that_reads_in_windows_learns_from_each_of_them(root: Path, taught_by: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more.txt"
+    more.write_text("\n".join(text for text, _ in review_rows(20, seed=9)), encoding="utf-8")
+    student = run(root, overrides={"plan": "0 (1)x2 3"}, teacher=str(taught_by), max_epochs=2)
+    reading = {"unlabelled": str(more), "max_length": 8, "windows": 4}
+    config = student.model_copy(update={"data": student.data.model_copy(update=reading)})
+    record = execute(config, tmp_path / "student", root)
+    taught = record.teacher
+    assert taught is not None and taught.compares_states and taught.train_accuracy > 0.9
+    assert (taught.rows, taught.unlabelled_rows) == (record.data.splits["train"].rows, 20)
+    # Every window is read in every epoch, and every text has more than one.
+    assert record.training.steps >= 2 * -(-2 * (taught.rows + 20) // 8)
+
+
 def test_a_teacher_that_saw_the_test_rows_is_found_out(root: Path, tmp_path: Path) -> None:
     """It was trained on another split of the same file."""
     data = DataConfig(name=str(root / "reviews.csv"), tokenizer="trained", split_seed=1)

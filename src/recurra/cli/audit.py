@@ -33,6 +33,7 @@ def audit_data(
     validation: options.ValidationFile = None,
     test: options.TestFile = None,
     max_length: options.MaxLength = None,
+    windows: options.Windows = None,
     form_must_not_predict: options.FormMustNotPredict = False,
     skip_unlabelled: options.SkipUnlabelled = False,
     data_root: options.DataRoot = None,

@@ -82,6 +82,7 @@ def compare(
     validation: options.ValidationFile = None,
     test: options.TestFile = None,
     max_length: options.MaxLength = None,
+    windows: options.Windows = None,
     form_must_not_predict: options.FormMustNotPredict = False,
     skip_unlabelled: options.SkipUnlabelled = False,
     unlabelled: options.Unlabelled = None,

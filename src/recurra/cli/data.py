@@ -117,6 +117,7 @@ def prepare(
         typer.Option("--model", "-m", help="Model to be trained: running text is read for it."),
     ] = None,
     max_length: options.MaxLength = None,
+    windows: options.Windows = None,
     data_root: options.DataRoot = None,
     cache_dir: options.CacheDir = None,
     as_json: options.Json = False,

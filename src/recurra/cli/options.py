@@ -97,6 +97,15 @@ MaxLength = Annotated[
         show_default=False,
     ),
 ]
+Windows = Annotated[
+    int | None,
+    typer.Option(
+        "--windows",
+        help="Most windows of so many tokens that a longer text is read in, whose scores are averaged, at most 64. "
+        "Default: 1, which cuts it.",
+        show_default=False,
+    ),
+]
 FormMustNotPredict = Annotated[
     bool,
     typer.Option(
@@ -173,6 +182,7 @@ _OF_DATA = (
     "validation",
     "test",
     "max_length",
+    "windows",
     "form_must_not_predict",
     "skip_unlabelled",
     "unlabelled",

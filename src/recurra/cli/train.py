@@ -27,6 +27,7 @@ def train(
     validation: options.ValidationFile = None,
     test: options.TestFile = None,
     max_length: options.MaxLength = None,
+    windows: options.Windows = None,
     form_must_not_predict: options.FormMustNotPredict = False,
     skip_unlabelled: options.SkipUnlabelled = False,
     unlabelled: options.Unlabelled = None,

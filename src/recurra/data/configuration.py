@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from recurra.core.configuration import HashedSettings
 from recurra.data.labels import LabelColumn
+from recurra.data.windows import MOST_WINDOWS
 
 
 class RunData(HashedSettings):
@@ -62,6 +63,8 @@ class DataConfig(RunData):
             separately on such a subset. Applied before ``fraction``.
         tail_fraction: Share of the rows that a length tail keeps.
         max_length: Longest input in tokens, ``[CLS]`` and ``[SEP]`` included.
+        windows: Most windows of ``max_length`` tokens that a text is read in, whose logits are averaged; 1 cuts it. See
+            `recurra.data.windows`.
         tokenizer: ``bert-base-uncased`` (data root or public name), ``trained`` (WordPiece of the training split), or
             the path of a tokenizer folder or a ``vocab.txt``.
         trained_vocab_size: Vocabulary size that a trained tokenizer aims at.
@@ -118,6 +121,7 @@ class DataConfig(RunData):
     skip_unlabelled: bool = False
     unlabelled: str | None = None
     unlabelled_unit: Literal["texts", "sentences"] = "texts"
+    windows: int = Field(default=1, ge=1, le=MOST_WINDOWS)
 
     # What transformers calls it, where that is not one label a text.
     problem_type: ClassVar[str | None] = None
@@ -163,6 +167,8 @@ class DataConfig(RunData):
             parts.append("joined-labels")
         if self.unlabelled is not None:
             parts.append("more-texts")
+        if self.windows > 1:
+            parts.append(f"{self.windows}-windows")
         return "-".join(parts)
 
     @field_validator("name", "tokenizer", "text_column", "label_column")

@@ -155,7 +155,7 @@ def recorded_data(record: AnyLabelRecord) -> DataConfig:
 # A comparison asks five times for the same data: for lengths, protocol, checks, training and report.
 _REMEMBERED_BYTES = 2**26
 # The keys that say how texts are read by a model, and nothing about which texts these are.
-_READING_KEYS = frozenset({"tokenizer", "max_length", "trained_vocab_size", "form_must_not_predict"})
+_READING_KEYS = frozenset({"tokenizer", "max_length", "windows", "trained_vocab_size", "form_must_not_predict"})
 _remembered: dict[str, TextDataset] = {}
 
 

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from recurra.core.errors import StorageError
 from recurra.core.files import atomic_path
 from recurra.data.dataset import TextSplit
 from recurra.data.vocabulary import tokenizer_hash
+from recurra.data.windows import cut_windows, first_windows, most_tokens, share_weights
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -85,25 +86,50 @@ class EncodedSplit:
     """Token ids of a split, laid end to end; a map-style dataset for a torch ``DataLoader``.
 
     Attributes:
-        input_ids: Token ids of all rows, int32, shape ``(tokens,)``; each row is ``[CLS] text [SEP]``.
+        input_ids: Token ids of all rows, int32, shape ``(tokens,)``; each row is ``[CLS] text [SEP]``, or a window of a
+            text.
         offsets: Row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``; int64, shape ``(rows + 1,)``.
         labels: Label of each row, int64, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
         weights: What the loss of each row counts in training, float32, shape ``(rows,)``; none counts all alike.
+        window_counts: Windows of each text, int64, shape ``(texts,)``, whose rows follow each other and have the
+            text's label; none if every text is one row.
     """
 
     input_ids: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float32] | None = field(default=None, kw_only=True)
+    window_counts: npt.NDArray[np.int64] | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def followed_by(self, other: EncodedSplit) -> EncodedSplit:
-        """These rows, then others; neither have weights."""
+        """These texts, then others; neither have weights."""
         ids = np.concatenate([self.input_ids, other.input_ids])
         offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
-        return EncodedSplit(ids, offsets, np.concatenate([self.labels, other.labels]))
+        counts = None
+        if self.window_counts is not None or other.window_counts is not None:
+            counts = np.concatenate([self.windows_of_texts, other.windows_of_texts])
+        return EncodedSplit(ids, offsets, np.concatenate([self.labels, other.labels]), window_counts=counts)
+
+    def weighed(self, weights: npt.NDArray[np.float32] | None) -> EncodedSplit:
+        """These rows, with what each text counts shared among its windows.
+
+        Args:
+            weights: What the loss of each text counts, ``(texts,)``, with a mean of 1; none counts all alike.
+        """
+        return replace(self, weights=share_weights(self.window_counts, weights))
+
+    @cached_property
+    def windows_of_texts(self) -> npt.NDArray[np.int64]:
+        """Windows of each text, shape ``(texts,)``."""
+        return np.ones(len(self), dtype=np.int64) if self.window_counts is None else self.window_counts
+
+    @cached_property
+    def text_rows(self) -> npt.NDArray[np.int64]:
+        """The first row of each text, shape ``(texts,)``."""
+        return first_windows(self.windows_of_texts)
 
     @cached_property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -137,11 +163,51 @@ def encode_texts(
     Returns:
         Flat ids ``(tokens,)`` and offsets ``(rows + 1,)``.
     """
+    input_ids, offsets, _ = _encode_rows(texts, tokenizer, max_length)
+    return input_ids, offsets
+
+
+def encode_windows(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerFast | Tokenizer, max_length: int, windows: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+    """Tokenises cleaned texts, long ones in windows; see `recurra.data.windows`.
+
+    Args:
+        texts: Cleaned texts.
+        tokenizer: Any fast tokenizer, or one of the tokenizers library itself.
+        max_length: Longest window in tokens, special tokens included.
+        windows: Most windows of a text; what is beyond is cut.
+
+    Returns:
+        Flat ids ``(tokens,)``, offsets ``(rows + 1,)``, and windows of each text ``(texts,)``; none if every text is
+        one row.
+    """
+    if windows == 1:
+        return *encode_texts(texts, tokenizer, max_length), None
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    added = int(backend.num_special_tokens_to_add(False))
+    input_ids, offsets, before = _encode_rows(
+        texts, backend, most_tokens(max_length, windows, added), longer_than=max_length
+    )
+    if before is None:
+        return input_ids, offsets, None
+    return cut_windows(input_ids, offsets, before=before, added=added, max_length=max_length)
+
+
+def _encode_rows(
+    texts: Sequence[str],
+    tokenizer: PreTrainedTokenizerFast | Tokenizer,
+    max_length: int | None,
+    *,
+    longer_than: int | None = None,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], int | None]:
+    """What `encode_texts` gives, and how many special tokens stand before a text longer than asked; none if none is."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     plain = max_length is None
     as_text = backend.encode_special_tokens
     rows: list[npt.NDArray[np.int32]] = []
     offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+    before: int | None = None
     backend.no_padding()
     backend.no_truncation()
     if max_length is not None:
@@ -152,15 +218,19 @@ def encode_texts(
             chunk: Sequence[str] = texts[start : start + _CHUNK_ROWS]
             if max_length is not None:
                 chunk = [_shorten(text, max_length) for text in chunk]
-            encoded = [encoding.ids for encoding in _encode(backend, chunk, special=not plain)]
+            encodings = _encode(backend, chunk, special=not plain)
+            encoded = [encoding.ids for encoding in encodings]
             offsets[start + 1 : start + 1 + len(chunk)] = [len(ids) for ids in encoded]
             rows.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32))
+            if longer_than is not None and before is None:
+                long = (each for each, ids in zip(encodings, encoded, strict=True) if len(ids) > longer_than)
+                before = next((each.sequence_ids.index(0) for each in long), None)
     finally:
         # Left on, both would be saved into the model folder and change other people's inputs.
         backend.no_truncation()
         backend.encode_special_tokens = as_text
     flat = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
-    return flat, np.cumsum(offsets)
+    return flat, np.cumsum(offsets), before
 
 
 def _encode(backend: Tokenizer, texts: Sequence[str], *, special: bool) -> list[Encoding]:
@@ -183,25 +253,36 @@ def _shorten(text: str, max_length: int) -> str:
 
 
 def encode_split(
-    split: TextSplit, tokenizer: PreTrainedTokenizerFast, max_length: int, cache_dir: Path | None = None
+    split: TextSplit,
+    tokenizer: PreTrainedTokenizerFast,
+    max_length: int,
+    cache_dir: Path | None = None,
+    *,
+    windows: int = 1,
 ) -> EncodedSplit:
     """Tokenises a split, or reads it from the cache.
 
-    The cache is keyed by the split's fingerprint, the tokenizer's hash and ``max_length``. A damaged file is made
-    again; a cache that cannot be written costs time only and is logged.
+    The cache is keyed by the split's fingerprint, the tokenizer's hash, ``max_length`` and ``windows``. A damaged file
+    is made again; a cache that cannot be written costs time only and is logged.
 
     Args:
         split: Cleaned rows.
         tokenizer: From `recurra.data.tokenization.load_tokenizer`.
         max_length: Longest row in tokens, special tokens included.
         cache_dir: Folder of the cache; ``~/.cache/recurra/tokens`` if None.
+        windows: Most windows that a text is read in; 1 cuts it.
     """
-    key = f"{split.fingerprint}-{tokenizer_hash(tokenizer)}-{max_length}"
+    key = f"{split.fingerprint}-{tokenizer_hash(tokenizer)}-{max_length}" + (f"x{windows}" if windows > 1 else "")
     path = cache_path(key, cache_dir)
-    cached = read_arrays(path, key, ("input_ids", "offsets", "labels"))
-    if cached is not None and np.array_equal(cached["labels"], split.labels):
-        return EncodedSplit(**cached)
-    input_ids, offsets = encode_texts(split.texts, tokenizer, max_length)
-    arrays: Arrays = {"input_ids": input_ids, "offsets": offsets, "labels": split.labels}
-    write_arrays(path, key, arrays)
-    return EncodedSplit(**arrays)
+    names = ["input_ids", "offsets", "labels", *(["window_counts"] if windows > 1 else [])]
+    arrays = read_arrays(path, key, names)
+    if arrays is None or not np.array_equal(arrays["labels"], split.labels):
+        input_ids, offsets, counts = encode_windows(split.texts, tokenizer, max_length, windows)
+        arrays = {"input_ids": input_ids, "offsets": offsets, "labels": split.labels}
+        if windows > 1:
+            arrays["window_counts"] = np.ones(len(split), dtype=np.int64) if counts is None else counts
+        write_arrays(path, key, arrays)
+    counts = arrays.pop("window_counts", None)
+    if counts is None or (counts == 1).all():
+        return EncodedSplit(**arrays)
+    return EncodedSplit(**{**arrays, "labels": np.repeat(arrays["labels"], counts, axis=0)}, window_counts=counts)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import encode_texts
+from recurra.data.windows import MOST_WINDOWS, most_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -70,8 +71,12 @@ def token_lengths(texts: Sequence[str], tokenizer: Tokenizer | Any) -> Lengths:
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     _, offsets = encode_texts([text[:_MOST_CHARACTERS] for text in texts], backend, None)
     stretch = np.asarray([max(1.0, len(text) / _MOST_CHARACTERS) for text in texts], dtype=np.float64)
-    added = int(backend.num_special_tokens_to_add(False))
-    return np.ceil(np.diff(offsets) * stretch).astype(np.int64) + added
+    return np.ceil(np.diff(offsets) * stretch).astype(np.int64) + added_tokens(backend)
+
+
+def added_tokens(tokenizer: Tokenizer | Any) -> int:
+    """Tokens that a tokenizer, any fast one or one of the tokenizers library itself, adds to each text."""
+    return int(getattr(tokenizer, "backend_tokenizer", tokenizer).num_special_tokens_to_add(False))
 
 
 def cut_texts(lengths: Lengths, max_length: int) -> CutTexts:
@@ -93,28 +98,63 @@ def choose_max_length(lengths: Lengths, longest: int) -> int:
     return min(min(needed, default=LIMITS[-1]), longest)
 
 
-def read_more(lengths: Lengths, max_length: int, longest: int) -> str:
-    """What to do about texts of these lengths that are cut at ``max_length`` by a model that reads ``longest``."""
-    if max_length >= longest:
-        return f"the model reads no more than {longest} tokens: shorten the texts, or put first what matters"
-    enough = (limit for limit in LIMITS if limit > max_length and (lengths > limit).mean() < NOTE_SHARE)
-    cure = min(next(enough, longest), longest)
-    return f"read more with --max-length {cure} (max_length: {cure} in a study file; at most {longest})"
+def windows_needed(lengths: Lengths, max_length: int, added: int) -> int:
+    """The fewest windows, of 64 at most, that hold all but less than 1 % of the texts.
+
+    Args:
+        lengths: Tokens of texts.
+        max_length: Tokens of a window.
+        added: Tokens that the tokenizer adds to each text or window.
+    """
+    counts = -(-(lengths - added) // (max_length - added))
+    enough = (windows for windows in range(1, MOST_WINDOWS) if (counts > windows).mean() < NOTE_SHARE)
+    return next(enough, MOST_WINDOWS)
 
 
-def say_cut(lengths: Mapping[str, Lengths], max_length: int, longest: int) -> str:
+def read_more(lengths: Lengths, max_length: int, longest: int, *, windows: int = 1, added: int = 0) -> str:
+    """What to do about texts of these lengths that are cut.
+
+    Args:
+        lengths: Tokens of texts.
+        max_length: Tokens after which a text is cut, or a window of it.
+        longest: Longest input of the model, in tokens.
+        windows: Most windows of a text.
+        added: Tokens that the tokenizer adds to each text or window.
+    """
+    ways = []
+    if max_length < longest and windows == 1:
+        enough = (limit for limit in LIMITS if limit > max_length and (lengths > limit).mean() < NOTE_SHARE)
+        cure = min(next(enough, longest), longest)
+        ways.append(f"--max-length {cure} (max_length: {cure} in a study file; at most {longest})")
+    needed = windows_needed(lengths, max_length, added)
+    if needed > windows:
+        ways.append(f"--windows {needed} (windows: {needed}; at most {MOST_WINDOWS})")
+    limit = "" if max_length < longest else f"the model reads no more than {longest} tokens at once: "
+    return limit + (f"read more with {' or '.join(ways)}" if ways else "shorten the texts, or put first what matters")
+
+
+def describe_limit(max_length: int, windows: int) -> str:
+    """The limit in words, as it begins a line on what it cuts."""
+    return f"max_length {max_length}" + (f" in at most {windows} windows" if windows > 1 else "")
+
+
+def say_cut(lengths: Mapping[str, Lengths], max_length: int, longest: int, *, windows: int = 1, added: int = 0) -> str:
     """One line on what a limit cuts of each split, and what to do from 1 % of the rows on.
 
     Args:
         lengths: Tokens of texts, by split.
-        max_length: The limit.
+        max_length: Tokens after which a text is cut, or a window of it.
         longest: Longest input of the model, in tokens.
+        windows: Most windows of a text.
+        added: Tokens that the tokenizer adds to each text or window.
     """
-    cut = {name: cut_texts(each, max_length) for name, each in lengths.items()}
+    limit = describe_limit(max_length, windows)
+    cut = {name: cut_texts(each, most_tokens(max_length, windows, added)) for name, each in lengths.items()}
     worst = max(cut, key=lambda name: cut[name].rows, default="")
     if not worst or not cut[worst].rows:
-        return f"max_length {max_length}: no text is cut"
-    line = f"max_length {max_length} cuts {'; '.join(f'{name}: {each}' for name, each in cut.items())}"
+        return f"{limit}: no text is cut"
+    line = f"{limit} cuts {'; '.join(f'{name}: {each}' for name, each in cut.items())}"
     if cut[worst].rows < NOTE_SHARE:
         return line
-    return f"{line}; {read_more(lengths.get('train', lengths[worst]), max_length, longest)}"
+    rows = lengths.get("train", lengths[worst])
+    return f"{line}; {read_more(rows, max_length, longest, windows=windows, added=added)}"

@@ -14,6 +14,7 @@ from recurra.core.errors import CheckpointError, ConfigurationError, DataError, 
 from recurra.core.model_files import sealed_model
 from recurra.core.record import RECORD_NAME, read_record
 from recurra.data.cleaning import clean_texts
+from recurra.data.windows import recorded_reading
 from recurra.deployment.decision import Decision, OneLabel, read_decision
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computation
 from recurra.deployment.engines.depth import (
@@ -140,7 +141,7 @@ class Classifier:
             kind=record.model.kind,
             precision=precision,
             preferred=record.environment.precision,
-            max_length=int(record.config["data"]["max_length"]),
+            **recorded_reading(record.config),
         )
         names = record.data.label_names
         decision = read_decision(names, record.decision)
@@ -174,7 +175,7 @@ class Classifier:
             ConfigurationError: If the model has no such exit, is no Transformer, or no rule is given and the model
                 carries none.
         """
-        self._check_exclusive()
+        self._check_may_leave()
         rule = self._calibrated() if rule is None else rule
         self._check_rule(rule)
         self._rule = rule
@@ -275,16 +276,18 @@ class Classifier:
         return self.engine
 
     def _check_rule(self, rule: ExitRule) -> None:
-        self._check_exclusive()
+        self._check_may_leave()
         depth = self._deep("an exit rule").depth
         rule.check(depth, depth.labels)
 
-    def _check_exclusive(self) -> None:
+    def _check_may_leave(self) -> None:
         if not self.decision.exclusive:
             raise ConfigurationError(
                 "an exit rule needs a model that gives each text one label, and this one gives any number; "
                 "leave the rule out: texts take all recurrences"
             )
+        if self.depth is not None:
+            self.depth.check_one_window()
 
     def _calibrated(self) -> ExitRule:
         if self.calibration is None:

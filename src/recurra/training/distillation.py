@@ -27,10 +27,11 @@ from recurra.models.heads import mean, weigh_losses
 
 @dataclass(frozen=True, eq=False)
 class RowLoss:
-    """The loss of rows with one label each, in training.
+    """The loss of rows, each by itself, in training.
 
     Attributes:
-        label_smoothing: Share of the target mass spread over all classes.
+        label_smoothing: Share of the target mass spread over all classes; of rows with one label each, and so the next
+            two.
         focal_gamma: The loss of a row is its cross-entropy times ``(1 - p)^gamma``, with ``p`` the probability of its
             label (Lin et al. 2017, "Focal Loss for Dense Object Detection", equation 4; equation 5, with a weight a
             class, is this beside weights of rows). 0 is the cross-entropy.
@@ -50,8 +51,11 @@ class RowLoss:
 
         Args:
             logits: ``(batch, labels)``.
-            labels: ``(batch,)``.
+            labels: ``(batch,)``, or 0 and 1 a label, ``(batch, labels)``, whose logistic loss is averaged.
         """
+        if labels.ndim == 2:
+            wanted = labels.to(logits.dtype)
+            return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(dim=1)
         if self.adjustment is not None:
             logits = logits + self.adjustment.to(logits)
         each = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
@@ -68,17 +72,28 @@ class RowLoss:
         batches is then that of the whole, whatever weights meet in a batch.
 
         Args:
-            model: A classifier of one label a row.
-            inputs: With ``labels`` and perhaps ``row_weights``, both ``(batch,)``.
+            model: A classifier.
+            inputs: With ``labels`` and perhaps ``row_weights``, ``(batch,)``.
         """
         given = {name: values for name, values in inputs.items() if name not in ("labels", WEIGHTS)}
         output = model(**given, return_dict=True)
+        return self.of_heads([*(output.exit_logits or ()), output.logits], inputs["labels"], inputs.get(WEIGHTS))
 
-        def loss(logits: Tensor) -> Tensor:
-            each = self.of_rows(logits, inputs["labels"])
-            return (each * inputs[WEIGHTS]).mean() if WEIGHTS in inputs else each.mean()
+    def of_heads(self, heads: Sequence[Tensor], labels: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The mean over rows, the exits' weighed in.
 
-        return weigh_losses([*map(loss, output.exit_logits or ()), loss(output.logits)], self.exit_loss_weight)
+        Args:
+            heads: Logits ``(batch, labels)`` of the exits, and of the final head last.
+            labels: As in `of_rows`.
+            weights: What each row counts, ``(batch,)``; none counts all alike.
+        """
+        losses = [_mean(self.of_rows(logits, labels), weights) for logits in heads]
+        return weigh_losses(losses, self.exit_loss_weight)
+
+
+def _mean(each: Tensor, weights: Tensor | None) -> Tensor:
+    """The mean of rows ``(batch,)``, each times its weight."""
+    return each.mean() if weights is None else (each * weights).mean()
 
 
 def logit_adjustment(labels: npt.NDArray[np.int64], num_labels: int, tau: float) -> Tensor:
@@ -154,47 +169,43 @@ class Distillation:
         Args:
             model: The student, or what a distributed training wraps it in.
             inputs: With ``labels``; a row that ``labelled`` has 0 for adds nothing to their part, whose sum is divided
-                by all rows.
+                by all rows. With ``row_weights`` each part of a row's loss is times its weight.
         """
-        labelled = inputs.get(LABELLED)
-        own = (LOGITS, STATES, LABELLED, *(() if labelled is None else ("labels",)))
+        labelled, weights = inputs.get(LABELLED), inputs.get(WEIGHTS)
+        by_row = labelled is not None or weights is not None
+        own = (LOGITS, STATES, LABELLED, WEIGHTS, *(("labels",) if by_row else ()))
         given = {name: values for name, values in inputs.items() if name not in own}
         wanted = inputs.get(STATES) if self.state_weight else None
         output = model(**given, output_hidden_states=wanted is not None, return_dict=True)
-        of_labels = output.loss if labelled is None else self._labelled(output, inputs["labels"], labelled)
-        loss = (1 - self.weight) * of_labels + self.weight * self.answers(
-            output.logits, inputs[LOGITS], several=inputs["labels"].ndim == 2
-        )
+        of_labels = output.loss
+        if by_row:
+            counted = labelled if weights is None else weights if labelled is None else labelled * weights
+            heads = [*(output.exit_logits or ()), output.logits]
+            of_labels = RowLoss(exit_loss_weight=self.exit_loss_weight).of_heads(heads, inputs["labels"], counted)
+        answers = self.answers(output.logits, inputs[LOGITS], several=inputs["labels"].ndim == 2, weights=weights)
+        loss = (1 - self.weight) * of_labels + self.weight * answers
         if wanted is None:
             return loss
         mask = given["attention_mask"]
-        own = torch.stack([mean(states.float(), mask) for states in output.hidden_states[1:]], dim=1)
-        return loss + self.state_weight * functional.mse_loss(own, wanted)
+        states = torch.stack([mean(states.float(), mask) for states in output.hidden_states[1:]], dim=1)
+        apart = functional.mse_loss(states, wanted, reduction="none").flatten(1).mean(dim=1)
+        return loss + self.state_weight * _mean(apart, weights)
 
-    def _labelled(self, output: Any, labels: Tensor, labelled: Tensor) -> Tensor:
-        def of(logits: Tensor) -> Tensor:
-            if labels.ndim == 2:
-                wanted = labels.to(logits.dtype)
-                each = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(dim=1)
-            else:
-                each = functional.cross_entropy(logits, labels, reduction="none")
-            return (each * labelled).mean()
-
-        return weigh_losses([*map(of, output.exit_logits or ()), of(output.logits)], self.exit_loss_weight)
-
-    def answers(self, student: Tensor, teacher: Tensor, *, several: bool) -> Tensor:
+    def answers(self, student: Tensor, teacher: Tensor, *, several: bool, weights: Tensor | None = None) -> Tensor:
         """How far softened answers are apart, in nats, times the square of the temperature.
 
         Args:
             student: Logits ``(batch, labels)``.
             teacher: Likewise.
             several: Whether each label is decided for itself; the mean is then over labels too.
+            weights: What each row counts, ``(batch,)``; none counts all alike.
         """
         student, teacher = student / self.temperature, teacher / self.temperature
         if several:
             target = teacher.sigmoid()
-            apart = functional.binary_cross_entropy_with_logits(student, target)
-            own = functional.binary_cross_entropy_with_logits(teacher, target)
-            return (apart - own) * self.temperature**2
+            apart = functional.binary_cross_entropy_with_logits(student, target, reduction="none")
+            own = functional.binary_cross_entropy_with_logits(teacher, target, reduction="none")
+            return _mean((apart - own).mean(dim=1), weights) * self.temperature**2
         own_log, target_log = student.log_softmax(-1), teacher.log_softmax(-1)
-        return functional.kl_div(own_log, target_log, reduction="batchmean", log_target=True) * self.temperature**2
+        each = functional.kl_div(own_log, target_log, reduction="none", log_target=True).sum(dim=1)
+        return _mean(each, weights) * self.temperature**2

@@ -129,14 +129,14 @@ def train_transformer(
 
 
 def _row_loss(train: EncodedSplit, protocol: ProtocolConfig, config: PretrainedConfig) -> RowLoss | None:
-    """The loss of rows that are weighed, or under a protocol with a loss of its own; none of rows that are taught."""
+    """The loss of rows with weights, as windows have, or under a protocol with its own; none of taught rows."""
     tau = protocol.logit_adjustment
     if isinstance(train, TaughtSplit) or not (train.weights is not None or protocol.focal_gamma or tau):
         return None
     return RowLoss(
         protocol.label_smoothing,
         protocol.focal_gamma,
-        logit_adjustment(train.labels, config.num_labels, tau) if tau else None,
+        logit_adjustment(train.labels[train.text_rows], config.num_labels, tau) if tau else None,
         config.exit_loss_weight,
     )
 

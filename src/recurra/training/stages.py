@@ -26,6 +26,7 @@ from recurra.data.containment import rows_not_inside_others
 from recurra.data.encoding import EncodedSplit
 from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel, RecurraPreTrainedModel
 from recurra.training.checkpoint import latest_checkpoint
+from recurra.training.distillation import RowLoss, TaughtCollator
 from recurra.training.masking import NOT_GUESSED, MaskTokens, tokens_to_guess
 from recurra.training.trainer import RecurraTrainer, TimedCheckpoints
 
@@ -150,8 +151,9 @@ def train_auxiliary(
             model=beside,
             args=arguments,
             train_dataset=rows,
-            collator=Collator(classifier.config.pad_token_id or 0),
+            collator=TaughtCollator(classifier.config.pad_token_id or 0),
             data_seed=derive_seed(seed, "auxiliary order"),
+            row_loss=None if rows.weights is None else RowLoss(exit_loss_weight=beside.config.exit_loss_weight),
             change_inputs=change_inputs,
             callbacks=[progress, TimedCheckpoints()],
         )

@@ -40,6 +40,7 @@ from recurra.training.checkpoint import (
     save_schedule,
 )
 from recurra.training.distillation import Distillation, RowLoss
+from recurra.training.windows import TEXT_WINDOWS, WholeTexts, WholeTextsCollator, pool_logits
 
 # How old the last checkpoint is, at least, when one is written within an epoch.
 CHECKPOINT_MINUTES = 5.0
@@ -120,11 +121,17 @@ class RecurraTrainer(Trainer):
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         """Batches sorted by length: no order matters to a mean."""
         split: EncodedSplit = self.eval_dataset if eval_dataset is None else eval_dataset
-        return self.accelerator.prepare(self._loader(split, FixedBatches(split.lengths, self.args.eval_batch_size)))
+        batch_size = self.args.eval_batch_size
+        if split.window_counts is None:
+            return self.accelerator.prepare(self._loader(split, FixedBatches(split.lengths, batch_size)))
+        texts = WholeTexts(split)
+        batches = FixedBatches(texts.lengths, texts.texts_a_batch(batch_size))
+        collator = WholeTextsCollator(self.model.config.pad_token_id or 0)
+        return self.accelerator.prepare(self._loader(texts, batches, collator))
 
-    def _loader(self, split: EncodedSplit, sampler: Any) -> DataLoader[Any]:
-        pin = self.args.dataloader_pin_memory
-        return DataLoader(split, batch_sampler=sampler, collate_fn=self.data_collator, pin_memory=pin)
+    def _loader(self, rows: Any, sampler: Any, collator: Callable[..., Any] | None = None) -> DataLoader[Any]:
+        collate, pin = collator or self.data_collator, self.args.dataloader_pin_memory
+        return DataLoader(rows, batch_sampler=sampler, collate_fn=collate, pin_memory=pin)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The schedule of the learning rate over all steps."""
@@ -172,6 +179,8 @@ class RecurraTrainer(Trainer):
             return self._distillation.loss(model, inputs)
         if model.training and self._row_loss is not None:
             return self._row_loss(model, inputs)
+        if TEXT_WINDOWS in inputs:
+            return self._pooled_loss(model, inputs)
         smoother = vars(self)["label_smoother"]
         if not model.training:
             self.label_smoother = None
@@ -179,6 +188,14 @@ class RecurraTrainer(Trainer):
             return super().compute_loss(model, inputs, *arguments, **keywords)
         finally:
             self.label_smoother = smoother
+
+    def _pooled_loss(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The plain cross-entropy of texts whose windows' logits are pooled, and the pooled logits."""
+        given = {name: values for name, values in inputs.items() if name not in ("labels", TEXT_WINDOWS)}
+        output = model(**given, return_dict=True)
+        heads = [pool_logits(logits, inputs[TEXT_WINDOWS]) for logits in (*(output.exit_logits or ()), output.logits)]
+        loss = RowLoss(exit_loss_weight=self.model.config.exit_loss_weight).of_heads(heads, inputs["labels"])
+        return loss, {"logits": heads[-1]}
 
     # What follows replaces the Trainer's torch.save, which pickles, by safetensors and JSON.
 

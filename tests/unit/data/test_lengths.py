@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError
@@ -22,6 +24,7 @@ from recurra.data.lengths import (
     sample_of,
     say_cut,
     token_lengths,
+    windows_needed,
 )
 from recurra.data.tokenization import counting_tokenizer
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
@@ -106,6 +109,32 @@ def test_the_statement_says_the_cure_that_there_is() -> None:
     assert "--max-length" not in say_cut({"train": np.array([10] * 199 + [100])}, 64, 512)
 
 
+@given(st.lists(st.integers(2, 900), min_size=1, max_size=250), st.integers(8, 64), st.integers(0, 2))
+def test_windows_that_are_suggested_hold_the_texts(lengths: list[int], max_length: int, added: int) -> None:
+    counted = np.array(lengths)
+    needed = windows_needed(counted, max_length, added)
+
+    def cut(windows: int) -> float:
+        return cut_texts(counted, windows * (max_length - added) + added).rows
+
+    assert cut(needed) < 0.01 or needed == 64
+    assert needed == 1 or cut(needed - 1) >= 0.01
+    said = say_cut({"train": counted}, max_length, max_length, windows=needed, added=added)
+    assert "--windows" not in said and "--max-length" not in said
+    assert ("no text is cut" in said) == (cut(needed) == 0)
+
+
+def test_what_windows_leave_over_is_said() -> None:
+    long = np.array([300] * 10)
+    assert read_more(long, 128, 512, added=2).endswith("at most 512) or --windows 3 (windows: 3; at most 64)")
+    assert read_more(long, 128, 128, added=2).endswith("at once: read more with --windows 3 (windows: 3; at most 64)")
+    # 254 tokens fit: two times 126, and what is added once.
+    said = say_cut({"train": long}, 128, 512, windows=2, added=2)
+    assert said.startswith("max_length 128 in at most 2 windows cuts train: 100.0% of the rows and 15.3% of the tokens")
+    assert said.endswith("; read more with --windows 3 (windows: 3; at most 64)")
+    assert read_more(np.array([90_000]), 128, 128, windows=64).endswith("shorten the texts, or put first what matters")
+
+
 def test_what_is_cut_is_a_note_and_never_a_failure() -> None:
     texts = texts_of([100] * 3 + [10] * 97)
     splits = {
@@ -121,7 +150,9 @@ def test_what_is_cut_is_a_note_and_never_a_failure() -> None:
     }
     train = found["long-texts.train"]
     assert train.value == 0.03 and train.details["tokens_cut"] == pytest.approx(3 * 38 / (3 * 102 + 97 * 12))
-    assert "--max-length 128" in train.summary
+    assert "--max-length 128" in train.summary and "--windows 2" in train.summary
+    in_windows = run_audits(Subject.TOKENS, dataset, tokenizer, 64, 512, 2)
+    assert {(each.status, each.value, each.details["windows"]) for each in in_windows} == {("passed", 0.0, 2)}
     everything = run_audits(Subject.TOKENS, dataset, tokenizer, 4, 512)
     assert {each.status for each in everything} == {"note"}
 
@@ -163,7 +194,8 @@ def test_a_run_is_told_what_is_cut_before_it_starts(tmp_path: Path) -> None:
 
 def test_the_command_line_audits_what_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = str(write_long(tmp_path / "r.csv", 150))
-    for given, states in (([], {"passed"}), (["--max-length", "64"], {"note"})):
-        assert main(["audit", "data", name, "--json", *given]) == 0
+    short = ["--max-length", "64"]
+    for asked, states in (([], {"passed"}), (short, {"note"}), ([*short, "--windows", "6"], {"passed"})):
+        assert main(["audit", "data", name, "--json", *asked]) == 0
         audits = json.loads(capsys.readouterr().out)["audits"]
         assert {each["status"] for each in audits if each["name"].startswith("long-texts")} == states

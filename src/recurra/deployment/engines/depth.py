@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from recurra.core.errors import ConfigurationError
 from recurra.models.exits.rule import ExitRule
 from recurra.models.exits.thresholds import depths_under
 
@@ -24,11 +25,13 @@ class Depth:
         exits: Recurrences after which a head of their own stands.
         num_recurrences: After which the final head stands.
         labels: Number of labels.
+        windows: Most windows that a text is read in.
     """
 
     exits: tuple[int, ...]
     num_recurrences: int
     labels: int
+    windows: int = 1
 
     @property
     def output_after(self) -> tuple[int, ...]:
@@ -41,6 +44,18 @@ class Depth:
     def own_heads(self) -> bool:
         """Whether what it says there comes from heads that were trained there."""
         return bool(self.exits) or self.num_recurrences == 1
+
+    def check_one_window(self) -> None:
+        """Refuses early exits of texts that are read in windows: a rule looks at one of them, the label is of all.
+
+        Raises:
+            ConfigurationError: If texts may have several windows.
+        """
+        if self.windows > 1:
+            raise ConfigurationError(
+                f"an exit rule stops single windows, and this model reads a text in up to {self.windows}, whose scores "
+                "are pooled; leave the rule out: texts take all recurrences"
+            )
 
 
 @dataclass(frozen=True, eq=False)

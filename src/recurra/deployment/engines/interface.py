@@ -43,14 +43,21 @@ class LoadedEngine(Engine, Protocol):
 
 
 def load_engine(
-    folder: Path, *, kind: str, max_length: int, precision: str | None = None, preferred: str | None = None
+    folder: Path,
+    *,
+    kind: str,
+    max_length: int,
+    windows: int = 1,
+    precision: str | None = None,
+    preferred: str | None = None,
 ) -> LoadedEngine:
     """Reads the model folder of a run.
 
     Args:
         folder: The model folder.
         kind: ``transformer`` or ``linear``.
-        max_length: Tokens after which a text is cut.
+        max_length: Tokens after which a text is cut, or a window of it.
+        windows: Most windows that a text is read in; a linear model reads all of it.
         precision: Precision to compute in, if the user asks for one.
         preferred: Precision to compute in otherwise, where the device is good at it; none takes that of the weights.
 
@@ -62,7 +69,9 @@ def load_engine(
         return LinearEngine.load(folder)
     from recurra.deployment.engines.trained import TransformerEngine
 
-    return TransformerEngine.load(folder, precision=precision, preferred=preferred, max_length=max_length)
+    return TransformerEngine.load(
+        folder, precision=precision, preferred=preferred, max_length=max_length, windows=windows
+    )
 
 
 class LinearEngine:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
 from recurra.core.best_run import no_run
@@ -19,7 +21,8 @@ from recurra.core.model_files import FileEntry, describe_file, sealed_model
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyLabelRecord, read_record
 from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
-from recurra.data.encoding import encode_texts
+from recurra.data.encoding import encode_windows
+from recurra.data.windows import first_windows, recorded_reading
 from recurra.deployment.decision import read_decision
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE
 from recurra.deployment.engines.depth import DeepEngine
@@ -101,8 +104,8 @@ def export_run(
     if isinstance(source, ExportSource):
         export_format.check_model(source.engine.model.config)
         asked = _agreement_asked(source, export_format, options.agreement)
-        if source.engine.depth.exits and not decision.exclusive:
-            reporter.say("texts with any number of labels do not stop early: texts will take all recurrences")
+        if source.engine.depth.exits and (why := _no_exit_rules(source)):
+            reporter.say(f"exit rules are for models that {why}: texts will take all recurrences")
         if source.engine.depth.exits and not export_format.carries_exits:
             reporter.say(f"exports as {options.format} carry no exits: texts will take all recurrences")
     reporter.say(f"{record.run_id}: the run's model on {len(rows.texts):,} rows of {rows.source}")
@@ -168,8 +171,8 @@ def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
 def _load(run: Path, record: AnyLabelRecord) -> ExportSource | LinearSource:
     if record.model.kind == "linear":
         return LinearSource(run, record, LinearEngine.load(sealed_model(run)))
-    max_length = int(record.config["data"]["max_length"])
-    return ExportSource(run, record, TransformerEngine.load(run / MODEL, precision="fp32", max_length=max_length))
+    engine = TransformerEngine.load(run / MODEL, precision="fp32", **recorded_reading(record.config))
+    return ExportSource(run, record, engine)
 
 
 def _check_linear(run: Path, options: ExportOptions, export_format: ExportFormat) -> None:
@@ -195,11 +198,11 @@ def _write(
     """Writes the model with all that it reads texts with."""
     if isinstance(source, LinearSource):
         export_format.write_linear(source.engine.model, folder)
-        return StoredModel(folder, precision, int(source.record.config["data"]["max_length"]), 0, linear=True)
+        return StoredModel(folder, precision, recorded_reading(source.record.config)["max_length"], 0, linear=True)
     engine = source.engine
     write_tokenizer(engine.tokenizer, engine.max_length, folder)
     export_format.write(source, precision, folder)
-    return StoredModel(folder, precision, engine.max_length, engine.pad_token_id)
+    return StoredModel(folder, precision, engine.max_length, engine.pad_token_id, windows=engine.windows)
 
 
 def _trimmed(
@@ -215,7 +218,7 @@ def _trimmed(
     smaller = trim(engine, texts, options.vocabulary or None)
     logits = smaller.logits(rows.texts, DEFAULT_BATCH_SIZE)
     decision = read_decision(record.data.label_names, record.decision)
-    counts = [np.diff(encode_texts(rows.texts, each.tokenizer, each.max_length)[1]) for each in (engine, smaller)]
+    counts = [_tokens_read(rows.texts, each) for each in (engine, smaller)]
     cost = VocabularyRecord(
         pieces=len(smaller.tokenizer),
         of=len(engine.tokenizer),
@@ -227,14 +230,27 @@ def _trimmed(
     return replace(source, engine=smaller), logits, cost
 
 
-def _agreement_asked(source: ExportSource, export_format: ExportFormat, asked: float | None) -> float | None:
-    """The agreement to calibrate to; none if the model has no exits, or the format does not carry them."""
+def _no_exit_rules(source: ExportSource) -> str:
+    """What models do whose texts may stop early, if this one does not; else nothing."""
     if not read_decision(source.record.data.label_names, source.record.decision).exclusive:
+        return "give each text one label"
+    return "read a text in one window" if source.engine.windows > 1 else ""
+
+
+def _tokens_read(texts: Sequence[str], engine: TransformerEngine) -> npt.NDArray[np.int64]:
+    """Tokens that an engine reads of each text, ``(texts,)``."""
+    _, offsets, counts = encode_windows(texts, engine.tokenizer, engine.max_length, engine.windows)
+    lengths: npt.NDArray[np.int64] = np.diff(offsets)
+    return lengths if counts is None else np.add.reduceat(lengths, first_windows(counts))
+
+
+def _agreement_asked(source: ExportSource, export_format: ExportFormat, asked: float | None) -> float | None:
+    """The agreement to calibrate to; none if the model has no exits, its texts take all recurrences, or the format."""
+    if why := _no_exit_rules(source):
         if asked is None:
             return None
         raise ConfigurationError(
-            f"an agreement of {asked:g} is asked for, and exit rules are for models that give each text one label; "
-            "leave --agreement out"
+            f"an agreement of {asked:g} is asked for, and exit rules are for models that {why}; leave --agreement out"
         )
     found = agreement_asked(source.engine.model.config, asked)
     if found is None or export_format.carries_exits:
@@ -284,6 +300,7 @@ def _describe(
         decision=record.decision,
         vocabulary=vocabulary,
         kind="linear" if stored.linear else "transformer",
+        windows=stored.windows,
     )
     recurrences = source.engine.depth.num_recurrences if isinstance(source, ExportSource) else 0
     card = render_card(record, manifest, num_recurrences=recurrences)

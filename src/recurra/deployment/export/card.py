@@ -48,6 +48,7 @@ def render_card(record: AnyLabelRecord, manifest: ExportManifest, *, num_recurre
             format=manifest.format,
             precision=manifest.precision,
             max_length=manifest.max_length,
+            windows=manifest.windows,
             usage=(usage or "").format(
                 cleaning="; ".join(manifest.cleaning_steps),
                 max_length=manifest.max_length,
@@ -125,6 +126,11 @@ def limits(record: AnyLabelRecord, manifest: ExportManifest) -> list[str]:
 def _reads(manifest: ExportManifest) -> str:
     if manifest.kind == "linear":
         return "A text is read to its end, but as a bag of n-grams or word pieces, wherever they stand in it;"
+    if manifest.windows > 1:
+        return (
+            f"Texts of more than {manifest.max_length} tokens are read in up to {manifest.windows} windows of so many, "
+            "and the logits are averaged: a program of its own must do so too. What stands beyond is not read;"
+        )
     return f"What stands beyond the first {manifest.max_length} tokens of a text is not read;"
 
 

@@ -14,6 +14,7 @@ from recurra.core.model_files import MODEL_NAME, FileEntry, FileName, verify_fil
 from recurra.core.record import AnyDecisionRecord, AnyLabelRecord, CodeRecord, read_record
 from recurra.core.sealed import SealedByValues
 from recurra.data.cleaning import CLEANING_NAME
+from recurra.data.windows import MOST_WINDOWS
 from recurra.deployment.export.formats.interface import StoredModel
 from recurra.deployment.export.formats.registry import find_format, find_precision
 from recurra.deployment.export.records import CalibrationRecord, CheckRecord, VocabularyRecord
@@ -34,7 +35,8 @@ class ExportManifest(SealedByValues):
         created: When.
         code: Version that wrote it.
         label_names: Name of each class, by index of the logits.
-        max_length: Tokens after which a text is cut, special tokens included; a linear model reads all of it.
+        max_length: Tokens after which a text is cut, or a window of it, special tokens included; a linear model reads
+            all of it.
         pad_token_id: Token that fills.
         cleaning: Name of the cleaning that texts get before the tokenizer.
         cleaning_steps: The same in words, in order.
@@ -45,6 +47,7 @@ class ExportManifest(SealedByValues):
         vocabulary: What a smaller vocabulary cost; none if it has the run's. The check is then against the run's model
             with that vocabulary.
         kind: ``transformer`` or ``linear``, as in the run's record.
+        windows: Most windows that a text is read in, whose logits are averaged (`recurra.data.windows`).
     """
 
     schema_version: Literal[1] = 1
@@ -65,6 +68,7 @@ class ExportManifest(SealedByValues):
     decision: AnyDecisionRecord | None = None
     vocabulary: VocabularyRecord | None = None
     kind: Literal["transformer", "linear"] = "transformer"
+    windows: int = Field(default=1, ge=1, le=MOST_WINDOWS)
 
     @field_validator("format")
     @classmethod
@@ -96,7 +100,7 @@ class ExportManifest(SealedByValues):
     def stored_in(self, folder: Path) -> StoredModel:
         """The model that lies in the export's folder."""
         linear = self.kind == "linear"
-        return StoredModel(folder, self.precision, self.max_length, self.pad_token_id, linear)
+        return StoredModel(folder, self.precision, self.max_length, self.pad_token_id, linear, self.windows)
 
 
 def is_export(folder: Path | str) -> bool:

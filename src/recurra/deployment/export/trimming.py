@@ -20,7 +20,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from recurra.core.errors import ConfigurationError
-from recurra.data.encoding import encode_texts
+from recurra.data.encoding import encode_windows
 from recurra.deployment.engines.trained import TransformerEngine
 
 _CONTINUES = "##"
@@ -45,7 +45,7 @@ def trim(engine: TransformerEngine, texts: Sequence[str], most: int | None) -> T
             "only a WordPiece can lose some: leave the vocabulary as it is"
         )
     vocabulary: dict[str, int] = state["model"]["vocab"]
-    ids, _ = encode_texts(texts, engine.tokenizer, engine.max_length)
+    ids, _, _ = encode_windows(texts, engine.tokenizer, engine.max_length, engine.windows)
     kept = _kept(vocabulary, {token["content"] for token in state["added_tokens"]}, ids, most)
     numbers = {piece: number for number, piece in enumerate(kept)}
     state["model"]["vocab"] = numbers
@@ -63,6 +63,7 @@ def trim(engine: TransformerEngine, texts: Sequence[str], most: int | None) -> T
         tokenizer,
         precision="fp32",
         max_length=engine.max_length,
+        windows=engine.windows,
     )
 
 

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import read_json
 from recurra.core.model_files import read_tokenizer_file
-from recurra.data.encoding import encode_texts
+from recurra.data.encoding import encode_windows
+from recurra.data.windows import pool_windows
 from recurra.deployment.engines.computation import TOKENS_A_ROW, Computation, padded_ids
 from recurra.deployment.engines.depth import Depth, Early
 from recurra.deployment.onnx.contract import (
@@ -45,8 +46,9 @@ class OnnxEngine:
         sessions: The loaded model.
         tokenizer: Its tokenizer.
         precision: Precision of the stored weights, which is computed in.
-        max_length: Tokens after which a text is cut.
+        max_length: Tokens after which a text is cut, or a window of it.
         pad_token_id: Token that fills.
+        windows: Most windows that a text is read in, whose logits are averaged (`recurra.data.windows`).
         exits: Recurrences after which a head of their own stands.
         num_recurrences: How often the core is applied, if nothing else is said.
     """
@@ -59,14 +61,15 @@ class OnnxEngine:
         precision: str,
         max_length: int,
         pad_token_id: int,
+        windows: int = 1,
         exits: Sequence[int] = (),
         num_recurrences: int = 1,
     ) -> None:
         self.sessions = sessions
-        self.depth = Depth(tuple(exits), num_recurrences, int(sessions.session.get_outputs()[0].shape[1]))
+        self.depth = Depth(tuple(exits), num_recurrences, int(sessions.session.get_outputs()[0].shape[1]), windows)
         self.tokenizer = tokenizer
         self._encoding = threading.Lock()
-        self.max_length = max_length
+        self.max_length, self.windows = max_length, windows
         self.pad_token_id = pad_token_id
         self.computation = Computation(
             engine="onnxruntime", storage_precision=precision, compute_precision=precision, device="cpu"
@@ -80,6 +83,7 @@ class OnnxEngine:
         precision: str,
         max_length: int,
         pad_token_id: int,
+        windows: int = 1,
         requested: str | None = None,
         threads: int = 0,
     ) -> OnnxEngine:
@@ -88,8 +92,9 @@ class OnnxEngine:
         Args:
             folder: The export.
             precision: Precision of the stored weights.
-            max_length: Tokens after which a text is cut.
+            max_length: Tokens after which a text is cut, or a window of it.
             pad_token_id: Token that fills.
+            windows: Most windows that a text is read in.
             requested: Precision to compute in, if the user asks for one; only that of the weights will do.
             threads: Threads of a computation; 0 takes all cores.
 
@@ -110,6 +115,7 @@ class OnnxEngine:
             precision=precision,
             max_length=max_length,
             pad_token_id=pad_token_id,
+            windows=windows,
             **_read_depth(folder),
         )
 
@@ -125,6 +131,7 @@ class OnnxEngine:
 
     def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
         """Computes cleaned texts, each no deeper than the rule lets it."""
+        self.depth.check_one_window()
         bounds = _bounds(rule, self.depth.exits)
         if not np.isfinite(bounds[CONFIDENCES]).any():
             taken = np.full(len(texts), self.depth.num_recurrences, dtype=np.int64)
@@ -154,7 +161,7 @@ class OnnxEngine:
         """Outputs of the graph, in the order of the texts."""
         # Where a text is cut is set for each call: two threads would take it from each other.
         with self._encoding:
-            input_ids, offsets = encode_texts(texts, self.tokenizer, self.max_length)
+            input_ids, offsets, counts = encode_windows(texts, self.tokenizer, self.max_length, self.windows)
         lengths, starts = np.diff(offsets), offsets[:-1]
 
         def compute(session: Any, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
@@ -164,15 +171,15 @@ class OnnxEngine:
             )
             return found
 
-        if len(texts) == 1:
+        if len(lengths) == 1:
             return compute(self.sessions.alone(lengths), np.zeros(1, dtype=np.int64))
         results: list[npt.NDArray[Any]] = []
         for rows, found in self.sessions.run(lengths, batch_size * TOKENS_A_ROW, compute):
             if not results:
-                results = [np.empty((len(texts), *values.shape[1:]), dtype=values.dtype) for values in found]
+                results = [np.empty((len(lengths), *values.shape[1:]), dtype=values.dtype) for values in found]
             for result, values in zip(results, found, strict=True):
                 result[rows] = values
-        return results
+        return [pool_windows(result, counts) for result in results]
 
 
 def _bounds(rule: ExitRule, exits: Sequence[int]) -> dict[str, npt.NDArray[np.float32]]:

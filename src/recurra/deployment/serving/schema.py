@@ -233,7 +233,8 @@ class ModelDescription(LoadedModel):
     labels: list[str]
     kind: str = Field(description="A run, or the format of an export.", json_schema_extra=_list_kinds)
     size_bytes: int = Field(description="Of the files that it is read from.")
-    max_length_tokens: int = Field(description="A text is cut there.")
+    max_length_tokens: int = Field(description="A text is cut there, or a window of it.")
+    windows: int = Field(default=1, description="Most windows that a text is read in; their scores are averaged.")
     run_id: str
     computation: Computation | None
     num_recurrences: int | None = Field(

@@ -13,6 +13,7 @@ from recurra.core.configuration import content_hash
 from recurra.core.errors import CheckpointError, ConfigurationError, RecurraError
 from recurra.core.model_files import MODEL_NAME, hash_model_files
 from recurra.core.record import RECORD_NAME, read_record
+from recurra.data.windows import recorded_reading
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest, read_source_record
 from recurra.deployment.serving.schema import ExitsDescription, ModelDescription, QualityDescription
@@ -165,10 +166,11 @@ def _describe(name: str, folder: Path, classifier: Classifier, hashed: str) -> M
     record = read_source_record(folder)
     if is_export(folder):
         manifest = read_manifest(folder)
-        kind, size, longest = manifest.format, manifest.size_bytes, manifest.max_length
+        kind, size, longest, windows = manifest.format, manifest.size_bytes, manifest.max_length, manifest.windows
     else:
         kind, size = "run", sum(path.stat().st_size for path in (folder / "model").rglob("*") if path.is_file())
-        longest = int(record.config["data"]["max_length"])
+        reading = recorded_reading(record.config)
+        longest, windows = reading["max_length"], reading["windows"]
     described = describe_model(
         name,
         classifier,
@@ -177,6 +179,7 @@ def _describe(name: str, folder: Path, classifier: Classifier, hashed: str) -> M
         size_bytes=size,
         run_id=record.run_id,
         max_length_tokens=longest,
+        windows=windows,
     )
     split = record.data.reported_splits[-1]
     metrics = record.metrics[split]
@@ -193,6 +196,7 @@ def describe_model(
     size_bytes: int,
     run_id: str,
     max_length_tokens: int = 512,
+    windows: int = 1,
 ) -> ModelDescription:
     """Says what a server tells of a model.
 
@@ -203,7 +207,8 @@ def describe_model(
         kind: What it was read from: ``run``, or the format of an export.
         size_bytes: Of the files that it was read from.
         run_id: The run that it comes from.
-        max_length_tokens: Where a text is cut.
+        max_length_tokens: Where a text is cut, or a window of it.
+        windows: Most windows that a text is read in.
     """
     depth = classifier.depth
     return ModelDescription(
@@ -214,6 +219,7 @@ def describe_model(
         kind=kind,
         size_bytes=size_bytes,
         max_length_tokens=max_length_tokens,
+        windows=windows,
         run_id=run_id,
         computation=classifier.computation,
         num_recurrences=None if depth is None else depth.num_recurrences,

@@ -1,4 +1,4 @@
-"""Long texts: how much of each split no model reads, because it stands behind ``max_length`` tokens.
+"""Long texts: how much of each split no model reads, because it stands behind ``max_length`` tokens or its windows.
 
 Counted on at most 2,000 rows of a split (`recurra.data.lengths`). A note from 1 % of the rows, never a failure: the
 figures are right for what was read, and may be better if more is.
@@ -10,43 +10,62 @@ from typing import Any
 
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset
-from recurra.data.lengths import NOTE_SHARE, choose_max_length, cut_texts, read_more, samples_of, token_lengths
+from recurra.data.lengths import (
+    NOTE_SHARE,
+    added_tokens,
+    choose_max_length,
+    cut_texts,
+    describe_limit,
+    read_more,
+    samples_of,
+    token_lengths,
+    windows_needed,
+)
+from recurra.data.windows import most_tokens
 
 
-def audit_long_texts(dataset: TextDataset, tokenizer: Any, max_length: int, longest: int) -> list[AuditResult]:
+def audit_long_texts(
+    dataset: TextDataset, tokenizer: Any, max_length: int, longest: int, windows: int = 1
+) -> list[AuditResult]:
     """Measures what is cut of every split.
 
     Args:
         dataset: The corpus under its protocol.
         tokenizer: The model's, or one of the tokenizers library itself.
-        max_length: Tokens after which a text is cut.
+        max_length: Tokens after which a text is cut, or a window of it.
         longest: Longest input of the model, in tokens.
+        windows: Most windows that a text is read in.
 
     Returns:
         ``long-texts.<split>`` for each split with rows: ``value`` is the share of rows that are cut; ``details`` have
-        the share of tokens, the rows counted, both lengths, and the one that would hold 95 % of the rows.
+        the share of tokens, the rows counted, the limits, the length that would hold 95 % of the rows, and the windows
+        that would hold all but less than 1 %.
     """
-    found = []
+    found, added = [], added_tokens(tokenizer)
     for name, texts in samples_of(dataset).items():
         lengths = token_lengths(texts, tokenizer)
-        cut = cut_texts(lengths, max_length)
-        summary = f"max_length {max_length} cuts {cut}"
+        cut = cut_texts(lengths, most_tokens(max_length, windows, added))
+        summary = f"{describe_limit(max_length, windows)} cuts {cut}"
         if len(dataset.splits[name]) > cut.counted:
             summary += f" (of {cut.counted:,} rows of {len(dataset.splits[name]):,})"
         noted = cut.rows >= NOTE_SHARE
+        if noted:
+            summary += f"; {read_more(lengths, max_length, longest, windows=windows, added=added)}"
         found.append(
             AuditResult(
                 name=f"long-texts.{name}",
                 status="note" if noted else "passed",
-                summary=f"{summary}; {read_more(lengths, max_length, longest)}" if noted else summary,
+                summary=summary,
                 value=cut.rows,
                 threshold=NOTE_SHARE,
                 details={
                     "tokens_cut": cut.tokens,
                     "rows_counted": cut.counted,
                     "max_length": max_length,
+                    "windows": windows,
                     "longest": longest,
                     "holds_95_percent": choose_max_length(lengths, longest),
+                    "windows_needed": windows_needed(lengths, max_length, added),
                 },
             )
         )

@@ -17,6 +17,7 @@ from recurra.core.record import MetricsRecord, RunRecord, read_record
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_texts
+from recurra.data.windows import recorded_reading
 from recurra.deployment.decision import Decision, OneLabel
 from recurra.deployment.engines.computation import Computation
 from recurra.deployment.engines.packing import FlatRows
@@ -61,9 +62,8 @@ class ClassifierSubject:
             raise ConfigurationError(f"run '{record.run_id}' is a {record.model.kind} model, which has no exits")
         self.run_id = record.run_id
         self.chosen_on = record.data.selection_split
-        self._engine = TransformerEngine.load(
-            sealed_model(run), precision="fp32", max_length=int(record.config["data"]["max_length"])
-        )
+        self._engine = TransformerEngine.load(sealed_model(run), precision="fp32", **recorded_reading(record.config))
+        self._engine.depth.check_one_window()
         self.model = self._engine.model
         check_has_exits(self.model.config)
         self._selection = own_split(record, self.chosen_on, data_root)

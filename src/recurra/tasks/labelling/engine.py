@@ -107,9 +107,14 @@ class LabellingEngine(TaskEngine):
         trained = train_classifier(config, folder, machine, reporter)
         dataset, model_record = trained.dataset, trained.model
         reporter.stage(config.run_id, "evaluating")
-        longest = labelled(config.data).max_length
-        kind = model_record.kind
-        engine = load_engine(folder / MODEL_NAME, kind=kind, precision=config.precision, max_length=longest)
+        longest, windows = labelled(config.data).max_length, labelled(config.data).windows
+        engine = load_engine(
+            folder / MODEL_NAME,
+            kind=model_record.kind,
+            precision=config.precision,
+            max_length=longest,
+            windows=windows,
+        )
         batch_size = max(config.protocol.evaluation_batch_size, 64)
         classifier = Classifier(engine, dataset.label_names, batch_size=batch_size)
         logits = {}
@@ -133,7 +138,7 @@ class LabellingEngine(TaskEngine):
         audits = grade(audits, right, config.label, form_must_not_predict=must_not)
         if isinstance(engine, TransformerEngine):
             most = min(int(engine.model.config.max_position_embeddings), MODEL_MAX_LENGTH)
-            audits += run_audits(Subject.TOKENS, dataset, engine.tokenizer, longest, most)
+            audits += run_audits(Subject.TOKENS, dataset, engine.tokenizer, longest, most, windows)
             last = dataset.splits[dataset.reported_splits[-1]]
             encoded = encode_split(last, engine.tokenizer, longest)
             pad_token_id = engine.model.config.pad_token_id or 0

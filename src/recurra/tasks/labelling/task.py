@@ -17,7 +17,16 @@ from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import CORPORA, load_dataset
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import EncodedSplit, encode_split
-from recurra.data.lengths import HELD_SHARE, LIMITS, Lengths, choose_max_length, samples_of, say_cut, token_lengths
+from recurra.data.lengths import (
+    HELD_SHARE,
+    LIMITS,
+    Lengths,
+    added_tokens,
+    choose_max_length,
+    samples_of,
+    say_cut,
+    token_lengths,
+)
 from recurra.data.tokenization import check_tokenizer, counting_tokenizer, default_tokenizer, load_tokenizer
 from recurra.data.vocabulary import MODEL_MAX_LENGTH, describe_tokenizer
 from recurra.evaluation.audits.grading import control_right, grade, needs_predictions
@@ -41,6 +50,7 @@ _KEYS = {
     "--validation": "validation",
     "--test": "test",
     "--max-length": "max_length",
+    "--windows": "windows",
     "--form-must-not-predict": "form_must_not_predict",
     "--skip-unlabelled": "skip_unlabelled",
     "--unlabelled": "unlabelled",
@@ -49,12 +59,20 @@ Model = tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
+class _Counted:
+    """Tokens of some texts of each split by one tokenizer, and how many of them it adds to each text."""
+
+    lengths: Mapping[str, Lengths]
+    added: int
+
+
+@dataclass(frozen=True)
 class _Looked:
     """What was looked at of some data: labels, some texts of each split, and their tokens by tokenizer."""
 
     label_names: list[str]
     texts: Mapping[str, Sequence[str]]
-    lengths: dict[str, Mapping[str, Lengths]] = field(default_factory=dict)
+    counts: dict[str, _Counted] = field(default_factory=dict)
 
 
 class LabellingTask(Task):
@@ -111,10 +129,10 @@ class LabellingTask(Task):
         """The limit of tokens for a user's file, and why."""
         texts = {"train": samples_of(load_dataset(config, data_root))["train"]}
         longest = min((self._longest_input(*each) for each in readers), default=MODEL_MAX_LENGTH)
-        counted = [
-            _count(config, texts, each, data_root)["train"] for each in {_reads_by(config, r) for _, r in readers}
-        ]
-        lengths: Lengths = np.max(counted or [_count(config, texts, config.tokenizer, data_root)["train"]], axis=0)
+        tokenizers = {_reads_by(config, reader) for _, reader in readers} or {config.tokenizer}
+        lengths: Lengths = np.max(
+            [_count(config, texts, each, data_root).lengths["train"] for each in tokenizers], axis=0
+        )
         chosen = choose_max_length(lengths, longest)
         held = f"holds {(lengths <= chosen).mean():.1%} of {len(lengths):,} training rows whole"
         if chosen == longest:
@@ -148,17 +166,21 @@ class LabellingTask(Task):
         return Shown(record.model_dump(mode="json"), [ShownTable(title, headings, rows), [*record.notes, *dropped]])
 
     def prepare_data(self, data: RunData, data_root: Path | None, cache_dir: Path | None) -> Shown:
-        """Tokenises all splits; ``cut`` counts the rows at the limit of tokens."""
+        """Tokenises all splits; ``cut`` counts the rows at the limit of tokens, or with as many windows as allowed."""
         config = labelled(data)
         dataset = load_dataset(config, data_root)
         tokenizer = load_tokenizer(config, dataset, data_root)
         splits = [
-            _describe_encoded(name, encode_split(split, tokenizer, config.max_length, cache_dir), config.max_length)
+            _describe_encoded(
+                name, encode_split(split, tokenizer, config.max_length, cache_dir, windows=config.windows), config
+            )
             for name, split in dataset.splits.items()
         ]
         tokens = describe_tokenizer(tokenizer)
         pieces = f"{tokens['kind']} of {tokens['vocab_size']:,} pieces"
         title = f"{dataset.name}: {pieces}, at most {config.max_length} tokens"
+        if config.windows > 1:
+            title += f" in each of at most {config.windows} windows"
         rows = [
             [
                 split["name"],
@@ -176,6 +198,7 @@ class LabellingTask(Task):
             "fingerprint": dataset.fingerprint,
             "tokenizer": tokens,
             "max_length": config.max_length,
+            "windows": config.windows,
             "splits": splits,
         }
         headings = ["Split", "Rows", "Tokens", "Mean", "Longest", "Rows at the limit"]
@@ -209,10 +232,12 @@ class LabellingTask(Task):
             model_configuration(config, looked.label_names, None)
         data = labelled(config.data)
         reads_by = _reads_by(data, config.model_overrides)
-        if reads_by not in looked.lengths:
-            looked.lengths[reads_by] = _count(data, looked.texts, reads_by, machine.data_root)
+        if reads_by not in looked.counts:
+            looked.counts[reads_by] = _count(data, looked.texts, reads_by, machine.data_root)
+        counted = looked.counts[reads_by]
         longest = self._longest_input(config.model, config.model_overrides)
-        return [f"{Path(data.name).name}: {say_cut(looked.lengths[reads_by], data.max_length, longest)}"]
+        said = say_cut(counted.lengths, data.max_length, longest, windows=data.windows, added=counted.added)
+        return [f"{Path(data.name).name}: {said}"]
 
     def label_names(self, data: RunData, machine: Machine) -> list[str]:
         """Reads them from the data."""
@@ -227,7 +252,8 @@ class LabellingTask(Task):
         def counted(split: TextSplit | None) -> dict[str, int]:
             if split is None:
                 return {}
-            return count_lengths(encode_split(split, tokenizer, config.max_length, machine.cache_dir).lengths)
+            encoded = encode_split(split, tokenizer, config.max_length, machine.cache_dir, windows=config.windows)
+            return count_lengths(encoded.lengths)
 
         return DataCost(
             list(dataset.label_names),
@@ -252,32 +278,31 @@ def _reads_by(data: DataConfig, overrides: Mapping[str, Any]) -> str:
     return data.tokenizer if source is None else str(source.folder.absolute())
 
 
-def _count(
-    data: DataConfig, texts: Mapping[str, Sequence[str]], tokenizer: str, data_root: Path | None
-) -> dict[str, Lengths]:
-    """Tokens of some texts of each split."""
+def _count(data: DataConfig, texts: Mapping[str, Sequence[str]], tokenizer: str, data_root: Path | None) -> _Counted:
     counting = counting_tokenizer(tokenizer, texts["train"], data.trained_vocab_size, data_root)
-    return {name: token_lengths(each, counting) for name, each in texts.items()}
+    return _Counted({name: token_lengths(each, counting) for name, each in texts.items()}, added_tokens(counting))
 
 
 def _audit_length(data: DataConfig, dataset: TextDataset, data_root: Path | None) -> list[AuditResult]:
-    """What `DataConfig.max_length` cuts, for a model that reads by the data's tokenizer."""
+    """What `DataConfig.max_length` and its windows cut, for a model that reads by the data's tokenizer."""
     texts = samples_of(dataset)["train"]
     try:
         counting = counting_tokenizer(data.tokenizer, texts, data.trained_vocab_size, data_root)
     except UnavailableError as error:
         summary = f"skipped: {error}"
         return [AuditResult(name=f"long-texts.{name}", status="skipped", summary=summary) for name in dataset.splits]
-    return run_audits(Subject.TOKENS, dataset, counting, data.max_length, MODEL_MAX_LENGTH)
+    return run_audits(Subject.TOKENS, dataset, counting, data.max_length, MODEL_MAX_LENGTH, data.windows)
 
 
-def _describe_encoded(name: str, encoded: EncodedSplit, limit: int) -> dict[str, Any]:
-    lengths = encoded.lengths
+def _describe_encoded(name: str, encoded: EncodedSplit, data: DataConfig) -> dict[str, Any]:
+    lengths, windows = encoded.lengths, encoded.windows_of_texts
+    at_limit = windows >= data.windows if data.windows > 1 else lengths >= data.max_length
     return {
         "name": name,
-        "rows": len(encoded),
+        "rows": len(windows),
+        "windows": len(encoded),
         "tokens": int(lengths.sum()),
-        "mean_tokens": float(lengths.mean()),
+        "mean_tokens": float(lengths.sum() / len(windows)),
         "longest_tokens": int(lengths.max()),
-        "cut": int((lengths >= limit).sum()),
+        "cut": int(at_limit.sum()),
     }

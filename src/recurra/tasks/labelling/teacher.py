@@ -90,7 +90,7 @@ class Lesson:
 
     Attributes:
         teachers: Who they are.
-        train: The training rows with their answers.
+        train: The training rows with their answers; a text in windows has the same answers for each.
         selection: Texts of the rows that choose the epoch.
         answers: To those, ``(rows, labels)``.
         wall_s: Seconds that it took.
@@ -115,14 +115,15 @@ class Lesson:
     def record(self, student: Classifier) -> TeacherRecord:
         """What the record of the trained student says of its teachers."""
         said = student.logits(self.selection, clean=False)
-        known = slice(None) if self.train.labelled is None else self.train.labelled
+        texts = self.train.text_rows
+        known = texts if self.train.labelled is None else texts[self.train.labelled[texts]]
         labels, answers = self.train.labels[known], self.train.teacher_logits[known]
         return TeacherRecord(
             names=[teacher.config.name for teacher in self.teachers],
             runs=[teacher.record.run_id if teacher.record else "" for teacher in self.teachers],
             identities=[teacher.identity for teacher in self.teachers],
             rows=len(labels),
-            unlabelled_rows=len(self.train) - len(labels),
+            unlabelled_rows=len(texts) - len(labels),
             compares_states=self.train.teacher_states is not None,
             wall_s=self.wall_s,
             train_accuracy=_share(_says(answers, labels.ndim) == labels),
@@ -171,10 +172,19 @@ def learn_from_teachers(
     labelled = None
     if unlabelled is not None:
         labelled = np.repeat([True, False], [len(train), len(unlabelled)])
-        train = train.followed_by(unlabelled)
+        train = train.followed_by(unlabelled).weighed(None)
     states = _States(teachers[0], layers, config.precision, cache_dir, reporter).of(train) if layers else None
-    answers = np.concatenate(on_train)
-    taught = TaughtSplit(train.input_ids, train.offsets, train.labels, answers, states, labelled)
+    answers = np.repeat(np.concatenate(on_train), train.windows_of_texts, axis=0)
+    taught = TaughtSplit(
+        train.input_ids,
+        train.offsets,
+        train.labels,
+        answers,
+        states,
+        labelled,
+        weights=train.weights,
+        window_counts=train.window_counts,
+    )
     return Lesson(teachers, taught, asked_of[-1].texts, on_selection, time.perf_counter() - started)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,7 @@ def train_classifier(
         tokenizer = read_tokenizer(source.folder)
     transformers.set_seed(derive_seed(config.seed, "weights"))
     model = RecurraForSequenceClassification(model_configuration(config, dataset.label_names, len(tokenizer)))
-    train = replace(_encode(dataset, "train", tokenizer, config, machine), weights=weights)
+    train = _encode(dataset.splits["train"], tokenizer, config, machine).weighed(weights)
     if source is not None:
         load_encoder_weights(model.model, source, plan, torch.from_numpy(train.input_ids))
     lesson = None
@@ -131,7 +131,7 @@ def train_classifier(
             folder,
             dataset,
             train,
-            _encode_beside(dataset.unlabelled, tokenizer, config, machine),
+            None if dataset.unlabelled is None else _encode(dataset.unlabelled, tokenizer, config, machine),
             plan=layers,
             cache_dir=machine.cache_dir,
             reporter=reporter,
@@ -143,16 +143,16 @@ def train_classifier(
         training = train_transformer(
             model.to(default_device()),
             train if lesson is None else lesson.train,
-            _encode_selection(dataset, tokenizer, config, machine),
+            _encode(_selection(dataset, config), tokenizer, config, machine),
             config.protocol,
             folder=folder,
             seed=config.seed,
             precision=config.precision,
             reporter=reporter,
             mask_tokens=MaskTokens.of(tokenizer) if config.protocol.hides_tokens else None,
-            auxiliary=_encode_beside(dataset.auxiliary, tokenizer, config, machine)
-            if config.protocol.auxiliary_epochs
-            else None,
+            auxiliary=None
+            if dataset.auxiliary is None or not config.protocol.auxiliary_epochs
+            else _encode(dataset.auxiliary, tokenizer, config, machine).weighed(None),
         )
         keep_trained(folder, model, tokenizer, labelled(config.data).max_length, training)
     described = transformer_record(
@@ -212,23 +212,18 @@ def _encoder_record(source: EncoderSource, plan: str) -> EncoderRecord:
     )
 
 
-def _encode(dataset: TextDataset, name: str, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:
-    return encode_split(dataset.splits[name], tokenizer, labelled(config.data).max_length, machine.cache_dir)
+def _encode(split: TextSplit, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:
+    data = labelled(config.data)
+    return encode_split(split, tokenizer, data.max_length, machine.cache_dir, windows=data.windows)
 
 
-def _encode_selection(dataset: TextDataset, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:
+def _selection(dataset: TextDataset, config: RunConfig) -> TextSplit:
+    """Rows that choose the epoch."""
     split = dataset.splits[dataset.selection_split]
     most = config.protocol.selection_rows
     if 0 < most < len(split):
-        split = stratified_fraction(split, most / len(split), labelled(config.data).split_seed)
-    return encode_split(split, tokenizer, labelled(config.data).max_length, machine.cache_dir)
-
-
-def _encode_beside(split: TextSplit | None, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit | None:
-    """Rows beside those that are trained on by their labels, if there are some."""
-    if split is None:
-        return None
-    return encode_split(split, tokenizer, labelled(config.data).max_length, machine.cache_dir)
+        return stratified_fraction(split, most / len(split), labelled(config.data).split_seed)
+    return split
 
 
 def _train_control(config: RunConfig, dataset: TextDataset, folder: Path, machine: Machine) -> Trained:

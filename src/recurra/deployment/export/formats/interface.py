@@ -65,9 +65,10 @@ class StoredModel:
     Attributes:
         folder: The export.
         precision: Precision of the stored weights.
-        max_length: Tokens after which a text is cut; a linear model reads all of it.
+        max_length: Tokens after which a text is cut, or a window of it; a linear model reads all of it.
         pad_token_id: Token that fills.
         linear: Whether it is a linear model, which the format's `ExportFormat.write_linear` wrote.
+        windows: Most windows that a text is read in.
     """
 
     folder: Path
@@ -75,6 +76,7 @@ class StoredModel:
     max_length: int
     pad_token_id: int
     linear: bool = False
+    windows: int = 1
 
 
 class ExportFormat(ABC):

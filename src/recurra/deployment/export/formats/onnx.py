@@ -48,6 +48,7 @@ class OnnxFormat(ExportFormat):
             precision=stored.precision,
             max_length=stored.max_length,
             pad_token_id=stored.pad_token_id,
+            windows=stored.windows,
             requested=precision,
             threads=threads,
         )

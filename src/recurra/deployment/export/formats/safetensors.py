@@ -58,7 +58,9 @@ class SafetensorsFormat(ExportFormat):
             return LinearEngine.load(stored.folder)
         from recurra.deployment.engines.trained import TransformerEngine
 
-        return TransformerEngine.load(stored.folder, precision=precision, max_length=stored.max_length)
+        return TransformerEngine.load(
+            stored.folder, precision=precision, max_length=stored.max_length, windows=stored.windows
+        )
 
 
 def write_safetensors(model_folder: Path, precision: str, folder: Path) -> None:

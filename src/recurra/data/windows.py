@@ -1,0 +1,131 @@
+"""Texts that are longer than what a model reads at once, in windows whose logits are pooled.
+
+A text of more than ``max_length`` tokens is cut into the fewest parts that fit, of equal length to one token. They
+follow each other without overlap, so that every token is read once and counts alike, and each begins and ends with the
+tokens that the tokenizer adds to a text. A text that needs more parts than are allowed is cut after what these hold.
+
+Overlapping windows were no better and cost more (`docs/decisions/0027-windows.md`); Joshi et al. 2019, "BERT for
+Coreference Resolution: Baselines and Analysis", found the same.
+
+A text's logits are the mean of those of its windows. For one label a text that is the mean of log-probabilities, as a
+softmax does not see what is added to all logits. In training each window has the label of its text (Dai and Callan
+2019, "Deeper Text Understanding for IR with Contextual Neural Language Modeling") and an equal share of its
+weight. Cross-entropy is convex in the logits, so what is minimised is never below the loss of the pooled logits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+MOST_WINDOWS = 64
+
+Counts = npt.NDArray[np.int64]
+
+
+class Reading(TypedDict):
+    """How much of a text a model reads: at most ``windows`` windows of at most ``max_length`` tokens."""
+
+    max_length: int
+    windows: int
+
+
+def recorded_reading(config: Mapping[str, Any]) -> Reading:
+    """How much a recorded run reads of a text, by its configuration."""
+    data = config["data"]
+    return Reading(max_length=int(data["max_length"]), windows=int(data.get("windows", 1)))
+
+
+def most_tokens(max_length: int, windows: int, added: int) -> int:
+    """Tokens that so many windows hold of a text, with those that a tokenizer adds to the whole text once.
+
+    Args:
+        max_length: Tokens of a window, with those that are added to it.
+        windows: Most windows of a text.
+        added: Tokens that the tokenizer adds to each text or window.
+    """
+    return windows * (max_length - added) + added
+
+
+def window_bounds(tokens: int, room: int) -> list[int]:
+    """Where the windows of a text begin, and behind the last its end: the fewest that hold it, of equal length.
+
+    Args:
+        tokens: Tokens of the text itself.
+        room: Most tokens of a window, without those that are added to it.
+    """
+    count = max(1, -(-tokens // room))
+    return [index * tokens // count for index in range(count + 1)]
+
+
+def cut_windows(
+    input_ids: npt.NDArray[np.int32], offsets: Counts, *, before: int, added: int, max_length: int
+) -> tuple[npt.NDArray[np.int32], Counts, Counts]:
+    """Cuts tokenised texts into windows.
+
+    Args:
+        input_ids: Tokens of all texts, with those that the tokenizer adds around each, ``(tokens,)``.
+        offsets: Text ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``, ``(texts + 1,)``.
+        before: How many of the added tokens stand before a text.
+        added: How many there are in all.
+        max_length: Tokens of a window, with those that are added to it.
+
+    Returns:
+        Tokens and offsets of the windows, the texts' own order kept, and how many each text has, ``(texts,)``.
+    """
+    room = max_length - added
+    rows: list[npt.NDArray[np.int32]] = []
+    counts = np.ones(len(offsets) - 1, dtype=np.int64)
+    for index, (start, end) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
+        if end - start <= max_length:
+            rows.append(input_ids[start:end])
+            continue
+        first, last = start + before, end - (added - before)
+        begin, finish = input_ids[start:first], input_ids[last:end]
+        bounds = window_bounds(last - first, room)
+        counts[index] = len(bounds) - 1
+        parts = (input_ids[first + low : first + high] for low, high in itertools.pairwise(bounds))
+        rows += [np.concatenate([begin, part, finish]) for part in parts]
+    lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
+    flat = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+    return flat, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), counts
+
+
+def first_windows(counts: Counts) -> Counts:
+    """Number of the first window of each text, ``(texts,)``."""
+    return np.cumsum(counts) - counts
+
+
+def pool_windows(values: npt.NDArray[np.float32], counts: Counts | None) -> npt.NDArray[np.float32]:
+    """The mean over the windows of each text, in FP64.
+
+    Args:
+        values: Of each window, ``(windows, ...)``.
+        counts: Windows of each text, ``(texts,)``; none if every text has one.
+
+    Returns:
+        Of each text, ``(texts, ...)``.
+    """
+    if counts is None:
+        return values
+    sums = np.add.reduceat(values.astype(np.float64), first_windows(counts), axis=0)
+    return (sums / counts.reshape(-1, *[1] * (values.ndim - 1))).astype(np.float32)
+
+
+def share_weights(counts: Counts | None, weights: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32] | None:
+    """What the loss of each window counts, ``(windows,)``: an equal share of its text, with a mean of 1.
+
+    Args:
+        counts: Windows of each text, ``(texts,)``; none if every text has one.
+        weights: What each text counts, ``(texts,)``, with a mean of 1; none counts all alike, and gives none where
+            every text has one window.
+    """
+    if counts is None:
+        return weights
+    own = np.ones(len(counts)) if weights is None else weights.astype(np.float64)
+    shared = np.repeat(own / counts, counts)
+    return (shared * (len(shared) / own.sum())).astype(np.float32)

@@ -1,0 +1,112 @@
+"""A model that reads long texts in windows: trained, measured, exported, predicted, served, from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recurra import Classifier, RecurraClassifier
+from recurra.cli.main import main
+from recurra.core.label_record import MultiLabelRunRecord
+from recurra.core.record import RunRecord, read_record
+from recurra.data.corpora import load_dataset, recorded_data
+from recurra.data.encoding import encode_windows
+from recurra.deployment.export.manifest import read_manifest
+from recurra.deployment.serving.served import open_models
+from recurra.evaluation.predictions import read_predictions
+from recurra.models.loading import load_classifier_model
+from reviews import review_rows, train_tiny, write_tiny_model
+
+# Rows have 13 words, of a piece or more each.
+READING = ("data.max_length=7", "data.windows=3")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with an exit, trained on texts of which each is read in windows."""
+    return train_tiny(tmp_path_factory.mktemp("windows"), *READING, "model.exits=[1]", "max_epochs=2")
+
+
+def test_the_run_says_how_it_reads_and_is_measured_by_whole_texts(run: Path) -> None:
+    record = read_record(run)
+    assert isinstance(record, RunRecord)
+    assert record.config["data"]["windows"] == 3 and "3-windows" in record.run_id
+    classifier = Classifier.open(run)
+    rows = load_dataset(recorded_data(record)).splits["test"]
+    stored = read_predictions(run, "test")
+    np.testing.assert_allclose(classifier.logits(rows.texts, clean=False), stored.logits, rtol=1e-4, atol=1e-5)
+    assert record.metrics["test"].rows == len(rows) == len(stored.labels)
+    (audit,) = [each for each in record.audits if each.name == "long-texts.train"]
+    assert audit.details["windows"] == 3 and "in at most 3 windows" in audit.summary
+    tokenizer = classifier.engine.tokenizer  # type: ignore[attr-defined]
+    train = load_dataset(recorded_data(record)).splits["train"]
+    _, _, counts = encode_windows(train.texts, tokenizer, 7, 3)
+    assert counts is not None and counts.max() == 3
+    assert record.training.steps == 2 * -(-int(counts.sum()) // record.config["protocol"]["batch_size"])
+
+
+def test_words_behind_the_first_window_count(run: Path) -> None:
+    text = review_rows(1)[0][0]
+    cut = Classifier.open(run)
+    cut.engine.windows = 1  # type: ignore[attr-defined]
+    late = f"{text} and boring"
+    assert np.array_equal(cut.logits([text]), cut.logits([late]))
+    assert not np.allclose(Classifier.open(run).logits([text]), Classifier.open(run).logits([late]), atol=1e-6)
+
+
+def test_exports_read_as_the_run_does(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [text for text, _ in review_rows(9, seed=4)] + ["great " * 50, ""]
+    wanted = Classifier.open(run).logits(texts)
+    for name in ("safetensors", "onnx"):
+        assert main(["export", str(run), "--format", name, "--output", str(tmp_path / name)]) == 0
+        assert "exit rules are for models that read a text in one window" in capsys.readouterr().err
+        manifest = read_manifest(tmp_path / name)
+        assert manifest.windows == 3 and manifest.exits is None and manifest.check.label_agreement == 1
+        np.testing.assert_allclose(Classifier.open(tmp_path / name).logits(texts), wanted, rtol=1e-4, atol=1e-4)
+        card = (tmp_path / name / "README.md").read_text(encoding="utf-8")
+        assert "are read in up to 3 windows of so many, and the logits are averaged" in card
+        assert "Longer texts were read in up to 3 windows of 7 tokens." in card and "Texts are cut at" not in card
+    described = [model.description for model in open_models({"run": run, "export": tmp_path / "onnx"})]
+    assert [(each.max_length_tokens, each.windows) for each in described] == [(7, 3)] * 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "RUN", "a text", "--exit-rule", "confidence", "--threshold", "0.9"],
+        ["exits", "RUN"],
+        ["export", "RUN", "--format", "onnx", "--output", "OUT", "--agreement", "0.9"],
+        ["train", "--model", "linear", "--data", "demo", "--output", "OUT", "--windows", "65"],
+    ],
+)
+def test_what_windows_do_not_do_is_refused_in_one_line(
+    arguments: list[str], run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"RUN": str(run), "OUT": str(tmp_path / "out")}
+    assert main([places.get(argument, argument) for argument in arguments]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "window" in error and error.startswith("error:"), error
+
+
+def test_several_labels_a_text_and_the_estimator(tmp_path: Path) -> None:
+    model = str(write_tiny_model(tmp_path / "tiny.yaml"))
+    texts, labels = zip(*review_rows(60), strict=True)
+    estimator = RecurraClassifier(model, max_epochs=1, max_length=7, windows=3, folder=tmp_path / "estimator")
+    said = estimator.fit(list(texts), list(labels)).predict_proba(list(texts[:4]))
+    assert read_record(tmp_path / "estimator").config["data"]["windows"] == 3
+    np.testing.assert_allclose(said, Classifier.open(tmp_path / "estimator").predict_proba(texts[:4]), atol=1e-5)
+    data = tmp_path / "tags.csv"
+    rows = [
+        f'"{text}","{label};{"other" if index % 3 else "odd"}"' for index, (text, label) in enumerate(review_rows(90))
+    ]
+    data.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    arguments = ["train", "-m", model, "-d", str(data), "-o", str(tmp_path / "run"), "--tokenizer", "trained"]
+    more = ["data.label_separator=;", "data.trained_vocab_size=200", "max_epochs=1", "label_smoothing=0.1"]
+    reading = ["--max-length", "7", "--windows", "3", "--no-latency", "--quiet"]
+    assert main([*arguments, *more, *reading]) == 0
+    record = read_record(tmp_path / "run")
+    assert isinstance(record, MultiLabelRunRecord) and record.config["data"]["windows"] == 3
+    assert load_classifier_model(tmp_path / "run" / "model").config.problem_type == "multi_label_classification"
+    assert Classifier.open(tmp_path / "run").predict(list(texts[:3])).shape == (3, 4)

@@ -1,0 +1,109 @@
+"""Texts in windows on both engines: pooled logits are the plain mean over windows, whatever else is in the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from recurra import Classifier
+from recurra.core.errors import ConfigurationError
+from recurra.data.cleaning import clean_texts
+from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
+from recurra.deployment.engines.interface import load_engine
+from recurra.deployment.export.build import write_tokenizer
+from recurra.deployment.export.trimming import trim
+from recurra.deployment.onnx.engine import OnnxEngine
+from recurra.deployment.onnx.model import write_onnx
+from recurra.models.exits.rules import ConfidenceRule
+from recurra.models.loading import load_classifier_model
+from reviews import review_rows
+from tiny import stir, tiny_model
+
+TEXTS = [text for text, _ in review_rows(12)]
+MIXED = [*TEXTS, "", " ".join(TEXTS[:4]), "Great " * 200, " ".join(TEXTS), TEXTS[0]]
+LENGTH, MOST = 12, 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with an exit, and its ONNX graph beside it."""
+    folder = tmp_path_factory.mktemp("windows")
+    tokenizer = as_transformers(wordpiece(train_wordpiece(TEXTS, 200)))
+    model = tiny_model(vocab_size=len(tokenizer), max_position_embeddings=32, exits=[1])
+    stir(model)
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    (folder / "onnx").mkdir()
+    write_tokenizer(tokenizer, LENGTH, folder / "onnx")
+    write_onnx(model.eval(), "fp32", LENGTH, folder / "onnx", {})
+    return folder
+
+
+def classifier(folder: Path, kind: str, batch_size: int = 5) -> Classifier:
+    reading: dict[str, Any] = {"max_length": LENGTH, "windows": MOST}
+    if kind == "torch":
+        engine: Any = load_engine(folder / "model", kind="transformer", precision="fp32", **reading)
+    else:
+        engine = OnnxEngine.load(folder / "onnx", precision="fp32", pad_token_id=0, threads=1, **reading)
+    return Classifier(engine, ["no", "yes"], batch_size=batch_size)
+
+
+@torch.inference_mode()
+def plain_loop(folder: Path) -> tuple[np.ndarray[Any, Any], int]:
+    """Logits of each text, window by window; and the windows of the longest."""
+    model, tokenizer = load_classifier_model(folder / "model").eval(), classifier(folder, "torch").engine.tokenizer  # type: ignore[attr-defined]
+    found, most = [], 0
+    for text in clean_texts(MIXED):
+        first, *body, last = tokenizer.backend_tokenizer.encode(text).ids
+        body = body[: MOST * (LENGTH - 2)]
+        count = max(1, -(-len(body) // (LENGTH - 2)))
+        parts = [body[index * len(body) // count : (index + 1) * len(body) // count] for index in range(count)]
+        windows = [model(torch.tensor([[first, *part, last]])).logits[0] for part in parts]
+        found.append(torch.stack(windows).mean(dim=0).numpy())
+        most = max(most, count)
+    return np.stack(found), most
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+def test_logits_are_the_mean_over_windows_alone_and_in_any_batch(folder: Path, kind: str) -> None:
+    wanted, most = plain_loop(folder)
+    assert most == MOST
+    together = classifier(folder, kind).logits(MIXED)
+    np.testing.assert_allclose(together, wanted, rtol=1e-4, atol=1e-4)
+    alone = np.concatenate([classifier(folder, kind).logits([text]) for text in MIXED[-5:]])
+    np.testing.assert_allclose(alone, wanted[-5:], rtol=1e-4, atol=1e-4)
+    backwards = classifier(folder, kind, batch_size=2).logits(MIXED[::-1])
+    np.testing.assert_allclose(backwards[::-1], wanted, rtol=1e-4, atol=1e-4)
+    assert classifier(folder, kind).logits([]).shape == (0, 2)
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+def test_a_trace_is_pooled_and_exit_rules_are_refused(folder: Path, kind: str) -> None:
+    model = classifier(folder, kind)
+    trace = model.trace(MIXED)
+    assert trace.after == (1, 2) and len(trace) == len(MIXED)
+    np.testing.assert_allclose(trace.probabilities[:, -1], model.predict_proba(MIXED), rtol=1e-3, atol=1e-4)
+    rule = ConfidenceRule.constant(0.6)
+    asked = (
+        model.stop_early,
+        lambda: model.stop_early(rule),
+        lambda: model.classify(TEXTS, rule=rule),
+        lambda: model.engine.leave_early(TEXTS, 4, rule),  # type: ignore[attr-defined]
+    )
+    for ask in asked:
+        with pytest.raises(
+            ConfigurationError, match="reads a text in up to 5, whose scores are pooled; leave the rule"
+        ):
+            ask()
+
+
+def test_a_smaller_vocabulary_keeps_the_pieces_of_every_window(folder: Path) -> None:
+    engine = load_engine(folder / "model", kind="transformer", precision="fp32", max_length=LENGTH, windows=MOST)
+    texts = clean_texts(MIXED)
+    smaller = trim(engine, texts, None)  # type: ignore[arg-type]
+    assert smaller.windows == MOST
+    np.testing.assert_allclose(smaller.logits(texts, 8), engine.logits(texts, 8), rtol=1e-4, atol=1e-5)
