@@ -42,7 +42,7 @@ def warm_up() -> None:
     import recurra.deployment.onnx.model
     import recurra.deployment.serving.serve
     import recurra.study.exporting
-    import recurra.study.run  # noqa: F401
+    import recurra.study.worker  # noqa: F401
 
     transformers.utils.logging.disable_progress_bar()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -252,12 +252,12 @@ class _Forking:
 def _work(module: str, arguments: Sequence[str], writing: int) -> None:
     code = 1
     try:
-        assert module == "recurra.study.run", module
+        assert module == "recurra.study.worker", module
         import io
 
         os.dup2(writing, 2)
         sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True)
-        from recurra.study.run import end_with_parent, main
+        from recurra.study.worker import end_with_parent, main
 
         end_with_parent()
         code = main(list(arguments))

@@ -235,7 +235,7 @@ def test_two_processes_train_one_model(trained: TrainedRun, tmp_path: Path) -> N
     machine = Machine(threads=1, latency=False, cache_dir=tmp_path / "cache")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [*launch, "-m", "recurra.study.run", str(folder), machine.to_json()],
+        [*launch, "-m", "recurra.study.worker", str(folder), machine.to_json()],
         capture_output=True, text=True, check=False, timeout=220, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

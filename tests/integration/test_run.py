@@ -151,7 +151,7 @@ def test_a_full_disk_is_one_clear_line_and_the_run_goes_on_when_there_is_space(
 
 
 def worker(folder: Path, machine: Machine) -> list[str]:
-    return [sys.executable, "-m", "recurra.study.run", str(folder), machine.to_json()]
+    return [sys.executable, "-m", "recurra.study.worker", str(folder), machine.to_json()]
 
 
 @pytest.mark.slow

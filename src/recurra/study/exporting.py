@@ -41,7 +41,7 @@ from recurra.deployment.export_record import (
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.models.quiet import quieten_libraries
 from recurra.study.export_plan import note_failure_at
-from recurra.study.run import end_with_parent
+from recurra.study.worker import end_with_parent
 from recurra.tasks.machine import Machine
 from recurra.tasks.run_folder import accelerator_name
 

@@ -58,7 +58,7 @@ def work(
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(machine.threads), "TOKENIZERS_PARALLELISM": "false"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "recurra.study.run", str(folder), machine.to_json()],
+        [sys.executable, "-m", "recurra.study.worker", str(folder), machine.to_json()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

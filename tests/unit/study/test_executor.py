@@ -27,7 +27,7 @@ DONE, REFUSED, KILLED, SILENT, LIES, SLOW = range(6)
 
 WORKER = """#!{python}
 import json, os, pathlib, shutil, signal, sys, time, yaml
-assert sys.argv[1:3] == ["-m", "recurra.study.run"], sys.argv
+assert sys.argv[1:3] == ["-m", "recurra.study.worker"], sys.argv
 folder, machine = pathlib.Path(sys.argv[3]), json.loads(sys.argv[4])
 seed = yaml.safe_load((folder / "config.yaml").read_text())["seed"]
 template = pathlib.Path({template!r})

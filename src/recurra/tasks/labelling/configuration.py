@@ -5,27 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from recurra.core.errors import ConfigurationError
-from recurra.data.configuration import DataConfig, RunData
 from recurra.models.configuration import RecurraConfig
 from recurra.models.presets import preset
+from recurra.tasks.labelling.data import labelled
 from recurra.tasks.profile import PLAN, base_preset, encoder_of, own_keys
 from recurra.tasks.runs import RunConfig
-
-
-def labelled(data: RunData) -> DataConfig:
-    """The data of such a run."""
-    assert isinstance(data, DataConfig)
-    return data
-
-
-def count_lengths(lengths: Any) -> dict[str, int]:
-    """Rows of each length, by the length as text (a key of JSON)."""
-    values, rows = np.unique(lengths, return_counts=True)
-    return {str(length): int(count) for length, count in zip(values, rows, strict=True)}
-
 
 _DECIDED_BY_DATA = frozenset({"num_labels", "id2label", "label2id", "problem_type"})
 
