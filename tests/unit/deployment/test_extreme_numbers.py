@@ -136,7 +136,7 @@ def edited(one: Model, edits: list[Edit]) -> None:
 
 @pytest.mark.parametrize("shape", MODELS)
 @pytest.mark.parametrize("name", ENGINES)
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(edits=EDITS)
 @example(edits=[(25, SMALLEST, True)])
 @example(edits=[(0, LARGEST, True)])
