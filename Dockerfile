@@ -10,24 +10,31 @@ ARG ENGINE=onnx
 FROM python:${PYTHON} AS wheel
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY pyproject.toml README.md LICENSE ./
 COPY requirements requirements
 COPY src src
-RUN python -m pip wheel --no-deps --wheel-dir /wheel . \
+RUN python -m pip install --require-hashes --no-deps --requirement requirements/locked/build.txt \
+    && python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheel . \
     && python -m venv --without-pip /opt/recurra
 
 FROM wheel AS install-onnx
 RUN python -m pip --python /opt/recurra/bin/python install \
-        --constraint constraints.txt --requirement requirements/onnx-serving.txt \
+        --require-hashes --no-deps --requirement requirements/locked/serve.txt \
     && python -m pip --python /opt/recurra/bin/python install --no-deps /wheel/*.whl
 
 # PyTorch's own index has builds without CUDA, which are a tenth of the size: give its address as TORCH_INDEX.
 FROM wheel AS install-torch
 ARG TORCH_INDEX=
-RUN python -m pip --python /opt/recurra/bin/python install \
-        --constraint constraints.txt ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} torch \
+RUN if [ -n "${TORCH_INDEX}" ]; then \
+        python -m pip --python /opt/recurra/bin/python install --require-hashes --no-deps \
+            --index-url "${TORCH_INDEX}" --requirement requirements/locked/torch-cpu.txt; \
+    else \
+        python -m pip --python /opt/recurra/bin/python install --require-hashes --no-deps \
+            --requirement requirements/locked/torch.txt --requirement requirements/locked/cuda.txt; \
+    fi \
     && python -m pip --python /opt/recurra/bin/python install \
-        --constraint constraints.txt "$(echo /wheel/*.whl)[serve,onnx]"
+        --require-hashes --no-deps --requirement requirements/locked/serve-torch.txt \
+    && python -m pip --python /opt/recurra/bin/python install --no-deps /wheel/*.whl
 
 # hadolint ignore=DL3006
 FROM install-${ENGINE} AS installed

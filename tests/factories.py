@@ -163,7 +163,7 @@ class RunFactory:
         difficulty = base.random(rows)
         # A linear model is deterministic: the seed moves nothing.
         own = np.random.default_rng([sum(model.encode()), 0 if MODELS[model][0] == "linear" else seed + 1, rows])
-        ability = np.clip(difficulty + own.normal(0, 0.12, rows), None, None)
+        ability = difficulty + own.normal(0, 0.12, rows)
         right = ability <= np.quantile(ability, min(max(accuracy + own.normal(0, 0.003), 0.01), 0.999))
         wrong = (labels + own.integers(1, labels_count, rows)) % labels_count
         predicted = np.where(right, labels, wrong)

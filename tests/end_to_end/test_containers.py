@@ -18,6 +18,7 @@ pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 
+import recurra
 from containerfile import Stage, reaches_the_builder, read_stages
 from recurra.cli.main import app
 from recurra.deployment.export import ExportOptions, export_run
@@ -29,8 +30,9 @@ from server_process import ask, started
 ROOT = Path(__file__).resolve().parents[2]
 ARGUMENTS, STAGES = read_stages(ROOT / "Dockerfile")
 KEY = "0123456789abcdef-container"
-# The commands of the list itself, which tests/end_to_end/test_wheel.py carries out.
-INSTALLED = ("--requirement requirements/onnx-serving.txt", "--no-deps /wheel/*.whl")
+HASHED = "--require-hashes --no-deps --requirement requirements/locked"
+# As `make sbom` installs it; tests/end_to_end/test_wheel.py uses the packages of the list.
+INSTALLED = [f"{HASHED}/serve.txt", "--no-deps /wheel/*.whl"]
 
 
 def stage(name: str) -> Stage:
@@ -55,7 +57,7 @@ def test_the_linter_has_nothing_to_say() -> None:
 
 def test_what_is_copied_is_there_and_reaches_the_builder() -> None:
     copied = [word for one in stage("wheel").all("COPY") for word in one.value.split()[:-1]]
-    assert {"pyproject.toml", "README.md", "LICENSE", "src", "requirements", "constraints.txt"} == set(copied)
+    assert {"pyproject.toml", "README.md", "LICENSE", "src", "requirements"} == set(copied)
     ignore = ROOT / ".dockerignore"
     for name in copied:
         assert (ROOT / name).exists() and reaches_the_builder(name, ignore), name
@@ -69,12 +71,18 @@ def test_each_variant_is_installed_by_commands_that_are_tested() -> None:
     assert set(ARGUMENTS) == {"PYTHON", "ENGINE"}
     assert stage("installed").base == "install-${ENGINE}" and ARGUMENTS["ENGINE"] == "onnx"
     (short,) = stage("install-onnx").all("RUN")
-    commands = [part.split(" install ")[1] for part in short.value.split(" && ")]
-    assert [command.replace("--constraint constraints.txt ", "") for command in commands] == list(INSTALLED)
+    assert [part.split(" install ")[1] for part in short.value.split(" && ")] == INSTALLED
     (full,) = stage("install-torch").all("RUN")
-    assert "[serve,onnx]" in full.value and '${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} torch' in full.value
-    documented = re.findall(r"^pip install (.*)$", (ROOT / "docs/how-to/serving.md").read_text(encoding="utf-8"), re.M)
-    assert documented == ["-r requirements/onnx-serving.txt", "--no-deps recurra-0.1.0-py3-none-any.whl"]
+    choice, *rest = full.value.split(" fi && ")
+    assert [part.split(" install ")[1] for part in rest[0].split(" && ")] == [f"{HASHED}/serve-torch.txt", INSTALLED[1]]
+    assert (
+        '--require-hashes --no-deps --index-url "${TORCH_INDEX}"' in choice and "locked/torch-cpu.txt; else" in choice
+    )
+    assert f"{HASHED}/torch.txt --requirement requirements/locked/cuda.txt;" in choice
+    wheel = f"recurra-{recurra.__version__}-py3-none-any.whl"
+    for name in ("docs/how-to/serving.md", "requirements/onnx-serving.txt"):
+        documented = re.findall(r"^[# ]*pip install (.*)$", (ROOT / name).read_text(encoding="utf-8"), re.M)
+        assert documented == ["-r requirements/onnx-serving.txt", f"--no-deps {wheel}"]
 
 
 def test_the_image_is_of_a_version_and_runs_as_nobody_in_particular() -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Sequence
 from email import message_from_bytes
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
@@ -29,6 +33,7 @@ from reviews import review_rows, train_linear, train_tiny
 from server_process import ask, started
 
 ROOT = Path(__file__).resolve().parents[2]
+LOCKED = ROOT / "requirements" / "locked"
 WITHOUT_TORCH = ROOT / "requirements" / "onnx-serving.txt"
 # Kinds of files that are code or part of it. Tables, weights and pictures of results are not.
 CODE = {".py", ".typed", ".html", ".j2", ".css", ".js", ".svg", ".yaml"}
@@ -41,23 +46,56 @@ def written_requirements() -> list[str]:
     return [line for line in lines if line.strip() and not line.startswith("#")]
 
 
+def make(source: Path, target: str, *, umask: int = 0o022, but: Sequence[str] = (), **variables: object) -> str:
+    """What a target of the Makefile says, with what is installed here; ``but`` is taken as made."""
+    given = {"VENV": sys.prefix, **variables}
+    made_before = (f"{sys.prefix}/.installed", f"{sys.prefix}/.installed-dev", *but)
+    options = [f"--old-file={one}" for one in made_before]
+    made = subprocess.run(
+        ["make", "--silent", *options, target, *(f"{name}={value}" for name, value in given.items())],
+        cwd=source, capture_output=True, text=True, timeout=120, check=False, umask=umask,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    return made.stdout
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], cwd=folder, check=True)
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the tree: building leaves folders behind, and takes up what an earlier build has left."""
-    root = tmp_path_factory.mktemp("wheel")
-    source = root / "source"
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A commit of the tree as it is: what a release is built from."""
+    source = tmp_path_factory.mktemp("source") / "tree"
     source.mkdir()
     for name in ("src", "tests", "benchmarks", "configs", "requirements"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "Makefile", "constraints.txt", ".gitignore"):
         shutil.copy(ROOT / name, source)
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    made = subprocess.run(
-        [*command, "--wheel-dir", str(root), str(source)], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert made.returncode == 0, made.stderr
-    (found,) = root.glob("*.whl")
+    git(source, "init", "--quiet")
+    git(source, "add", ".")
+    git(source, "commit", "--quiet", "--message", "A release")
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path) -> Path:
+    said = make(source, "wheel")
+    (found,) = (source / "dist").glob("*.whl")
+    assert hashlib.sha256(found.read_bytes()).hexdigest() in said
     return found
+
+
+def test_another_clone_at_another_time_gives_the_same_bytes(source: Path, wheel: Path, tmp_path: Path) -> None:
+    previous = os.umask(0o077)
+    try:
+        git(tmp_path, "clone", "--quiet", str(source), "another clone")
+    finally:
+        os.umask(previous)
+    clone = tmp_path / "another clone"
+    (clone / "src" / "recurra" / "not_committed.py").touch()
+    make(clone, "wheel", umask=0o077)
+    assert (clone / "dist" / wheel.name).read_bytes() == wheel.read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +195,35 @@ def test_an_onnx_export_needs_the_short_list_alone(without_torch: Environment, e
         status, answer = ask(said["url"], {"text": TEXTS[0]})
         assert status == 200
         assert answer["results"][0]["predictions"][0]["label"] == wanted.predict(TEXTS[:1])[0]
+
+
+def packages_of(path: Path) -> dict[str, str]:
+    """The components of a bill of materials that fits its schema, by name, with their versions."""
+    validation = pytest.importorskip("cyclonedx.validation.json", reason="pip install cyclonedx-bom")
+    schema = pytest.importorskip("cyclonedx.schema").SchemaVersion.V1_6
+    text = path.read_text(encoding="utf-8")
+    assert validation.JsonStrictValidator(schema).validate_str(text) is None
+    document = json.loads(text)
+    about = document["metadata"]["component"]
+    assert (document["bomFormat"], about["name"], about["version"]) == ("CycloneDX", "recurra", recurra.__version__)
+    assert about["licenses"][0]["license"]["id"] == "Apache-2.0"
+    for one in document["components"]:
+        assert one["purl"].startswith(f"pkg:pypi/{canonicalize_name(one['name'])}@{one['version']}")
+    return {canonicalize_name(one["name"]): one["version"] for one in document["components"]}
+
+
+@pytest.mark.slow
+def test_bills_of_materials_name_all_that_is_installed(source: Path, without_torch: Environment) -> None:
+    """As `make sbom` writes them; what the image installs stands here without asking an index for it."""
+    pytest.importorskip("cyclonedx_py", reason="pip install cyclonedx-bom")
+    make(source, "sbom", IMAGE=without_torch.folder, but=("wheel", "installed-image"))
+    of_wheel = source / "dist" / f"recurra-{recurra.__version__}-py3-none-any.cdx.json"
+    of_image = source / "dist" / f"recurra-{recurra.__version__}-image.cdx.json"
+    locked = [line for name in ("torch", "run") for line in (LOCKED / f"{name}.txt").read_text("utf-8").splitlines()]
+    assert set(packages_of(of_wheel)) == {line.partition("==")[0] for line in locked if line[:1].isalpha()}
+    assert of_wheel.read_text(encoding="utf-8").count('"content": "') == sum("--hash=" in line for line in locked)
+    installed = {name: found.version for name, found in closure(written_requirements()).items()}
+    assert packages_of(of_image) == installed
 
 
 def test_so_does_a_linear_model(without_torch: Environment, linear: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from recurra.core.record import CodeRecord, EnvironmentRecord
+from recurra.core.version import __version__
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy", "scikit-learn")
 
@@ -39,10 +40,9 @@ def available_cores() -> int:
 @lru_cache(maxsize=1)
 def code_record() -> CodeRecord:
     """Version, and commit and cleanness of the checkout if the package runs from one."""
-    version = importlib.metadata.version("recurra")
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
-        return CodeRecord(version=version)
+        return CodeRecord(version=__version__)
 
     def git(*arguments: str) -> str | None:
         try:
@@ -54,7 +54,9 @@ def code_record() -> CodeRecord:
         return done.stdout.strip()
 
     status = git("status", "--porcelain", "--", "src", "configs")
-    return CodeRecord(version=version, commit=git("rev-parse", "HEAD"), dirty=None if status is None else bool(status))
+    return CodeRecord(
+        version=__version__, commit=git("rev-parse", "HEAD"), dirty=None if status is None else bool(status)
+    )
 
 
 def environment_record(*, threads: int, precision: str, accelerator: str | None = None) -> EnvironmentRecord:

@@ -148,6 +148,9 @@ def read_sealed(
     cls = choose(values)
     version = values.get("schema_version") if isinstance(values, dict) else None
     newest = cls.model_fields["schema_version"].default
+    if isinstance(version, bool):
+        # Python takes true for 1, of which records had no hash.
+        raise CheckpointError(f"'{path}' is not {what}: 'schema_version' is {version}, no number; {cure}")
     if isinstance(version, int) and version > newest:
         raise CheckpointError(f"'{path}' has schema {version}, this version reads up to {newest}; upgrade recurra")
     try:

@@ -98,7 +98,10 @@ class OneLabel(Decision):
 
     def probabilities(self, logits: Floats) -> Probabilities:
         """The softmax at the temperature."""
-        return softmax(logits.astype(np.float64) / self.temperature)
+        shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+        # The largest is 0 and stays so; a quotient below all numbers is a probability of 0.
+        with np.errstate(over="ignore"):
+            return softmax(shifted / self.temperature)
 
     def decide(self, scores: Floats) -> npt.NDArray[Any]:
         """Indices of the highest."""

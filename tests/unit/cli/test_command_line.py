@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 
+from recurra import __version__
 from recurra.cli import main as command_line
 from recurra.core.errors import AuditError, ConfigurationError, DataError, RunError, StorageError
 
@@ -88,7 +88,7 @@ def test_every_command_can_answer_in_json(name: str, command: Any) -> None:
 def test_version_of_a_process() -> None:
     done = run_process("--version")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"recurra {importlib.metadata.version('recurra')}\n"
+    assert done.stdout == f"recurra {__version__}\n"
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,39 @@ def test_a_record_of_an_unknown_task_asks_for_an_upgrade(task: str, run: Path, t
         )
 
 
+COMMITTED = sorted((Path(__file__).parents[3] / "results").glob("*/runs/*/record.json"))
+
+
 def test_every_committed_record_is_read() -> None:
-    records = sorted((Path(__file__).parents[3] / "results").glob("*/runs/*/record.json"))
-    assert records
-    for path in records:
-        assert read_any_record(path).run_id == path.parent.name
+    found = {}
+    for path in COMMITTED:
+        record = read_any_record(path)
+        assert record.run_id == path.parent.name
+        found.setdefault((record.schema_version, record.task), path)
+    # Of every schema there was, of classifiers and, since there are any, of language models: they are migrated below.
+    classifiers = {(version, "classification") for version in range(1, SCHEMA_VERSION + 1)}
+    assert found.keys() >= classifiers | {(3, "language modelling")}
+
+
+def test_a_record_of_any_schema_is_written_in_the_newest_and_says_the_same(tmp_path: Path) -> None:
+    first = {}
+    for path in COMMITTED:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        first.setdefault((values["schema_version"], values.get("task")), path)
+    for (version, _), path in first.items():
+        old = read_any_record(path)
+        new = read_any_record(write_record(tmp_path, old))
+        assert (old.schema_version, new.schema_version) == (version, SCHEMA_VERSION) and new.content_hash
+        same = {"schema_version": 0, "content_hash": None}
+        assert new.model_copy(update=same) == old.model_copy(update=same)
+        assert holds_record(tmp_path, old.config_hash) and holds_record(path, old.config_hash)
+
+
+@pytest.mark.parametrize("version", [-1, 0, "1", 1.5, None, True, [1], SCHEMA_VERSION + 1, 10**30])
+def test_a_schema_that_never_was_is_refused_in_one_line(version: object, run: Path, tmp_path: Path) -> None:
+    values = json.loads((run / "record.json").read_text(encoding="utf-8"))
+    del values["content_hash"]
+    damaged(run, tmp_path, json.dumps({**values, "schema_version": version}))
+    with pytest.raises(CheckpointError) as caught:
+        read_any_record(tmp_path)
+    assert "\n" not in str(caught.value)

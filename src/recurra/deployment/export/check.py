@@ -157,8 +157,14 @@ def compare_logits(
         decision: What makes labels of logits.
 
     Raises:
-        AuditError: If a logit of the export is not finite.
+        AuditError: If a logit is not finite: of the run's model, or of the export.
     """
+    if not np.isfinite(reference).all():
+        bad = int((~np.isfinite(reference).all(axis=1)).sum())
+        raise AuditError(
+            f"the run's model itself gives logits that are not finite for {bad} of {len(reference)} rows; "
+            "nothing was written; its weights are damaged, or too large to compute with: copy or train it again"
+        )
     if not np.isfinite(logits).all():
         bad = int((~np.isfinite(logits).all(axis=1)).sum())
         raise AuditError(

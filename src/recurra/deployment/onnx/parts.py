@@ -113,6 +113,7 @@ class PartWriter:
 
 
 _LARGEST = 127
+_TINY = float(np.finfo(np.float32).tiny)
 
 
 class Linear(ABC):
@@ -142,10 +143,11 @@ class FullLinear(Linear):
 def quantise_rows(weight: Array) -> tuple[Array, Array]:
     """Returns int8 values ``(rows, columns)`` and FP32 scales ``(rows, 1)``; symmetric, so that 0 stays 0.
 
-    The error of a weight is at most half its row's scale.
+    The error of a weight is at most half its row's scale, which is never below the smallest normal number: runtimes
+    take what is smaller for 0, and a row divided by it would be no number.
     """
     largest = np.abs(weight).max(axis=1, keepdims=True)
-    scale = np.where(largest > 0, largest / _LARGEST, 1.0).astype(np.float32)
+    scale = np.where(largest > 0, np.maximum(largest / _LARGEST, _TINY), 1.0).astype(np.float32)
     return np.clip(np.rint(weight / scale), -_LARGEST, _LARGEST).astype(np.int8), scale
 
 

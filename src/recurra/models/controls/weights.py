@@ -59,10 +59,10 @@ class SparseRows:
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
     def of_length_one(self) -> SparseRows:
-        """The same with rows whose squares sum to 1; a row without entries stays so."""
+        """The same with rows whose squares sum to 1; a row of zeros, or without entries, stays so."""
         rows = self.rows
         lengths = np.sqrt(np.bincount(rows, weights=self.values**2, minlength=len(self.offsets) - 1))
-        return SparseRows(self.values / lengths[rows], self.columns, self.offsets, self.width)
+        return SparseRows(self.values / np.where(lengths > 0, lengths, 1)[rows], self.columns, self.offsets, self.width)
 
     def scores(self, weight: npt.NDArray[np.float32]) -> Floats:
         """The product with the weights of each label, ``(labels, features)``: ``(texts, labels)``, summed in float64.
@@ -142,7 +142,9 @@ class LinearModel(ABC):
         if len(texts) == 0:
             return np.zeros((0, self.num_labels), dtype=np.float32)
         scores = self.features(texts).scores(self._weight) + self._bias.astype(np.float64)
-        return label_scores(scores, independent=self.independent).astype(np.float32)
+        # What FP32 cannot hold becomes infinite, which the caller is told of; numpy need not warn as well.
+        with np.errstate(over="ignore"):
+            return label_scores(scores, independent=self.independent).astype(np.float32)
 
     def loss(self, texts: Sequence[str], labels: npt.ArrayLike) -> float:
         """Mean cross-entropy in nats; with a regression a label, over labels too."""

@@ -52,6 +52,9 @@ def test_a_logit_that_is_not_finite_is_refused(bad: float) -> None:
     logits[1, 0] = bad
     with pytest.raises(AuditError, match="not finite for 1 of 3 rows; nothing was written"):
         compared(reference, logits)
+    # int8 could make numbers of what is none, and agree with nothing.
+    with pytest.raises(AuditError, match="run's model itself gives logits that are not finite for 1 of 3 rows"):
+        compared(logits, reference)
 
 
 def flipped(rows: int, flips: int) -> CheckRecord:

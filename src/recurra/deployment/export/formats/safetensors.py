@@ -86,8 +86,9 @@ def write_safetensors(model_folder: Path, precision: str, folder: Path) -> None:
 
 
 def _check_range(model: PreTrainedModel, precision: str) -> None:
+    wider = "fp32" if precision == "bf16" else "fp32 or bf16"
     for name, weight in model.state_dict().items():
         if not weight.isfinite().all():
             raise AuditError(
-                f"weight '{name}' has values that {precision} cannot hold; nothing was written; export in fp32 or bf16"
+                f"weight '{name}' has values that {precision} cannot hold; nothing was written; export in {wider}"
             )

@@ -1,0 +1,269 @@
+"""Numbers at the edge of what their types hold: an answer is a number, or an error says that there is none.
+
+It is also the same alone and among others, within bounds that `docs/explanation/trust.md` states.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from transformers import PreTrainedTokenizerFast
+
+pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
+pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
+
+from recurra import Classifier, RecurraForSequenceClassification
+from recurra.core.errors import AuditError, RunError
+from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
+from recurra.deployment.decision import AnyLabels, OneLabel
+from recurra.deployment.engines.interface import Engine, LinearEngine
+from recurra.deployment.engines.trained import TransformerEngine
+from recurra.deployment.export.build import write_tokenizer
+from recurra.deployment.export.formats.safetensors import write_safetensors
+from recurra.deployment.onnx.engine import OnnxEngine
+from recurra.deployment.onnx.model import write_onnx
+from recurra.deployment.onnx.parts import quantise_rows
+from recurra.models.controls.ngrams import LinearClassifier
+from recurra.models.controls.static import StaticClassifier
+from reviews import review_rows
+from tiny import stir, tiny_model
+
+ROWS = review_rows(40)
+TEXTS = [*(text for text, _ in ROWS[:8]), "", "great", "!" * 40, "great film " * 50]
+HUNDRED_THOUSAND_TOKENS = "great film " * 50_000
+MAX_LENGTH = 24
+LARGEST, SMALLEST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).smallest_subnormal)
+# The largest of FP32 and FP16, where squares and products overflow; 0, and what is next to it in FP32 and FP16.
+EDGES = (LARGEST, 1e30, 1e19, 65504.0, 65520.0, 1.0, 6e-8, 2e-8, 1e-38, SMALLEST, 0.0)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A classifier, and the weights that it had."""
+
+    model: RecurraForSequenceClassification
+    tokenizer: PreTrainedTokenizerFast
+    weights: dict[str, torch.Tensor]
+
+
+def a_model(**shape: object) -> Model:
+    tokenizer = as_transformers(wordpiece(train_wordpiece([text for text, _ in ROWS], 200)))
+    model = tiny_model(vocab_size=len(tokenizer), max_position_embeddings=32, **shape).eval()
+    stir(model)
+    return Model(model, tokenizer, copy.deepcopy(model.state_dict()))
+
+
+MODELS = {
+    "loop": a_model(),
+    "exits": a_model(num_recurrences=3, exits=[1], heads="separate", pooling="mean", norm="layer", num_core_layers=1),
+}
+
+
+def on_torch(precision: str) -> Callable[[Model, Path], Engine]:
+    return lambda one, _: TransformerEngine(
+        copy.deepcopy(one.model), one.tokenizer, precision=precision, max_length=MAX_LENGTH
+    )
+
+
+def stored_as(precision: str) -> Callable[[Model, Path], Engine]:
+    def make(one: Model, folder: Path) -> Engine:
+        one.model.save_pretrained(folder / "run")
+        write_safetensors(folder / "run", precision, folder / precision)
+        one.tokenizer.save_pretrained(folder / precision)
+        return TransformerEngine.load(folder / precision, max_length=MAX_LENGTH)
+
+    return make
+
+
+def on_onnx(precision: str) -> Callable[[Model, Path], Engine]:
+    def make(one: Model, folder: Path) -> Engine:
+        write_tokenizer(one.tokenizer, MAX_LENGTH, folder)
+        write_onnx(one.model, precision, MAX_LENGTH, folder, {})
+        return OnnxEngine.load(folder, precision=precision, max_length=MAX_LENGTH, pad_token_id=0, threads=1)
+
+    return make
+
+
+# Each with how far an answer may differ alone and among others, as a share of the largest logit, and of 1 at least.
+ENGINES = {
+    "torch fp32": (on_torch("fp32"), 1e-5),
+    "torch bf16": (on_torch("bf16"), 2e-2),
+    "safetensors fp16": (stored_as("fp16"), 1e-5),
+    "onnx fp32": (on_onnx("fp32"), 1e-5),
+    "onnx int8": (on_onnx("int8"), 0.15),
+}
+
+
+def opened(name: str, one: Model) -> Engine:
+    with TemporaryDirectory() as folder:
+        return ENGINES[name][0](one, Path(folder))
+
+
+def alone(engine: Engine, texts: list[str]) -> np.ndarray:
+    return np.concatenate([engine.logits([text], 32) for text in texts])
+
+
+def difference(first: np.ndarray, second: np.ndarray) -> float:
+    """As a share of the largest, and of 1 at least."""
+    return float(np.abs(first.astype(np.float64) - second).max(initial=0) / max(1.0, np.abs(first).max(initial=0)))
+
+
+Edit = tuple[int, float, bool]
+EDITS = st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(EDGES), st.booleans()), min_size=1, max_size=3)
+
+
+def edited(one: Model, edits: list[Edit]) -> None:
+    """Gives tensors, or their first values, a size, and lets them keep their signs."""
+    weights = copy.deepcopy(one.weights)
+    names = sorted(weights)
+    for number, size, whole in edits:
+        values = weights[names[number % len(names)]].view(-1)
+        part = values if whole else values[:1]
+        part.copy_(torch.where(part >= 0, size, -size))
+    one.model.load_state_dict(weights)
+
+
+@pytest.mark.parametrize("shape", MODELS)
+@pytest.mark.parametrize("name", ENGINES)
+@settings(max_examples=10)
+@given(edits=EDITS)
+@example(edits=[(25, SMALLEST, True)])
+@example(edits=[(0, LARGEST, True)])
+def test_with_any_weights_an_answer_is_a_number_or_an_error_says_so(name: str, shape: str, edits: list[Edit]) -> None:
+    one = MODELS[shape]
+    edited(one, edits)
+    try:
+        engine = opened(name, one)
+    except AuditError as error:
+        assert name == "safetensors fp16" and "fp16 cannot hold" in str(error)
+        return
+    together = engine.logits(TEXTS, 32)
+    try:
+        found = Classifier(engine, ["no", "yes"]).predict_proba(TEXTS)
+    except RunError as error:
+        assert "scores that are no numbers" in str(error) and not np.isfinite(together).all()
+    else:
+        assert np.isfinite(found).all()
+        np.testing.assert_allclose(found.sum(axis=1), 1)
+    if name == "onnx int8":
+        # The activations of a batch share a scale, so that a text with large ones moves the others.
+        return
+    apart = alone(engine, TEXTS)
+    numbers = np.isfinite(together).all(axis=1)
+    assert np.array_equal(numbers, np.isfinite(apart).all(axis=1))
+    assert difference(together[numbers], apart[numbers]) <= ENGINES[name][1]
+
+
+@pytest.mark.parametrize("shape", MODELS)
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_text_of_100_000_tokens_is_answered_alike_alone_and_among_others(name: str, shape: str) -> None:
+    one = MODELS[shape]
+    one.model.load_state_dict(one.weights)
+    engine = opened(name, one)
+    texts = [*TEXTS, HUNDRED_THOUSAND_TOKENS]
+    together = engine.logits(texts, 32)
+    assert np.isfinite(together).all()
+    assert difference(together, alone(engine, texts)) <= ENGINES[name][1]
+    # What is beyond the length of the model is cut off.
+    np.testing.assert_array_equal(engine.logits(texts[-1:], 32), engine.logits(["great film " * 30], 32))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_thousand_classes_are_trained_for_a_step_and_answered(name: str) -> None:
+    one = a_model(num_labels=1000)
+    model = one.model.train()
+    rows = one.tokenizer([text for text, _ in ROWS], padding=True, return_tensors="pt")
+    rows = {key: rows[key] for key in ("input_ids", "attention_mask")}
+    truth = torch.arange(len(ROWS)) * 25
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    before = model(**rows, labels=truth).loss
+    before.backward()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
+    optimizer.step()
+    assert model.eval()(**rows, labels=truth).loss < before
+    engine = opened(name, one)
+    found = Classifier(engine, [f"class {number}" for number in range(1000)]).predict_proba(TEXTS)
+    assert found.shape == (len(TEXTS), 1000) and np.isfinite(found).all()
+    assert difference(engine.logits(TEXTS, 32), alone(engine, TEXTS)) <= ENGINES[name][1]
+
+
+def linear_models() -> dict[str, LinearClassifier | StaticClassifier]:
+    texts, labels = [text for text, _ in ROWS], np.array([label == "positive" for _, label in ROWS], dtype=np.int64)
+    tokenizer = MODELS["loop"].tokenizer.backend_tokenizer
+    vectors = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 8)).astype(np.float32)
+    return {
+        "linear": LinearClassifier.fit(texts, labels),
+        "static": StaticClassifier.fit(texts, labels, vectors, tokenizer, encoder="random"),
+    }
+
+
+LINEAR = linear_models()
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@example(weight=LARGEST, bias=1.0, idf=1.0)
+@example(weight=1.0, bias=1.0, idf=0.0)
+@given(weight=st.sampled_from(EDGES), bias=st.sampled_from(EDGES), idf=st.sampled_from(EDGES))
+def test_a_linear_model_with_any_weights_says_the_same_alone_to_the_last_bit(
+    name: str, weight: float, bias: float, idf: float
+) -> None:
+    model = copy.copy(LINEAR[name])
+    model._weight = np.copysign(np.float32(weight), model._weight)
+    model._bias = np.copysign(np.float32(bias), model._bias)
+    if isinstance(model, LinearClassifier):
+        model._vectorizers = [copy.copy(one) for one in model._vectorizers]
+        for one in model._vectorizers:
+            one.idf = np.full_like(one.idf, idf)
+    classifier = Classifier(LinearEngine(model), ["no", "yes"])
+    try:
+        together = classifier.logits(TEXTS)
+    except RunError:
+        assert weight == LARGEST
+        return
+    assert np.isfinite(classifier.predict_proba(TEXTS)).all()
+    np.testing.assert_array_equal(together, np.concatenate([classifier.logits([text]) for text in TEXTS]))
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_linear_model_reads_all_of_100_000_tokens(name: str) -> None:
+    texts = [*TEXTS, HUNDRED_THOUSAND_TOKENS, HUNDRED_THOUSAND_TOKENS + "awful " * 100_000]
+    together = LINEAR[name].logits(texts)
+    assert np.isfinite(together).all() and not np.array_equal(together[-2], together[-1])
+    np.testing.assert_array_equal(together, np.concatenate([LINEAR[name].logits([text]) for text in texts]))
+
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+LOGITS = arrays.arrays(np.float32, st.tuples(st.integers(1, 3), st.integers(2, 4)), elements=FLOATS)
+
+
+@example(logits=np.array([[LARGEST, -LARGEST]], dtype=np.float32), temperature=5e-324)
+@given(logits=LOGITS, temperature=st.floats(min_value=0, exclude_min=True, allow_infinity=False))
+def test_any_logits_at_any_temperature_give_probabilities(logits: np.ndarray, temperature: float) -> None:
+    labels = [str(number) for number in range(logits.shape[1])]
+    decision = OneLabel(labels, temperature)
+    found = decision.probabilities(logits)
+    assert (found >= 0).all()
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+    chosen = decision.of_logits(logits)
+    assert (found[np.arange(len(found)), chosen] == found.max(axis=1)).all()
+    each = AnyLabels(labels, [0.5] * len(labels), "|").probabilities(logits)
+    assert ((each >= 0) & (each <= 1)).all()
+
+
+@example(np.array([[SMALLEST, 0.0], [LARGEST, -LARGEST], [0.0, 0.0]], dtype=np.float32))
+@given(arrays.arrays(np.float32, st.tuples(st.integers(1, 3), st.integers(1, 5)), elements=FLOATS))
+def test_a_weight_in_int8_is_half_a_scale_away_at_most(weight: np.ndarray) -> None:
+    values, scale = quantise_rows(weight)
+    assert values.dtype == np.int8 and scale.dtype == np.float32 and np.abs(values.astype(int)).max() <= 127
+    assert (scale >= np.finfo(np.float32).tiny).all() and np.isfinite(scale).all()
+    assert (np.abs(values * scale.astype(np.float64) - weight) <= 0.5001 * scale).all()
