@@ -1,8 +1,8 @@
 """Builds the documentation as a site of files: ``make docs``.
 
-The pages are those of ``docs/``, as they are read beside the source. Where a page links to something outside that folder,
-its copy links to a copy: a document of the project becomes a page, a folder a page that lists its files, and a record or
-a configuration is laid beside the pages as it is.
+The pages are those of ``docs/``, as they are read beside the source. Where a page links to something outside that
+folder, its copy links to a copy: a document of the project becomes a page, a folder a page that lists its files, and a
+record or a configuration is laid beside the pages as it is.
 """
 
 from __future__ import annotations
