@@ -9,17 +9,20 @@ import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from docs.site.build import CONFIGURATION, DOCUMENTS, PAGES, ROOT, SITE, BrokenLinkError, place, relink, stage
 
 import recurra
-from docs.site.build import CONFIGURATION, DOCUMENTS, PAGES, ROOT, SITE, BrokenLinkError, place, relink, stage
 
 SOURCES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href", "object": "data"}
 # Links that say what a page is or where another is; nothing is loaded by them.
 SAID = {"canonical", "next", "prev", "alternate"}
+OUTSIDE = re.compile(r"(?!data:)[a-z]+:|//")
+STYLED_FROM_OUTSIDE = re.compile(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//")
 
 
 class Page(HTMLParser):
@@ -79,10 +82,10 @@ def test_every_page_is_in_the_site(site: dict[Path, Page]) -> None:
 @pytest.mark.slow
 def test_nothing_is_loaded_from_outside(site: dict[Path, Page]) -> None:
     for path, page in site.items():
-        assert [url for url in page.loads if urlsplit(url).scheme not in {"", "data"} or url.startswith("//")] == [], path
-        assert re.findall(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", page.text) == [], path
-    for path in SITE.rglob("*.css"):
-        assert re.findall(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", path.read_text(encoding="utf-8")) == [], path
+        assert [url for url in page.loads if OUTSIDE.match(url)] == [], path
+        assert STYLED_FROM_OUTSIDE.findall(page.text) == [], path
+    for path in [*SITE.rglob("*.css"), *SITE.rglob("*.svg")]:
+        assert STYLED_FROM_OUTSIDE.findall(path.read_text(encoding="utf-8")) == [], path
 
 
 @pytest.mark.slow
@@ -124,7 +127,8 @@ def test_the_navigation_leads_to_every_page() -> None:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     for name, text in {
-        "README.md": "# A\n", "CHANGELOG.md": "# C\n", "CONTRIBUTING.md": "see [it](docs/a/b.md#c)\n", "SECURITY.md": "# S\n",
+        "README.md": "# A\n", "CHANGELOG.md": "# C\n", "SECURITY.md": "# S\n",
+        "CONTRIBUTING.md": "see [it](docs/a/b.md#c)\n",
         "docs/README.md": "# D\n", "docs/site/assets/site.css": "", "docs/a/README.md": "[up](../../README.md)\n",
         "docs/a/b.md": "[r](../../results) [one](../../results/x/record.json) [q](../a#f) [w](https://w.org/a)\n"
         "```md\n[kept](nowhere.md)\n```\n",
@@ -159,3 +163,31 @@ def test_a_link_to_nothing_is_refused(project: Path, target: str) -> None:
 def test_pages_of_docs_have_a_place_of_their_own() -> None:
     assert place(PurePosixPath("docs/results/figures")).as_posix() == "results/figures/README.md"
     assert PAGES.is_relative_to(ROOT / "build") and SITE.is_relative_to(ROOT / "build")
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_it_is_read_and_searched_from_files_without_a_request(
+    site: dict[Path, Page], browser: Any, width: int, scheme: str
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    page = context.new_page()
+    complaints: list[str] = []
+    requests: list[str] = []
+    page.on(
+        "console", lambda message: complaints.append(message.text) if message.type in {"error", "warning"} else None
+    )
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    for name in ("reference/api.html", "results/isolate.html", "index.html"):
+        page.goto((SITE / name).as_uri(), wait_until="load")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate("document.body.dataset.mdColorScheme") == {"light": "default", "dark": "slate"}[scheme]
+    page.keyboard.press("Control+k")
+    page.keyboard.type("abstain")
+    page.get_by_role("option", name="Labels for new rows").click(timeout=20_000)
+    page.wait_for_url("**/how-to/own-data.html*")
+    assert complaints == []
+    assert len(requests) > 10 and {urlsplit(url).scheme for url in requests} <= {"file", "data", "blob"}
+    context.close()
