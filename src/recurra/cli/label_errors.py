@@ -75,7 +75,7 @@ def label_errors(
 
 def _of_a_file(file: str, given: Mapping[str, str | bool | None], assignments: list[str] | None) -> DataConfig:
     from recurra.data.corpora import CORPORA
-    from recurra.tasks.labelling.configuration import labelled
+    from recurra.tasks.labelling.data import labelled
 
     if file in CORPORA:
         raise ConfigurationError(f"'{file}' is a corpus; give a labelled file of yours (.csv, .tsv, .jsonl, .parquet)")

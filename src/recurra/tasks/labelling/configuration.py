@@ -8,7 +8,7 @@ from typing import Any
 from recurra.core.errors import ConfigurationError
 from recurra.models.configuration import RecurraConfig
 from recurra.models.presets import preset
-from recurra.tasks.labelling.configuration import labelled
+from recurra.tasks.labelling.data import labelled
 from recurra.tasks.profile import PLAN, base_preset, encoder_of, own_keys
 from recurra.tasks.runs import RunConfig
 

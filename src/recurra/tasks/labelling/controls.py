@@ -19,7 +19,7 @@ from recurra.models.adaptation.convert import piece_vectors
 from recurra.models.controls.ngrams import LinearClassifier
 from recurra.models.controls.static import StaticClassifier
 from recurra.models.controls.weights import LinearModel
-from recurra.tasks.labelling.configuration import labelled
+from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.task import LINEAR, LINEAR_TUNED
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import encoder_of

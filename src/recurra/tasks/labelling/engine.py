@@ -37,8 +37,9 @@ from recurra.models.loading import load_classifier_model
 from recurra.models.modeling import SEVERAL_LABELS, RecurraForSequenceClassification
 from recurra.models.presets import preset as preset_configuration
 from recurra.tasks.base import Competitor, DataCost, Given, TaskEngine, named_options, refuse_options
-from recurra.tasks.labelling.configuration import labelled, model_configuration
+from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.labelling.controls import learning_curve, time_control
+from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.evaluation import ComputedRows, compute_rows
 from recurra.tasks.labelling.task import LabellingTask
 from recurra.tasks.labelling.training import Trained, latency_batches, time_classifier, train_classifier

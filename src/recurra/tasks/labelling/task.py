@@ -33,7 +33,7 @@ from recurra.evaluation.audits.grading import control_right, grade, needs_predic
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.models.names import PRESET_NAMES, PRESETS
 from recurra.tasks.base import DataCost, Given, Task, named_options, refuse_options
-from recurra.tasks.labelling.configuration import count_lengths, labelled
+from recurra.tasks.labelling.data import count_lengths, labelled
 from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown, ShownTable
 from recurra.tasks.profile import ENCODER, encoder_of

@@ -36,8 +36,9 @@ from recurra.models.controls.weights import LinearModel
 from recurra.models.inference import default_device
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.names import PRESETS
-from recurra.tasks.labelling.configuration import labelled, model_configuration
+from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.labelling.controls import fit_control, fit_on_parts
+from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.task import LINEAR_TUNED
 from recurra.tasks.labelling.teacher import Lesson, learn_from_teachers
 from recurra.tasks.machine import Machine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from recurra.core.errors import ConfigurationError
 from recurra.models.configuration import RecurraConfig
 from recurra.models.presets import preset
-from recurra.tasks.language.configuration import check_context
+from recurra.tasks.language.data import check_context
 from recurra.tasks.profile import base_preset, own_keys
 from recurra.tasks.runs import RunConfig
 

@@ -15,7 +15,7 @@ from recurra.data.language.sources import SOURCES
 from recurra.data.language.tokenization import TRAINED, default_language_tokenizer, load_language_tokenizer
 from recurra.models.names import LANGUAGE_PRESET_NAMES, LANGUAGE_PRESETS, WITHOUT_CONVOLUTION
 from recurra.tasks.base import DataCost, Given, Task, named_options, refuse_options
-from recurra.tasks.language.configuration import check_context, load_run_text, running
+from recurra.tasks.language.data import check_context, load_run_text, running
 from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown, ShownTable
 from recurra.tasks.runs import RunConfig

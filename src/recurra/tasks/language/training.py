@@ -33,7 +33,8 @@ from recurra.models.inference import default_device
 from recurra.models.language_modeling import RecurraForCausalLM
 from recurra.models.names import LANGUAGE_PRESETS
 from recurra.tasks.language.audits import audit_trained
-from recurra.tasks.language.configuration import SELECTION_SPLIT, language_configuration, load_run_text, running
+from recurra.tasks.language.configuration import language_configuration
+from recurra.tasks.language.data import SELECTION_SPLIT, load_run_text, running
 from recurra.tasks.language.fit import train_language_model
 from recurra.tasks.language.measuring import measure_text, time_language_model
 from recurra.tasks.machine import Machine
