@@ -7,7 +7,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
-DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
 
@@ -49,7 +48,7 @@ load: $(DEV) ## serve EXPORT=DIR (a run or an export) and ask it with 64 clients
 results: $(INSTALLED) ## write the tables in README and docs anew from the records under results/
 	@$(BIN)/python -m recurra.report
 
-docs: $(DOCS) ## build the documentation as a site, build/site/index.html; a broken link or anchor is an error
+docs: $(DEV) ## build the documentation as a site, build/site/index.html; a broken link or anchor is an error
 	@$(BIN)/python docs/site/build.py
 
 clean: ## remove the environment and caches (keeps runs/)
@@ -129,10 +128,5 @@ test-lowest: ## run the unit tests with the lowest versions (gigabytes; Python 3
 	@$(LOWEST)/bin/$(PIP) install --constraint constraints.txt pytest pytest-xdist pytest-timeout hypothesis
 	@$(LOWEST)/bin/$(PIP) install --no-deps --no-build-isolation --editable .
 	@$(LOWEST)/bin/python -m pytest -n auto --dist loadfile -m "not slow" tests/unit
-
-$(DOCS): $(INSTALLED)
-	@echo "installing what builds the site (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
-	@touch $@
 
 .PHONY: help demo test test-slow test-faults test-lowest soak check bench load results docs clean lock lowest wheel installed-image sbom audit

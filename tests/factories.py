@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from recurra.core.configuration import content_hash
+from recurra.core.label_record import LearningCurveRecord
 from recurra.core.record import (
     AuditResult,
     CodeRecord,
@@ -38,6 +39,8 @@ MODELS: dict[str, tuple[str, int, int, float, int, float, float]] = {
     "stacked-shallow": ("transformer", 10_972_162, 7_814_144, 6.3e6, 43_900_000, 3.6, 1.2),
 }
 PACKAGES = {"torch": "2.13.0", "transformers": "5.17.1", "numpy": "2.4.6", "scikit-learn": "1.9.0"}
+
+FEWER_ROWS = LearningCurveRecord(split="test", rows=[40, 80], right=[0.7, 0.75], last_gain=(-0.01, 0.11))
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class RunFactory:
         settings: dict[str, Any] | None = None,
         dirty: bool = False,
         only_says: Sequence[int] | None = None,
+        telling: str | None = None,
     ) -> Path:
         """Writes one run folder: every row has a difficulty, and a model fails the rows beyond its ability.
 
@@ -105,6 +109,7 @@ class RunFactory:
             settings: More settings in the configuration.
             dirty: Whether the checkout had uncommitted changes.
             only_says: Labels that it ever says; for the others it says the first of these.
+            telling: A word that tells every label, of a model that knows such, and how it does with fewer rows.
         """
         reported = [name for name in self.rows if name != "train"]
         config = {
@@ -150,6 +155,8 @@ class RunFactory:
             metrics=metrics,
             latency=latency_of(model, self.precision) if latency else {},
             audits=list(audits),
+            telling_words=None if telling is None else {label: [telling] for label in self.label_names},
+            learning_curve=None if telling is None else FEWER_ROWS,
         )
         write_record(folder, record)
         return folder

@@ -31,7 +31,9 @@ def study(root: Path, label: str) -> tuple[Summary, list[LoadedRun]]:
     folders = []
     for model, noise in (("linear", 3.0), ("recurrent", 1.0), ("baseline", 2.0)):
         for seed in (0, 1):
-            folder = factory.run(model, seed=seed, audits=[leakage("test", text=label)], predictions=())
+            telling = label if model == "linear" else None
+            audits = [leakage("test", text=label)]
+            folder = factory.run(model, seed=seed, audits=audits, predictions=(), telling=telling)
             own = np.random.default_rng([sum(model.encode()), seed])
             metrics = {}
             for split, rows in (("validation", 60), ("test", 80)):

@@ -50,7 +50,9 @@ def classifiers(root: Path) -> Study:
     factory = RunFactory(root, rows=SMALL, data=HOSTILE, label_names=labels, protocol="pooled", temperature=2.0)
     audits = [leakage("test", text=HOSTILE), leakage("validation", failed=False)]
     folders = [
-        factory.run(name, seed=seed, audits=audits) for name in ("linear", "recurrent", "baseline") for seed in (0, 1)
+        factory.run(name, seed=seed, audits=audits, telling=HOSTILE if name == "linear" else None)
+        for name in ("linear", "recurrent", "baseline")
+        for seed in (0, 1)
     ]
     made = [
         export_record(path.name, "fp16", rows=80, right=60, record_hash=str(read_record(path).content_hash))

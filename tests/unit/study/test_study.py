@@ -16,8 +16,7 @@ import pytest
 
 import recurra
 from factories import RunFactory, leakage
-from recurra import comparison
-from recurra import comparison as comparison_module
+from recurra import comparison, reported_study
 from recurra.cli.main import main
 from recurra.core.best_run import BestRunRecord, find_run
 from recurra.core.errors import CheckpointError, RunError, StorageError, UnavailableError
@@ -213,7 +212,7 @@ def test_runs_are_summarised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         calls.append(arguments)
         return summarise(*arguments, **keywords)
 
-    for module in (summary, files, comparison):
+    for module in (summary, files, reported_study):
         monkeypatch.setattr(module, "summarise", counted)
     result = run(spec(), tmp_path)
     assert len(calls) == 1
@@ -348,7 +347,7 @@ def test_of_several_data_sets_none_is_recommended_and_what_was_is_forgotten(
     first = run(spec(), tmp_path)
     assert (tmp_path / "best.json").exists()
     several = replace(first.shown, tables=first.shown.tables * 2)
-    monkeypatch.setattr(comparison_module, "study_report", lambda *_, **__: (first.report, several))
+    monkeypatch.setattr(reported_study, "study_report", lambda *_, **__: (first.report, several))
     run(spec(), tmp_path)
     assert not (tmp_path / "best.json").exists()
     with pytest.raises(CheckpointError, match="recommends none; give one of them"):
