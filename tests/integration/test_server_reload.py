@@ -227,9 +227,10 @@ def test_a_hangup_is_a_reload_unless_the_terminal_is_gone(monkeypatch: pytest.Mo
     async def reload() -> None:
         reloads.append(1)
 
-    with os.fdopen(writing, "w", encoding="utf-8") as terminal:
-        monkeypatch.setattr(sys, "stderr", terminal)
-        server = Server(uvicorn.Config(lambda: None), reload, EventLog(io.StringIO()))
+    # Its own standard error is back before the terminal's end is closed: all later tests write to it.
+    with os.fdopen(writing, "w", encoding="utf-8") as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        server = Server(uvicorn.Config(lambda: None, log_config=None), reload, EventLog(io.StringIO()))
 
         async def hang_up() -> None:
             server.begin()
