@@ -124,7 +124,7 @@ def calibration(model: ClassifierSummary, table: ClassificationTable, key: str) 
     axes = svg.axes(x, y, **titles, x_format=lambda v: f"{v:.1f}", y_format=lambda v: f"{v:.1f}")
     most = max(each.rows for each in bins)
     points = [(x(each.said), y(each.right), 2.0 + 5.0 * (each.rows / most) ** 0.5) for each in bins]
-    line = svg.polyline([(x(low), y(low)), (x(1.0), y(1.0))], "line dashed")
+    line = svg.polyline([(x(low), y(low)), (x(1.0), y(1.0))], f"line dashed s{model.color % 8}")
     marks = [svg.element("circle", cx=px, cy=py, r=r, class_=f"area s{model.color % 8}") for px, py, r in points]
     error = model.scores[table.headline_split].calibration
     facts = f"{len(bins)} bins of probability; larger circles have more rows."

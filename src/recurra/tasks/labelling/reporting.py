@@ -56,10 +56,11 @@ def more_rows(table: LabellingTable) -> list[tuple[str, str]]:
     if curve is None:
         return []
     (before, last), gain, (low, high) = curve.rows[-2:], curve.right[-1] - curve.right[-2], curve.last_gain
-    measured = f"{form.points(gain)} points, 95 % {form.points(low)} to {form.points(high)}"
+    ends = " to ".join(form.points(end).removesuffix(" points") for end in (low, high))
+    measured = f"{form.points(gain)} (95 % over test rows {ends})"
     rows = f"from {form.count(before)} to {form.count(last)} training rows {table.control} gained {measured}"
     if low > 0:
-        return [("Would more labels help", f"Yes: {rows}. Twice as many may bring it about as much again.")]
+        return [("Would more labels help", f"Probably: {rows}. Twice as many may bring as much again, at most.")]
     return [("Would more labels help", f"Not shown: {rows}.")]
 
 
