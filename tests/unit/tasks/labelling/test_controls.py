@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import recurra
+from recurra.cli.main import main
 from recurra.core.label_record import LearningCurveRecord
 from recurra.core.record import RunRecord, read_record
 from recurra.data.dataset import TextSplit
+from recurra.report import write_report
 from recurra.tasks.labelling.controls import LARGEST_PART, learning_curve, learning_shares
 from recurra.tasks.labelling.reporting import LabellingTable, more_rows
 from reviews import write_reviews
@@ -63,8 +64,11 @@ def test_a_comparison_says_what_more_labels_bring_what_words_tell_and_how_far_pr
     tmp_path: Path,
 ) -> None:
     reviews = write_reviews(tmp_path / "reviews.csv", rows=300)
-    result = recurra.compare(reviews, models="linear,linear-tuned", output=tmp_path / "runs", quiet=True)
-    records = {outcome.config.model: read_record(outcome.folder) for outcome in result.outcomes}
+    folders = {name: tmp_path / name for name in ("linear", "linear-tuned")}
+    for name, folder in folders.items():
+        arguments = ["train", "--model", name, "--data", str(reviews), "--output", str(folder)]
+        assert main([*arguments, "--no-latency", "--quiet"]) == 0
+    records = {name: read_record(folder) for name, folder in folders.items()}
     tuned, plain = records["linear-tuned"], records["linear"]
     assert isinstance(tuned, RunRecord) and isinstance(plain, RunRecord)
     assert plain.learning_curve is None and plain.telling_words is None
@@ -72,13 +76,12 @@ def test_a_comparison_says_what_more_labels_bring_what_words_tell_and_how_far_pr
     assert tuned.learning_curve.right[-1] == tuned.metrics["test"].accuracy
     assert tuned.learning_curve.rows[-1] == tuned.data.splits["train"].rows
     assert list(tuned.telling_words) == tuned.data.label_names and all(tuned.telling_words.values())
-    assert result.report is not None
-    page = result.report.read_text(encoding="utf-8")
+    page = write_report(tmp_path / "report", list(folders.values()), title="x").read_text(encoding="utf-8")
     for said in ("Would more labels help", "What more labels bring", "What words tell", "Probabilities at their word"):
         assert said in page
-    table = json.loads((tmp_path / "runs" / "summary.json").read_text(encoding="utf-8"))["tables"][0]
+    table = json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))["tables"][0]
     assert sum(each["rows"] for each in table["reliability"]) == tuned.metrics["test"].rows
     off = sum(each["rows"] * abs(each["said"] - each["right"]) for each in table["reliability"])
-    chosen = records[str(result.best.model)]
+    chosen = records[table["recommended"]["choice"]]
     assert isinstance(chosen, RunRecord)
     assert off / chosen.metrics["test"].rows == pytest.approx(chosen.metrics["test"].calibration_error, abs=1e-9)
