@@ -36,7 +36,8 @@ from recurra.data.cleaning import clean_texts
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import IN_MEMORY
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.in_memory import InputError, is_missing, label_array, label_words, number_labels, one_dimension
+from recurra.data.in_memory import is_missing, one_dimension
+from recurra.data.label_arrays import InputError, label_array, label_words, number_labels
 from recurra.data.splits import split_rows
 from recurra.data.tokenization import TRAINED
 from recurra.deployment.classifier import Classifier, check_texts

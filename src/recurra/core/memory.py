@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import mmap
 import resource
 import sys
@@ -75,6 +76,13 @@ def peak_memory_mib() -> float:
                 return int(line.split()[1]) / 2**10
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def return_freed_memory() -> None:
+    """Returns to the system what is freed, such as a model that was put away; the allocator would keep it."""
+    gc.collect()
+    if (library := _glibc()) is not None:
+        library.malloc_trim(0)
 
 
 def _glibc() -> ctypes.CDLL | None:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from recurra.core.errors import ConfigurationError, UnavailableError, did_you_mean
 from recurra.core.hub import broken_folder_errors, hub_file
-from recurra.core.model_files import PROBE, is_broken_tokenizer, read_tokenizer_text
+from recurra.core.tokenizer_files import PROBE, is_broken_tokenizer, read_tokenizer_text
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
 from recurra.data.encoding import EncodedSplit, encode_split, encode_texts

@@ -157,9 +157,7 @@ def _entry_name(value: Any) -> str:
 def expand(spec: StudySpec) -> list[RunConfig]:
     """Returns all runs of a study, cheap controls first, then seed by seed so that early results cover every model."""
     protocols = [_load_protocol(spec, entry) for entry in spec.protocols]
-    wanted = {
-        p.name: entry.models for p, entry in zip(protocols, spec.protocols, strict=True) if not isinstance(entry, str)
-    }
+    only = {each.name: each.models for each in spec.protocols if isinstance(each, ProtocolVariant) and each.models}
     models = sorted(spec.models, key=lambda name: name not in controls())
     # Checked and, for files, hashed once; the seeds were checked with the study.
     checked = [
@@ -170,7 +168,7 @@ def expand(spec: StudySpec) -> list[RunConfig]:
         for model in models
         # Who teaches under a protocol does not learn from itself.
         if model_name(model) not in teacher_names(protocol.teacher)
-        and model_name(model) in (wanted.get(protocol.name) or [model_name(model)])
+        and (protocol.name not in only or model_name(model) in only[protocol.name])
     ]
     runs: dict[str, RunConfig] = {}
     for seed in spec.seeds:

@@ -14,9 +14,9 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from recurra.core import model_files
+from recurra.core import tokenizer_files
 from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.core.model_files import read_tokenizer_file
+from recurra.core.tokenizer_files import read_tokenizer_file
 from recurra.data.tokenization import read_tokenizer
 
 VOCABULARY = {piece: index for index, piece in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "good"])}
@@ -82,7 +82,7 @@ def test_what_is_no_file_of_a_sane_size_is_refused(tmp_path: Path, monkeypatch: 
         read_tokenizer_file(tmp_path / "bytes.json", "x")
     os.mkfifo(tmp_path / "pipe.json")
     path = written(tmp_path / "large.json")
-    monkeypatch.setattr(model_files, "MOST_BYTES", 10)
+    monkeypatch.setattr(tokenizer_files, "MOST_BYTES", 10)
     for name in (path, tmp_path / "pipe.json"):
         with pytest.raises(CheckpointError, match="no regular file of at most 10 bytes"):
             read_tokenizer_file(name, "x")
@@ -92,6 +92,6 @@ def test_other_errors_are_not_swallowed(tmp_path: Path, monkeypatch: pytest.Monk
     def interrupted(_: Path) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(model_files, "read_tokenizer_text", interrupted)
+    monkeypatch.setattr(tokenizer_files, "read_tokenizer_text", interrupted)
     with pytest.raises(KeyboardInterrupt):
         read_tokenizer_file(tmp_path / "x", "x")

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import read_json
-from recurra.core.model_files import read_tokenizer_file
+from recurra.core.tokenizer_files import read_tokenizer_file
 from recurra.data.encoding import encode_windows
 from recurra.data.windows import pool_windows
 from recurra.deployment.engines.computation import TOKENS_A_ROW, Computation, padded_ids

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
-import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from recurra.core.errors import RecurraError
+from recurra.core.memory import return_freed_memory
 from recurra.deployment.serving.answers import answer
 from recurra.deployment.serving.batching import Batcher
 from recurra.deployment.serving.log import EventLog
@@ -94,7 +92,7 @@ class Models:
                 self._asked_to_reload = False
                 for name in self.names:
                     if await self._reload(name):
-                        await asyncio.to_thread(_give_back)
+                        await asyncio.to_thread(return_freed_memory)
         finally:
             self._reloading = False
 
@@ -161,10 +159,3 @@ class Models:
         )
         self._metrics.show_model(name, model.description, lambda: batcher.waiting_texts)
         return Answering(model, batcher)
-
-
-def _give_back() -> None:
-    """Returns to the system what a model that was put away had; the allocator would keep it for the next one."""
-    gc.collect()
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

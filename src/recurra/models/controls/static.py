@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from recurra.core.errors import CheckpointError
 from recurra.core.files import atomic_path, storage_errors
-from recurra.core.model_files import read_tokenizer_file
+from recurra.core.tokenizer_files import read_tokenizer_file
 from recurra.models.controls.weights import LinearModel, SparseRows, checked_labels, foreign_settings
 
 SETTINGS_NAME, WEIGHTS_NAME, TOKENIZER_NAME = "static.json", "static.safetensors", "tokenizer.json"
