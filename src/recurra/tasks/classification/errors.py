@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from recurra.core import formatting as form
 from recurra.core.record import AnyDecisionRecord, LabelRunRecord
 from recurra.core.terminal import one_line
 from recurra.deployment.decision import read_decision
 from recurra.evaluation.calibration import ReliabilityBin, reliability
-from recurra.evaluation.predictions import read_predictions
+from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.classification.measures import label_figures
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary, Mistake
 from recurra.tasks.columns import COUNT, EVERYWHERE, PAGE, Column, Table, numbers
@@ -85,8 +86,21 @@ def confused_pairs(table: ClassificationTable) -> list[Confused]:
     ]
 
 
-def find_reliability(table: ClassificationTable, runs: Mapping[str, Sequence[LoadedRun]]) -> list[ReliabilityBin]:
-    """What the probabilities of the looked-at model say on the headline split, and what is right.
+@dataclass(frozen=True)
+class Said:
+    """What the looked-at model says of the rows of the headline split, seed by seed.
+
+    Attributes:
+        found: Its predictions.
+        probabilities: What it makes of them, ``(rows, labels)`` each.
+    """
+
+    found: list[Predictions]
+    probabilities: list[npt.NDArray[np.float64]]
+
+
+def read_said(table: ClassificationTable, runs: Mapping[str, Sequence[LoadedRun]]) -> Said | None:
+    """Reads the predictions of the looked-at model; none if there is no such model.
 
     Args:
         table: The table.
@@ -95,50 +109,49 @@ def find_reliability(table: ClassificationTable, runs: Mapping[str, Sequence[Loa
     Raises:
         CheckpointError: If predictions are damaged.
     """
-    model, split = shown_model(table), table.headline_split
-    if model is None or model.scores[split].calibration is None:
+    model = shown_model(table)
+    if model is None:
+        return None
+    own = runs[model.label]
+    found = [read_predictions(run.folder, table.headline_split) for run in own]
+    decisions = [read_decision(table.label_names, _decision(run)) for run in own]
+    return Said(found, [each.probabilities(rows.logits) for each, rows in zip(decisions, found, strict=True)])
+
+
+def find_reliability(table: ClassificationTable, said: Said) -> list[ReliabilityBin]:
+    """What the probabilities of the looked-at model say, and what is right; nothing if records do not say how."""
+    model = shown_model(table)
+    if model is None or model.scores[table.headline_split].calibration is None:
         return []
-    said, labels = [], []
-    for run in runs[model.label]:
-        found = read_predictions(run.folder, split)
-        said.append(read_decision(table.label_names, _decision(run)).probabilities(found.logits))
-        labels.append(found.labels)
-    return reliability(np.concatenate(said), np.concatenate(labels))
+    return reliability(np.concatenate(said.probabilities), np.concatenate([each.labels for each in said.found]))
 
 
 def find_mistakes(
-    table: ClassificationTable, runs: Mapping[str, Sequence[LoadedRun]], texts: Mapping[str, str]
+    table: ClassificationTable, runs: Mapping[str, Sequence[LoadedRun]], said: Said, texts: Mapping[str, str]
 ) -> list[Mistake]:
     """The rows of the headline split that the looked-at model gets wrong and is surest of.
 
     Args:
         table: The table.
         runs: Its runs by model.
+        said: What the looked-at model says.
         texts: Texts of the split by the identity of their rows.
 
     Raises:
         CheckpointError: If predictions are damaged.
     """
-    model, split = shown_model(table), table.headline_split
-    if model is None:
+    model, split, first = shown_model(table), table.headline_split, said.found[0]
+    if model is None or not set(first.ids) <= set(texts):
         return []
-    said = {
-        label: [read_predictions(run.folder, split) for run in group if split in run.record.metrics]
-        for label, group in runs.items()
-    }
-    own = said.pop(model.label)
-    first = own[0]
-    if not set(first.ids) <= set(texts):
-        return []
-    decisions = [read_decision(table.label_names, _decision(run)) for run in runs[model.label]]
-    said_by_seed = [decision.probabilities(found.logits) for decision, found in zip(decisions, own, strict=True)]
-    probabilities = np.mean(said_by_seed, axis=0)
+    probabilities = np.mean(said.probabilities, axis=0)
     answers, rows = probabilities.argmax(axis=1), np.arange(len(first))
     sure = np.where(answers != first.labels, probabilities[rows, answers], 0.0)
     others = {
         label: np.mean([found.correct for found in each], axis=0)
-        for label, each in said.items()
-        if each and all(found.ids == first.ids for found in each)
+        for label, group in runs.items()
+        if label != model.label
+        and (each := [read_predictions(run.folder, split) for run in group if split in run.record.metrics])
+        and all(found.ids == first.ids for found in each)
     }
     names = table.label_names
     return [
