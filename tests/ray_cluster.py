@@ -1,7 +1,7 @@
 """A Ray cluster on this machine: ``python ray_cluster.py``. Prints its address; each line it reads is the number of a
 process, and the node that this process belongs to is killed.
 
-The head has no cores, so that every run is on one of two nodes that can be killed. A process of its own keeps Ray's
+The head has no cores, so that every run is on one of three nodes that can be killed. A process of its own keeps Ray's
 threads and warnings out of the tests.
 """
 
@@ -36,7 +36,7 @@ def main() -> None:
         head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES},
     )
     try:
-        nodes = [cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES) for _ in range(2)]
+        nodes = [cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES) for _ in range(3)]
         cluster.wait_for_nodes()
         sys.stdout.write(f"{cluster.address}\n")
         sys.stdout.flush()

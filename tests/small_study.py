@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from recurra.study.plan import PlannedRun
@@ -33,12 +34,28 @@ def write_small_study(folder: Path) -> None:
 
 def wait_for_victim(output: Path, driver: subprocess.Popen[str]) -> tuple[list[PlannedRun], PlannedRun]:
     """Waits until some run is finished and another is in the first half of its training; returns both."""
+    return _wait(output, driver, lambda run: run.progress is not None and run.progress.step < run.progress.steps / 2)
+
+
+def wait_for_another_start(output: Path, driver: subprocess.Popen[str], victim: PlannedRun) -> PlannedRun:
+    """Waits until a run that was killed trains again, in another process."""
+
+    def again(run: PlannedRun) -> bool:
+        assert victim.progress is not None and run.progress is not None
+        return run.config.run_id == victim.config.run_id and run.progress.pid != victim.progress.pid
+
+    return _wait(output, driver, again)[1]
+
+
+def _wait(
+    output: Path, driver: subprocess.Popen[str], fits: Callable[[PlannedRun], bool]
+) -> tuple[list[PlannedRun], PlannedRun]:
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         runs = look_at_study(*find_study(output, None)).runs if (output / "study.yaml").exists() else []
         done = [run for run in runs if run.state == "done"]
         for run in runs:
-            if done and run.state == "running" and run.progress and 0 < run.progress.step < run.progress.steps / 2:
+            if done and run.state == "running" and run.progress and run.progress.step > 0 and fits(run):
                 return done, run
         assert driver.poll() is None, driver.stderr.read() if driver.stderr else ""
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A study on a real Ray cluster of two nodes, one of which is killed in the middle: nothing lost, nothing run twice."""
+"""A study on a real Ray cluster, two of whose nodes are killed under one run: nothing lost, nothing else run twice."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from pathlib import Path
 import pytest
 
 from recurra.core.record import read_record
-from small_study import PATIENCE_S, begun, wait_for_victim, write_small_study
+from recurra.study.plan import PlannedRun
+from small_study import PATIENCE_S, begun, wait_for_another_start, wait_for_victim, write_small_study
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE_S)]
 
 
-def test_a_node_that_dies_costs_only_the_run_that_it_was_at(
+def kill_its_node(cluster: subprocess.Popen[str], run: PlannedRun) -> None:
+    """Kills the node that a run is on."""
+    assert cluster.stdin is not None and cluster.stdout is not None and run.progress is not None
+    cluster.stdin.write(f"{run.progress.pid}\n")
+    cluster.stdin.flush()
+    assert cluster.stdout.readline() == "killed\n"
+
+
+def test_nodes_that_die_twice_under_a_run_cost_only_that_run(
     cluster: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the study names its files relative to the folder it is started in
@@ -32,20 +41,17 @@ def test_a_node_that_dies_costs_only_the_run_that_it_was_at(
     ) as driver:
         finished, victim = wait_for_victim(output, driver)
         records = {run.folder: (run.folder / "record.json").read_bytes() for run in finished}
-        assert cluster.stdin is not None and cluster.stdout is not None and victim.progress is not None
-        cluster.stdin.write(f"{victim.progress.pid}\n")
-        cluster.stdin.flush()
-        assert cluster.stdout.readline() == "killed\n"
+        kill_its_node(cluster, victim)
+        kill_its_node(cluster, wait_for_another_start(output, driver, victim))
         answer, said = driver.communicate(timeout=PATIENCE_S)
     assert driver.returncode == 0, said
-    assert said.count("its node died") == 1, said
-    assert f"{victim.config.run_id}: its node died" in said
+    assert said.count("its node died") == said.count(f"{victim.config.run_id}: its node died") == 2, said
 
     runs = sorted((output / "runs").iterdir())
     assert len(runs) == 3
     for run in runs:
         assert read_record(run).run_id == run.name
-        assert begun(run) == (2 if run.name == victim.config.run_id else 1), run.name
+        assert begun(run) == (3 if run.name == victim.config.run_id else 1), run.name
         assert not (run / "progress.json").exists() and not (run / "error.json").exists()
     assert all((folder / "record.json").read_bytes() == record for folder, record in records.items())
     assert answer.startswith("{"), answer

@@ -7,12 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
-from transformers import TextStreamer
+from transformers import LogitsProcessor, LogitsProcessorList, TextStreamer
 
-from recurra.core.errors import ConfigurationError, unknown
+from recurra.core.errors import ConfigurationError, RunError, unknown
 from recurra.deployment.language_model import LanguageModel, pad_left
 from recurra.models.cache import PER_LOOP, POLICIES, SHARED, RecurraCache, make_cache
 from recurra.models.exits.rule import ExitRule
@@ -215,12 +215,20 @@ class Generator:
 
         Returns:
             What came behind each, end-of-text and what fills up behind it included.
+
+        Raises:
+            RunError: If the model gives what is not a number, of which every text could be made.
         """
         model, tokenizer, settings = self.language.model, self.language.tokenizer, self.settings
         end = tokenizer.eos_token_id
         ids, mask = (part.to(model.device) for part in pad_left(rows, end))
         cache = make_cache(model.config, settings.cache) if self._keeps_ours else None
-        asked: dict[str, Any] = {**settings.arguments(), **more, "max_new_tokens": self._room(ids.shape[1])}
+        asked: dict[str, Any] = {
+            **settings.arguments(),
+            **more,
+            "max_new_tokens": self._room(ids.shape[1]),
+            "logits_processor": LogitsProcessorList([_OnlyNumbers(draws=settings.draws)]),
+        }
         if len(tokenizer) < model.config.vocab_size:
             asked["suppress_tokens"] = list(range(len(tokenizer), model.config.vocab_size))
         if cache is not None:
@@ -267,6 +275,28 @@ class Generator:
         tokens = cache.get_seq_length()
         if tokens:
             self.figures.cache_bytes_per_token = kept / tokens / rows
+
+
+class _OnlyNumbers(LogitsProcessor):
+    """Refuses scores that are no numbers: the most probable one would be whichever token comes first.
+
+    Args:
+        draws: Whether tokens are drawn. The largest score is then made 0, which changes no probability and keeps a low
+            temperature from making the scores larger than any number.
+    """
+
+    def __init__(self, *, draws: bool) -> None:
+        self._draws = draws
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:  # noqa: ARG002
+        # The largest is no number if one is none; -inf is a token that is forbidden, or a beam that never was.
+        largest = scores.amax(-1, keepdim=True)
+        if not largest.isfinite().all():
+            raise RunError(
+                "the model gives scores that are no numbers: its weights are damaged, or they are beyond the precision "
+                "that it computes in; copy or train it again, or take --precision fp32"
+            )
+        return cast("torch.FloatTensor", scores - largest) if self._draws else scores
 
 
 class _Streamer(TextStreamer):

@@ -26,6 +26,7 @@ from recurra import Classifier, RecurraForSequenceClassification
 from recurra.core.errors import AuditError, RunError
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.decision import AnyLabels, OneLabel
+from recurra.deployment.engines.depth import DeepEngine
 from recurra.deployment.engines.interface import Engine, LinearEngine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export.build import write_tokenizer
@@ -35,6 +36,9 @@ from recurra.deployment.onnx.model import write_onnx
 from recurra.deployment.onnx.parts import quantise_rows
 from recurra.models.controls.ngrams import LinearClassifier
 from recurra.models.controls.static import StaticClassifier
+from recurra.models.exits.measures import confidence, entropy
+from recurra.models.exits.rule import ExitRule
+from recurra.models.exits.rules import ConfidenceRule, EntropyRule, FixedExit
 from reviews import review_rows
 from tiny import stir, tiny_model
 
@@ -162,6 +166,65 @@ def test_with_any_weights_an_answer_is_a_number_or_an_error_says_so(name: str, s
     numbers = np.isfinite(together).all(axis=1)
     assert np.array_equal(numbers, np.isfinite(apart).all(axis=1))
     assert difference(together[numbers], apart[numbers]) <= ENGINES[name][1]
+
+
+RULES: dict[str, ExitRule] = {
+    "after 1": FixedExit(1),
+    "confidence": ConfidenceRule.constant(0.7),
+    "entropy": EntropyRule(0.5),
+}
+
+
+def exits_wanted(rule: ExitRule, by_recurrence: dict[int, np.ndarray], last: int) -> tuple[np.ndarray, np.ndarray]:
+    """After which recurrence each text leaves by what its heads say, and for which of them that is certain.
+
+    It is not where rounding may move a text over the threshold, nor where a head says no numbers.
+    """
+    wanted = np.full(len(TEXTS), last)
+    sure = np.all([np.isfinite(logits).all(axis=1) for logits in by_recurrence.values()], axis=0)
+    for number in sorted(set(by_recurrence) - {last}, reverse=True):
+        if rule.asks(number) and (bound := rule.as_bound(number)) is not None:
+            with np.errstate(invalid="ignore", over="ignore"):
+                measured = {"confidence": confidence, "entropy": entropy}[bound.measure](by_recurrence[number])
+            leaves = measured >= bound.value if bound.measure == "confidence" else measured <= bound.value
+            wanted[leaves] = number
+            sure &= ~(np.abs(measured - bound.value) < 1e-3)
+    return wanted, sure
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", ENGINES)
+@settings(max_examples=5)
+@given(edits=EDITS)
+@example(edits=[(0, LARGEST, True)])
+def test_a_text_leaves_with_a_number_that_is_its_own_or_an_error_says_so(
+    name: str, rule: str, edits: list[Edit]
+) -> None:
+    one = MODELS["exits"]
+    edited(one, edits)
+    try:
+        engine = opened(name, one)
+    except AuditError as error:
+        assert name == "safetensors fp16" and "fp16 cannot hold" in str(error)
+        return
+    assert isinstance(engine, DeepEngine)
+    early = engine.leave_early(TEXTS, 32, RULES[rule])
+    try:
+        found = Classifier(engine, ["no", "yes"]).classify(TEXTS, rule=RULES[rule])
+    except RunError as error:
+        assert "scores that are no numbers" in str(error) and not np.isfinite(early.logits).all()
+    else:
+        np.testing.assert_allclose(found.probabilities.sum(axis=1), 1)
+        assert found.exited_after is not None and set(found.exited_after) <= {1, engine.depth.num_recurrences}
+    if name == "onnx int8":
+        return
+    by_recurrence = engine.logits_by_recurrence(TEXTS, 32)
+    wanted, sure = exits_wanted(RULES[rule], by_recurrence, engine.depth.num_recurrences)
+    np.testing.assert_array_equal(early.exited_after[sure], wanted[sure])
+    own = np.stack([by_recurrence[number][row] for row, number in enumerate(early.exited_after)])
+    apart = [engine.leave_early([text], 32, RULES[rule]) for text in TEXTS]
+    for other in (own, np.concatenate([each.logits for each in apart])):
+        assert difference(early.logits[sure], other[sure]) <= ENGINES[name][1]
 
 
 @pytest.mark.parametrize("shape", MODELS)
