@@ -47,6 +47,7 @@ def main() -> None:
             workers = family[: family.index(node.all_processes["raylet"][0].process.pid)][::-1]
             for worker in workers:
                 os.kill(worker, signal.SIGSTOP)
+            nodes.remove(node)
             cluster.remove_node(node, allow_graceful=False)
             for worker in workers:
                 with contextlib.suppress(ProcessLookupError):
