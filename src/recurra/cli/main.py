@@ -90,26 +90,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         code = app(arguments, prog_name="recurra", standalone_mode=False)
-    except RecurraError as error:
-        return _fail(str(error), error.exit_code)
-    except ModuleNotFoundError as error:
-        # Installed without the dependencies, for what ONNX exports need; a module of ours that is missing is a defect.
-        name = (error.name or "").partition(".")[0]
-        if name in ("", "recurra"):
-            raise
-        return _fail(f"this needs the package {name}, which is not installed; pip install recurra", EXIT_USAGE)
-    except OSError as error:
-        # Of a path that a person gave, wherever it is first looked at; anything else is no matter of the arguments.
-        if error.errno not in _PATH_ERRORS or error.filename is None:
-            raise
-        return _fail(f"cannot use '{error.filename}': {error.strerror}; give another path", EXIT_USAGE)
-    except _UsageError as error:
-        return _refuse_usage(error)
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - what is not known is raised again
+        code = EXIT_INTERRUPTED if _was_interrupted(error) else _tell(error)
     if code == EXIT_INTERRUPTED:
         sys.stderr.write("interrupted; start the same command again to go on: what is finished is not done twice\n")
     return code if isinstance(code, int) else 0
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether it is what became of a Ctrl-C, which may arrive inside a lock and leave as another error."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _tell(error: Exception) -> int:
+    """Says in a line what is wrong, and returns the exit code; raises again what is a defect of ours."""
+    if isinstance(error, RecurraError):
+        return _fail(str(error), error.exit_code)
+    if isinstance(error, ModuleNotFoundError):
+        # Installed without the dependencies, for what ONNX exports need; a module of ours that is missing is a defect.
+        name = (error.name or "").partition(".")[0]
+        if name not in ("", "recurra"):
+            return _fail(f"this needs the package {name}, which is not installed; pip install recurra", EXIT_USAGE)
+    # Of a path that a person gave, wherever it is first looked at; anything else is no matter of the arguments.
+    if isinstance(error, OSError) and error.errno in _PATH_ERRORS and error.filename is not None:
+        return _fail(f"cannot use '{error.filename}': {error.strerror}; give another path", EXIT_USAGE)
+    if isinstance(error, _UsageError):
+        return _refuse_usage(error)
+    raise error
 
 
 def _fail(message: str, code: int) -> int:

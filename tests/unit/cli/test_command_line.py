@@ -12,7 +12,7 @@ import typer
 
 from recurra import __version__
 from recurra.cli import main as command_line
-from recurra.core.errors import AuditError, ConfigurationError, DataError, RunError, StorageError
+from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, DataError, RunError, StorageError
 
 HEAVY = {"torch", "transformers", "numpy", "pandas", "sklearn", "scipy", "pyarrow", "datasets", "tokenizers"}
 
@@ -148,6 +148,23 @@ def test_an_interrupt_says_how_to_go_on(
     monkeypatch.setattr(command_line, "app", stop)
     assert command_line.main([]) == 130
     assert "start the same command again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wraps", [True, False])
+def test_an_interrupt_that_left_a_lock_as_another_error_is_one(wraps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        try:
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise RuntimeError("release unlocked lock")
+        except RuntimeError as error:
+            if wraps:
+                raise CheckpointError("'out/model' cannot be loaded: release unlocked lock") from error
+            raise
+
+    monkeypatch.setattr(command_line, "app", stop)
+    assert command_line.main([]) == 130
 
 
 def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
