@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ import numpy.typing as npt
 import torch
 from pydantic import StrictBool, StrictFloat, StrictInt, StrictStr
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state, compute_sample_weight
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from recurra.core.configuration import content_hash
@@ -32,21 +31,19 @@ from recurra.core.model_files import MODEL_NAME, SEAL_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, RunRecord, read_record, write_record
 from recurra.core.sealed import SealedByValues
-from recurra.data.cleaning import clean_texts
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import IN_MEMORY
-from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.in_memory import is_missing, one_dimension
-from recurra.data.label_arrays import InputError, label_array, label_words, number_labels
-from recurra.data.splits import split_rows
+from recurra.data.dataset import TextDataset
+from recurra.data.fitting import VALIDATION, fitting_rows, given_texts
+from recurra.data.label_arrays import InputError
 from recurra.data.tokenization import TRAINED
-from recurra.deployment.classifier import Classifier, check_texts
+from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import OneLabel
 from recurra.deployment.engines.interface import load_engine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.evaluation.calibration import fit_temperature
 from recurra.evaluation.metrics import evaluate_logits
-from recurra.models.inference import check_precision, torch_threads
+from recurra.models.inference import check_precision, own_randomness, torch_threads
 from recurra.models.quiet import quiet_loading
 from recurra.study.assignments import sort_keywords
 from recurra.study.claim import CONFIG_NAME, claim_folder
@@ -60,7 +57,6 @@ from recurra.training.fit import HISTORY_NAME, remove_checkpoints
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
 
 ESTIMATOR_NAME = "estimator.json"
-TRAIN, VALIDATION = "train", "validation"
 # What `early_stopping=True` waits for, in epochs.
 _PATIENCE = 3
 _KEPT = (CONFIG_NAME, RECORD_NAME, SEAL_NAME, HISTORY_NAME, TRAINING_NAME)
@@ -179,10 +175,18 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         """
         seed = self._seed()
         with _input_errors():
-            dataset, weights, classes = self._data(X, y, sample_weight, eval_set, seed)
+            dataset, weights, classes = fitting_rows(
+                X,
+                y,
+                sample_weight=sample_weight,
+                class_weight=self.class_weight,
+                eval_set=eval_set,
+                validation_fraction=self.validation_fraction,
+                seed=seed,
+            )
         config = self._run(dataset, weights, seed)
         estimator = self._file(classes) if self.folder is not None else None
-        with tempfile.TemporaryDirectory() as temporary, self._threads(), _own_randomness(), quiet_loading():
+        with tempfile.TemporaryDirectory() as temporary, self._threads(), own_randomness(), quiet_loading():
             run = Path(temporary, "run") if self.folder is None else Path(self.folder)
             machine = Machine(cache_dir=Path(temporary, "cache"))
             with FolderLock(run):
@@ -208,64 +212,6 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
             count = torch.get_num_threads()
         with torch_threads(count if count > 0 else available_cores() + 1 + count):
             yield
-
-    def _data(
-        self, texts: Any, labels: Any, sample_weight: Any, eval_set: Any, seed: int
-    ) -> tuple[TextDataset, npt.NDArray[np.float32] | None, npt.NDArray[Any]]:
-        """The splits, weights of the training rows, and the labels in their order."""
-        listed, column = _rows(texts, labels, "X", "y")
-        classes, numbers = number_labels(column)
-        weights = self._weights(column, sample_weight)
-        whole = _split(TRAIN, listed, numbers)
-        if eval_set is None:
-            if not 0 < self.validation_fraction < 1:
-                raise InputError(
-                    f"validation_fraction is {self.validation_fraction}; give a share between 0 and 1, or an eval_set"
-                )
-            shares = {VALIDATION: self.validation_fraction}
-            parts = split_rows(whole.texts, whole.labels, None, shares, seed)
-            selection, train = whole.select(parts[VALIDATION], name=VALIDATION), whole.select(parts[TRAIN])
-        else:
-            if not isinstance(eval_set, tuple) or len(eval_set) != 2:
-                raise InputError(f"eval_set is a {type(eval_set).__name__}; give (texts, labels)")
-            known = {label: number for number, label in enumerate(classes.tolist())}
-            others, theirs = _rows(*eval_set, "texts of eval_set", "labels of eval_set")
-            if new := [label for label in theirs.tolist() if label not in known]:
-                raise InputError(f"eval_set has the label {new[0]!r}, which y lacks; y has {classes.tolist()[:20]}")
-            train = whole
-            selection = _split(VALIDATION, others, np.array([known[label] for label in theirs.tolist()]))
-        if not len(train) or not len(selection):
-            raise InputError(
-                f"{len(whole)} texts leave {len(train)} to train on and {len(selection)} to choose the epoch by; "
-                "give more, at least three different ones of one class, or an eval_set"
-            )
-        names = label_words(classes)
-        dataset = TextDataset(
-            IN_MEMORY, "split", names, {TRAIN: train, VALIDATION: selection}, VALIDATION, [VALIDATION]
-        )
-        if weights is None:
-            return dataset, None, classes
-        chosen = weights[[int(place) for place in train.ids]]
-        if not chosen.sum() > 0:
-            raise InputError("the weights of the rows that are trained on sum to zero; give a positive one")
-        return dataset, (chosen * (len(chosen) / chosen.sum())).astype(np.float32), classes
-
-    def _weights(self, labels: npt.NDArray[Any], sample_weight: Any) -> npt.NDArray[np.float64] | None:
-        """What each row counts; none if all count alike."""
-        if sample_weight is None and self.class_weight is None:
-            return None
-        weights = np.ones(len(labels))
-        if sample_weight is not None:
-            weights = np.array(one_dimension(sample_weight, "sample_weight"), dtype=np.float64)
-        if len(weights) != len(labels):
-            raise InputError(
-                f"sample_weight.shape is {weights.shape}, and there are {len(labels)} texts; give one each"
-            )
-        wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
-        if len(wrong):
-            raise InputError(f"sample_weight of row {wrong[0] + 1} is {weights[wrong[0]]}; give 0 or more")
-        weight = dict(self.class_weight) if isinstance(self.class_weight, Mapping) else self.class_weight
-        return weights if weight is None else weights * compute_sample_weight(weight, labels)
 
     def _run(self, dataset: TextDataset, weights: npt.NDArray[np.float32] | None, seed: int) -> RunConfig:
         check_precision(self.precision)
@@ -378,7 +324,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
     def _logits(self, texts: Any) -> npt.NDArray[np.float32]:
         classifier = self.classifier
         with _input_errors(), self._threads():
-            return classifier.logits(_texts(texts, "X"))
+            return classifier.logits(given_texts(texts, "X"))
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Writes a run folder, which ``recurra predict``, `recurra.Classifier` and `load` read.
@@ -455,40 +401,3 @@ def _input_errors() -> Iterator[None]:
         raise
     except DataError as error:
         raise InputError(str(error)) from error
-
-
-@contextlib.contextmanager
-def _own_randomness() -> Iterator[None]:
-    """Leaves the generators of the process as they were: a training seeds all of them."""
-    python, arrays = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(arrays)
-
-
-def _texts(texts: Any, what: str) -> list[str]:
-    listed = one_dimension(texts, what)
-    for row, text in enumerate(listed, start=1):
-        if is_missing(text):
-            raise InputError(f"{what}: text {row:,} of {len(listed):,} is missing ({text}); fill it in or leave it out")
-    check_texts(listed)
-    return listed
-
-
-def _rows(texts: Any, labels: Any, what: str, of_labels: str) -> tuple[list[str], npt.NDArray[Any]]:
-    """Texts, and labels of one type as an array ``(texts,)``."""
-    listed = _texts(texts, what)
-    column = label_array(labels, of_labels)
-    if len(column) != len(listed):
-        raise InputError(f"{what} has {len(listed):,} texts and {of_labels} {len(column):,} labels; give one each")
-    return listed, column
-
-
-def _split(name: str, texts: Sequence[str], labels: npt.NDArray[np.int64]) -> TextSplit:
-    """Cleaned rows with text; their ids are their places."""
-    cleaned = clean_texts(texts)
-    kept = [row for row, text in enumerate(cleaned) if text]
-    return TextSplit(name, [cleaned[row] for row in kept], labels[kept], [str(row) for row in kept])

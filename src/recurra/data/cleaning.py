@@ -8,7 +8,9 @@ removes it where it is not needed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from recurra.core.errors import DataError
 
 # What a file that leaves the house says of these steps; a change to one of them gives the whole a new name.
 CLEANING_NAME = "recurra-1"
@@ -46,3 +48,25 @@ def clean_text(text: str) -> str:
 def clean_texts(texts: Iterable[str]) -> list[str]:
     """Cleans many texts, in order."""
     return [clean_text(text) for text in texts]
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Refuses what no tokenizer takes, without showing it: it may be private.
+
+    Raises:
+        TypeError: If one is no string.
+        DataError: If one holds a lone surrogate.
+    """
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise TypeError(f"text {number:,} of {len(texts):,} is a {type(text).__name__}; give strings")
+        if text.isascii():
+            continue
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            found, place = f"U+{ord(text[error.start]):04X}", f"at character {error.start + 1:,}"
+            raise DataError(
+                f"text {number:,} of {len(texts):,} holds the lone surrogate {found} {place}, which is no character: "
+                "it was not UTF-8 where it came from; save it as UTF-8"
+            ) from None

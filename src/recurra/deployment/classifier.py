@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core.best_run import find_run, no_run
-from recurra.core.errors import CheckpointError, ConfigurationError, DataError, RunError
+from recurra.core.errors import CheckpointError, ConfigurationError, RunError
 from recurra.core.model_files import sealed_model
 from recurra.core.record import RECORD_NAME, read_record
-from recurra.data.cleaning import clean_texts
+from recurra.data.cleaning import check_texts, clean_texts
 from recurra.data.windows import recorded_reading
 from recurra.deployment.decision import Decision, OneLabel, read_decision
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computation
@@ -319,23 +319,6 @@ class Classifier:
         """Yields the probabilities of each chunk of texts; holds one chunk at a time."""
         for chunk in chunks:
             yield self.predict_proba(chunk)
-
-
-def check_texts(texts: Sequence[str]) -> None:
-    """Refuses what no tokenizer takes, without showing it: it may be private."""
-    for number, text in enumerate(texts, start=1):
-        if not isinstance(text, str):
-            raise TypeError(f"text {number:,} of {len(texts):,} is a {type(text).__name__}; give strings")
-        if text.isascii():
-            continue
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            found, place = f"U+{ord(text[error.start]):04X}", f"at character {error.start + 1:,}"
-            raise DataError(
-                f"text {number:,} of {len(texts):,} holds the lone surrogate {found} {place}, which is no character: "
-                "it was not UTF-8 where it came from; save it as UTF-8"
-            ) from None
 
 
 def checked_scores(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -1,0 +1,128 @@
+"""The rows that `recurra.RecurraClassifier.fit` is given: checked, cleaned, split and weighted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils import compute_sample_weight
+
+from recurra.data.cleaning import check_texts, clean_texts
+from recurra.data.corpora import IN_MEMORY
+from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.in_memory import is_missing, one_dimension
+from recurra.data.label_arrays import InputError, label_array, label_words, number_labels
+from recurra.data.splits import split_rows
+
+TRAIN, VALIDATION = "train", "validation"
+
+
+def fitting_rows(
+    texts: Any,
+    labels: Any,
+    *,
+    sample_weight: Any,
+    class_weight: Any,
+    eval_set: Any,
+    validation_fraction: float,
+    seed: int,
+) -> tuple[TextDataset, npt.NDArray[np.float32] | None, npt.NDArray[Any]]:
+    """Returns the splits, weights of the training rows if they differ, and the labels in their order.
+
+    Args:
+        texts: ``(texts,)``, of any kind that `one_dimension` takes.
+        labels: ``(texts,)``.
+        sample_weight: ``(texts,)``, what each row counts; none if all count alike.
+        class_weight: As scikit-learn's: a mapping of labels, ``balanced`` or none.
+        eval_set: ``(texts, labels)`` to choose the epoch by; none draws ``validation_fraction`` of the rows.
+        validation_fraction: Between 0 and 1.
+        seed: Of that draw.
+
+    Raises:
+        InputError: For what cannot be fitted.
+    """
+    listed, column = _rows(texts, labels, "X", "y")
+    classes, numbers = number_labels(column)
+    weights = _weights(column, sample_weight, class_weight)
+    whole = _split(TRAIN, listed, numbers)
+    if eval_set is None:
+        if not 0 < validation_fraction < 1:
+            raise InputError(
+                f"validation_fraction is {validation_fraction}; give a share between 0 and 1, or an eval_set"
+            )
+        parts = split_rows(whole.texts, whole.labels, None, {VALIDATION: validation_fraction}, seed)
+        selection, train = whole.select(parts[VALIDATION], name=VALIDATION), whole.select(parts[TRAIN])
+    else:
+        selection, train = _selection(eval_set, classes), whole
+    if not len(train) or not len(selection):
+        raise InputError(
+            f"{len(whole)} texts leave {len(train)} to train on and {len(selection)} to choose the epoch by; "
+            "give more, at least three different ones of one class, or an eval_set"
+        )
+    splits = {TRAIN: train, VALIDATION: selection}
+    dataset = TextDataset(IN_MEMORY, "split", label_words(classes), splits, VALIDATION, [VALIDATION])
+    if weights is None:
+        return dataset, None, classes
+    chosen = weights[[int(place) for place in train.ids]]
+    if not chosen.sum() > 0:
+        raise InputError("the weights of the rows that are trained on sum to zero; give a positive one")
+    return dataset, (chosen * (len(chosen) / chosen.sum())).astype(np.float32), classes
+
+
+def given_texts(texts: Any, what: str) -> list[str]:
+    """Plain texts, none missing.
+
+    Raises:
+        InputError: If one is missing.
+        TypeError: If one is no string.
+    """
+    listed = one_dimension(texts, what)
+    for row, text in enumerate(listed, start=1):
+        if is_missing(text):
+            raise InputError(f"{what}: text {row:,} of {len(listed):,} is missing ({text}); fill it in or leave it out")
+    check_texts(listed)
+    return listed
+
+
+def _rows(texts: Any, labels: Any, what: str, of_labels: str) -> tuple[list[str], npt.NDArray[Any]]:
+    """Texts, and labels of one type as an array ``(texts,)``."""
+    listed = given_texts(texts, what)
+    column = label_array(labels, of_labels)
+    if len(column) != len(listed):
+        raise InputError(f"{what} has {len(listed):,} texts and {of_labels} {len(column):,} labels; give one each")
+    return listed, column
+
+
+def _selection(eval_set: Any, classes: npt.NDArray[Any]) -> TextSplit:
+    if not isinstance(eval_set, tuple) or len(eval_set) != 2:
+        raise InputError(f"eval_set is a {type(eval_set).__name__}; give (texts, labels)")
+    known = {label: number for number, label in enumerate(classes.tolist())}
+    texts, labels = _rows(*eval_set, "texts of eval_set", "labels of eval_set")
+    if new := [label for label in labels.tolist() if label not in known]:
+        raise InputError(f"eval_set has the label {new[0]!r}, which y lacks; y has {classes.tolist()[:20]}")
+    return _split(VALIDATION, texts, np.array([known[label] for label in labels.tolist()]))
+
+
+def _weights(labels: npt.NDArray[Any], sample_weight: Any, class_weight: Any) -> npt.NDArray[np.float64] | None:
+    """What each row counts; none if all count alike."""
+    if sample_weight is None and class_weight is None:
+        return None
+    weights = np.ones(len(labels))
+    if sample_weight is not None:
+        weights = np.array(one_dimension(sample_weight, "sample_weight"), dtype=np.float64)
+    if len(weights) != len(labels):
+        raise InputError(f"sample_weight.shape is {weights.shape}, and there are {len(labels)} texts; give one each")
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(wrong):
+        raise InputError(f"sample_weight of row {wrong[0] + 1} is {weights[wrong[0]]}; give 0 or more")
+    weight = dict(class_weight) if isinstance(class_weight, Mapping) else class_weight
+    return weights if weight is None else weights * compute_sample_weight(weight, labels)
+
+
+def _split(name: str, texts: Sequence[str], labels: npt.NDArray[np.int64]) -> TextSplit:
+    """Cleaned rows with text; their ids are their places."""
+    cleaned = clean_texts(texts)
+    kept = [row for row, text in enumerate(cleaned) if text]
+    return TextSplit(name, [cleaned[row] for row in kept], labels[kept], [str(row) for row in kept])
