@@ -19,11 +19,11 @@ from pathlib import Path
 from faults import layer
 from faults.figures import Account, Budget, Figure, print_table
 
-PARTS = ("soak", "kills", "servers", "ray", "processes", "clocks", "hostile", "storage")
+PARTS = ("soak", "kills", "servers", "ray", "processes", "clocks", "hostile", "guided", "storage")
 # Shares of the time; what a part leaves goes to those behind it. The soak takes what it is given.
 _SHARES = {
     "soak": 1.0, "kills": 0.3, "servers": 0.1, "ray": 0.25, "processes": 0.1, "clocks": 0.1, "hostile": 0.8,
-    "storage": 1.0,
+    "guided": 0.1, "storage": 1.0,
 }  # fmt: skip
 
 
@@ -51,6 +51,7 @@ def main() -> int:
 
 def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Account:
     from faults import forked
+    from faults.guided import TARGETS, fuzz
     from faults.hostile import attack, generate
     from faults.hostile_files import FILE_TARGETS
     from faults.hostile_requests import REQUEST_TARGETS
@@ -77,6 +78,7 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
             workshop, twins, dice, budget, only=options.command, most=options.storage
         ),
         "hostile": lambda dice, budget: attack(workshop, targets, seed, options.cases, budget),
+        "guided": lambda dice, budget: fuzz(list(TARGETS), options.guided_seconds, root, dice.randrange(1, 2**31)),
         "soak": lambda dice, budget: soak_server(workshop, dice, options.soak_seconds),
     }
     account = Account()
@@ -88,6 +90,9 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
             continue
         if name == "ray" and importlib.util.find_spec("ray") is None:
             _say("ray: not run, for it is not installed; pip install 'recurra[study]'")
+            continue
+        if name == "guided" and importlib.util.find_spec("atheris") is None:
+            _say("guided: not run, for Atheris is not installed; it is for Linux on x86-64")
             continue
         left = options.seconds - (time.perf_counter() - start)
         share = _SHARES[name] if set(PARTS) == set(options.only) else 1.0
@@ -110,6 +115,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--command", help="the one command whose storage fails, as the table names it")
     parser.add_argument("--cases", type=int, default=10_000, help="of hostile input (default: %(default)s)")
     parser.add_argument("--target", help="the one target of hostile input, as the table names it")
+    parser.add_argument(
+        "--guided-seconds", type=float, default=8, help="of guided fuzzing, each parser (default: %(default)s)"
+    )
     parser.add_argument(
         "--soak-seconds", type=float, default=60, help="of asking a server without end (default: %(default)s)"
     )

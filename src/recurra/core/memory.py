@@ -11,8 +11,11 @@ import sys
 from pathlib import Path
 
 _M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 _M_MMAP_MAX = -4
+_M_ARENA_MAX = -8
 _NEVER = -1
+_LARGE_BYTES = 256 * 1024
 
 # Address space, not memory: a page counts once it is touched.
 _HEAP_RESERVE_BYTES = 4 * 2**30
@@ -83,6 +86,25 @@ def return_freed_memory() -> None:
     gc.collect()
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
+
+
+def limit_fragmentation() -> bool:
+    """Tells glibc's allocator to keep no gaps where large blocks were: what a process that runs for weeks asks for.
+
+    It must be asked for before threads start. The allocator would give each thread an arena of its own, and learn from
+    the first large block that is freed to take later ones, such as the weights of a model that was put away, from the
+    arenas too; small blocks that outlive them then keep pages from the system. So all threads share one arena, and
+    blocks of `_LARGE_BYTES` and more are always mapped by themselves.
+
+    Returns:
+        Whether the settings were accepted.
+    """
+    libc = _glibc()
+    if libc is None:
+        return False
+    with contextlib.suppress(AttributeError):
+        return bool(libc.mallopt(_M_ARENA_MAX, 1)) and bool(libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES))
+    return False
 
 
 def _glibc() -> ctypes.CDLL | None:

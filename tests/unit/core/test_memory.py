@@ -19,6 +19,9 @@ from recurra.core.memory import keep_freed_memory, peak_memory_mib, use_huge_pag
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
+def resident_mib():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
 def huge_mib():
     return int(re.search(r"AnonHugePages: *(\\d+)", Path("/proc/self/smaps_rollup").read_text())[1]) / 1024
 """
@@ -72,3 +75,48 @@ print(huge_mib() - before)
 """)
     # Of 128 MiB; a machine short of free memory gives fewer.
     assert gained > 32
+
+
+@glibc
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_large_block_leaves_no_gap_behind(limited: bool) -> None:
+    # A first large block that is freed raises the size from which the allocator maps them by themselves.
+    kept = answer(f"""
+from recurra.core.memory import limit_fragmentation
+assert not {limited} or limit_fragmentation()
+bytearray(2**25)
+before = resident_mib()
+blocks = []
+for number in range(8):
+    large = bytearray(b"x") * 2**22
+    # What stays behind each: as large as may be without being large.
+    blocks.append(bytearray(b"x") * 100_000)
+    del large
+    blocks.append(bytearray(b"x") * 100_000)
+    larger = bytearray(b"x") * (2**22 + 2**19 * number)
+    blocks.append(bytearray(b"x") * 100_000)
+    del larger
+print(resident_mib() - before)
+""")
+    assert kept < 5 if limited else kept > 8
+
+
+@glibc
+@pytest.mark.parametrize("shared", [False, True])
+def test_threads_share_an_arena_where_it_is_asked_for(shared: bool) -> None:
+    script = f"""
+import ctypes, threading
+from recurra.core.memory import limit_fragmentation
+assert not {shared} or limit_fragmentation()
+barrier = threading.Barrier(4)
+def work():
+    kept = bytearray(50_000)
+    barrier.wait()
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+ctypes.CDLL("libc.so.6").malloc_stats()
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr
+    arenas = sum(line.startswith("Arena ") for line in said.splitlines())
+    assert arenas == 1 if shared else arenas > 1

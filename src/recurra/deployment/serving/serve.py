@@ -10,6 +10,7 @@ from typing import Any
 
 from recurra.core.environment import available_cores
 from recurra.core.errors import UnavailableError
+from recurra.core.memory import limit_fragmentation
 from recurra.deployment.serving.clients import read_keys
 from recurra.deployment.serving.log import EventLog
 from recurra.deployment.serving.settings import Limits
@@ -56,6 +57,7 @@ def serve(
         ConfigurationError: If a name or a key is wrong.
         CheckpointError: If a folder is not a run or an export of ours, or was changed.
     """
+    limit_fragmentation()
     try:
         from recurra.deployment.serving.application import create_application
         from recurra.deployment.serving.server import listen, make_server
