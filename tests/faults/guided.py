@@ -40,7 +40,9 @@ def read_csv(data: bytes) -> None:
         return
     text = data.decode("utf-8").removeprefix("\ufeff")
     header, *wanted = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
-    places = [[name.strip().casefold() for name in header].index(column) for column in _COLUMNS]
+    names = [name.strip() for name in header]
+    folded = [name.casefold() for name in names]
+    places = [names.index(column) if column in names else folded.index(column) for column in _COLUMNS]
     _same(found, [tuple(row[place] for place in places) for row in wanted])
     again = io.StringIO()
     csv.writer(again).writerows([_COLUMNS, *found])
