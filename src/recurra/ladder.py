@@ -15,8 +15,8 @@ from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import load_dataset
 from recurra.models.adaptation.source import find_encoder
-from recurra.tasks.profile import TaskProfile
-from recurra.tasks.runs import model_name
+from recurra.tasks.profile import ENCODER, TaskProfile, controls
+from recurra.tasks.runs import model_name, resolve_model
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
 
 Entry = str | Mapping[str, Any]
@@ -84,7 +84,7 @@ def choose_models(
         raise ConfigurationError(f"plan '{plan}' came without an encoder whose layers it chooses; add --from")
     scratch = Ladder(models or FROM_SCRATCH, protocol or DEFAULT_PROTOCOL, SEEDS_FROM_SCRATCH)
     if encoder is None and (models is not None or from_scratch or not task.starts_from_encoders):
-        return scratch
+        return scratch if models is None else _as_named(models, scratch, protocol)
     chosen = encoder or DEFAULT_ENCODER
     try:
         rungs = _rungs(chosen, plan)
@@ -95,6 +95,22 @@ def choose_models(
         return Ladder(scratch.models, scratch.protocol, scratch.seeds, note)
     others = [name for name in models or () if name not in rungs]
     return Ladder([*rungs, *others], protocol, SEEDS_PRETRAINED)
+
+
+def _as_named(models: Sequence[Entry], scratch: Ladder, protocol: str | None) -> Ladder:
+    """Models of the user; where all that are trained start from an encoder, they are fine-tuned as it is."""
+    resolved = [resolve_model(each) for each in models]
+    trained = {name: ENCODER in overrides for name, overrides in resolved if name not in controls()}
+    if protocol is not None or not any(trained.values()):
+        return scratch
+    if all(trained.values()):
+        return Ladder(models, None, SEEDS_PRETRAINED)
+    encoders = ", ".join(name for name, starts in trained.items() if starts)
+    note = (
+        f"{encoders} is trained under '{scratch.protocol}', which suits the models from scratch beside it; "
+        "compare it by itself, or choose with --protocol"
+    )
+    return Ladder(models, scratch.protocol, scratch.seeds, note)
 
 
 def _rungs(encoder: str, plan: str | None) -> list[Entry]:

@@ -34,6 +34,17 @@ def test_models_of_the_user_or_from_scratch_are_taken_as_they_are() -> None:
     assert choose_models(task("language modelling")).models == FROM_SCRATCH
 
 
+def test_named_encoders_are_fine_tuned_by_the_number_of_rows() -> None:
+    student = {"name": "small", "encoder": "minilm", "plan": "0 (3 4)x2 5"}
+    for models in (["linear-tuned", "minilm"], [student], ["static", student, "minilm"]):
+        found = choose_models(TASK, models)
+        assert (found.models, found.protocol, found.seeds, found.note) == (models, None, 1, "")
+        assert choose_models(TASK, models, protocol="paper").protocol == "paper"
+    mixed = choose_models(TASK, ["minilm", "baseline", "linear"])
+    assert (mixed.protocol, mixed.seeds) == ("tuned", 3)
+    assert "minilm is trained under 'tuned', which suits the models from scratch" in mixed.note
+
+
 def test_another_encoder_has_no_static_rung_and_needs_a_plan(tmp_path: Path) -> None:
     folder = write_tiny_encoder(tmp_path / "tiny")
     with pytest.raises(ConfigurationError, match="has 4 layers, and there are plans for 6; give --plan"):
