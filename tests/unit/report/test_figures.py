@@ -59,6 +59,10 @@ def test_all_drawings_are_there_named_and_well_formed(tmp_path: Path) -> None:
             assert 0 <= float(item.get("y", "nan")) <= height
         axis_titles = [item for item in root.iter("text") if item.get("class") == "axis-title"]
         assert len(axis_titles) == 2
+        marks = [item for item in root.iter() if str(item.get("class")).split(" ")[0] in ("mark", "bubble")]
+        assert marks or chart.kind in ("lengths", "confusion")
+        hints = [item.findtext("title") or "" for item in marks]
+        assert all(re.search(r"\d", hint) for hint in hints), chart.kind
 
 
 def test_bubble_area_is_the_size_on_disk_and_places_are_ordered(tmp_path: Path) -> None:

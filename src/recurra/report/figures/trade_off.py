@@ -110,12 +110,18 @@ def _against(
     front = sorted((cx, cy) for model, (cx, cy, _) in zip(models, circles, strict=True) if axis.front in model.fronts)
     if len(front) > 1:
         parts.append(svg.polyline(front, "front"))
-    for model, (cx, cy, r), item in sorted(zip(models, circles, values, strict=True), key=lambda entry: -entry[1][2]):
+    said = [
+        f"{model.label}: {name} {measure.value(item.mean)}, {significant(time)} {axis.unit}, "
+        f"{significant(model.file_size_mib)} MiB"
+        for model, time, item in zip(models, times, values, strict=True)
+    ]
+    drawn = zip(models, circles, values, map(svg.hint, said), strict=True)
+    for model, (cx, cy, r), item, hint in sorted(drawn, key=lambda entry: -entry[1][2]):
         color = f"s{model.color % 8}"
-        parts.append(svg.element("circle", cx=cx, cy=cy, r=r, class_=f"bubble {color}"))
+        parts.append(svg.element("circle", hint, cx=cx, cy=cy, r=r, class_=f"bubble {color}"))
         if item.low is not None and item.high is not None:
             parts.append(svg.element("line", x1=cx, x2=cx, y1=y(item.low), y2=y(item.high), class_=f"error {color}"))
-        parts.append(svg.marker(model.color, cx, cy, 2.6))
+        parts.append(svg.marker(model.color, cx, cy, 2.6, hint))
     parts += _bubble_labels(models, circles)
     reference = _round_down(largest)
     legend = [
@@ -124,11 +130,7 @@ def _against(
     legend.append(
         LegendEntry(f"area = size on disk; this is {significant(reference)} MiB", None, "size", radius(reference))
     )
-    described = "; ".join(
-        f"{model.label}: {name} {measure.value(item.mean)}, {significant(time)} {axis.unit}, "
-        f"{significant(model.file_size_mib)} MiB"
-        for model, time, item in zip(models, times, values, strict=True)
-    )
+    described = "; ".join(said)
     on_front = [model.label for model in models if axis.front in model.fronts]
     return Chart(
         axis.kind,

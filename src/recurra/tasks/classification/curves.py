@@ -53,7 +53,10 @@ def accuracy_by_epoch(models: Sequence[ModelSummary], histories: Histories, key:
         means = _mean_by_epoch(of_model)
         points = [(x(epoch), y(value)) for epoch, value in means]
         parts.append(svg.polyline(points, f"line solid s{model.color % 8}"))
-        parts += [svg.marker(model.color, px, py) for px, py in points]
+        parts += [
+            svg.marker(model.color, *point, 3.4, svg.hint(f"{model.label}, epoch {epoch:g}: {value:.4f}"))
+            for point, (epoch, value) in zip(points, means, strict=True)
+        ]
     described = "; ".join(
         f"{model.label} from {_mean_by_epoch(histories[model.label])[0][1]:.4f} "
         f"to at best {max(value for _, value in _mean_by_epoch(histories[model.label])):.4f}"
@@ -124,7 +127,14 @@ def loss_by_epoch(
         train = [(x(epoch.epoch), y(epoch.train_loss)) for epoch in history]
         validation = [(x(epoch.epoch), y(epoch.validation_loss)) for epoch in history]
         parts += [svg.polyline(train, f"line dashed {color}"), svg.polyline(validation, f"line solid {color}")]
-        parts += [svg.marker(model.color, px, py, 2.4) for px, py in (*train, *validation)]
+        for name, line, losses in (
+            ("train", train, [epoch.train_loss for epoch in history]),
+            ("validation", validation, [epoch.validation_loss for epoch in history]),
+        ):
+            parts += [
+                svg.marker(model.color, *point, 2.4, svg.hint(f"{name} loss, epoch {epoch.epoch:g}: {loss:.4f}"))
+                for point, epoch, loss in zip(line, history, losses, strict=True)
+            ]
     for history, best in zip(histories, best_epochs, strict=False):
         parts += [
             svg.element("circle", cx=x(epoch.epoch), cy=y(epoch.validation_loss), r=6.5, class_="ring")
@@ -260,17 +270,17 @@ def _one_accuracy_by_rows(name: str, parts: Sequence[_Part], key: str) -> Chart 
         )
     ]
     middle = (len(curves) - 1) / 2
-    for index, curve in enumerate(curves.values()):
+    for index, (label, curve) in enumerate(curves.items()):
         # Side by side, so that intervals of equal numbers of rows do not hide each other.
         shift = (index - middle) * 4.0
         points = [(x(rows) + shift, y(item.mean)) for rows, item in curve]
         drawn.append(svg.polyline(points, f"line solid s{index % 8}"))
-        for (px, py), (_, item) in zip(points, curve, strict=True):
+        for (px, py), (rows, item) in zip(points, curve, strict=True):
             if item.low is not None and item.high is not None:
                 drawn.append(
                     svg.element("line", x1=px, x2=px, y1=y(item.low), y2=y(item.high), class_=f"error s{index % 8}")
                 )
-            drawn.append(svg.marker(index, px, py))
+            drawn.append(svg.marker(index, px, py, 3.4, svg.hint(f"{label}, {count(rows)} rows: {item.mean:.4f}")))
     described = "; ".join(
         f"{label} from {curve[0][1].mean:.4f} at {count(curve[0][0])} rows to {curve[-1][1].mean:.4f} at "
         f"{count(curve[-1][0])}"

@@ -22,9 +22,11 @@ def by_training_rows(curve: LearningCurveRecord, label: str, color: int, key: st
     points = [(x(rows), y(right)) for rows, right in zip(curve.rows, curve.right, strict=True)]
     titles = (f"{curve.split} rows right", "training rows")
     axes = svg.axes(x, y, x_title=titles[1], y_title=titles[0], x_format=count, y_format=lambda v: f"{v:.3f}")
-    parts = [axes, svg.polyline(points, f"line solid s{color % 8}"), *(svg.marker(color, *point) for point in points)]
+    said = [f"{count(rows)}: {right:.4f}" for rows, right in zip(curve.rows, curve.right, strict=True)]
+    marks = (svg.marker(color, *point, 3.4, svg.hint(each)) for point, each in zip(points, said, strict=True))
+    parts = [axes, svg.polyline(points, f"line solid s{color % 8}"), *marks]
     heading = "What more labels bring"
-    facts = "; ".join(f"{count(rows)}: {right:.4f}" for rows, right in zip(curve.rows, curve.right, strict=True))
+    facts = "; ".join(said)
     described = f"Share of {curve.split} rows that {label} gets right, by training rows: {facts}."
     drawing = svg.figure(WIDTH, HEIGHT, heading, described, key, *parts)
     return Chart("learning-curve", heading, drawing, [LegendEntry(label, color, "mark")], described)

@@ -100,7 +100,12 @@ def _speed_up(models: Sequence[tuple[int, LanguageModelSummary]], key: str) -> C
         parts.append(
             svg.polyline([(x(loss), y(speed)) for loss, speed in line], f"line {style} s{place % EXIT_SERIES}")
         )
-        parts += [svg.marker(place, x(loss), y(speed), 2.8) for loss, speed in line]
+        parts += [
+            svg.marker(
+                place, x(loss), y(speed), 2.8, svg.hint(f"{label}, batch {size}: {speed:.2f} times at {loss:.3f}")
+            )
+            for loss, speed in line
+        ]
         legend.append(LegendEntry(f"{label}, batch {size}", place, style))
     for place, (loss, speed) in rules:
         parts.append(svg.element("circle", cx=x(loss), cy=y(speed), r=5, class_=f"open s{place % EXIT_SERIES}"))
