@@ -212,7 +212,7 @@ def test_a_run_that_fails_does_not_stop_the_others(study: Study, tmp_path: Path)
     blocked = tmp_path / "out" / "runs" / study.records["tiny"][0].name
     blocked.mkdir(parents=True)
     (blocked / "letter.txt").write_text("dear\n")
-    done = recurra(tmp_path, *study.arguments, "--no-latency")
+    done = recurra(tmp_path, *study.arguments, "--no-latency", "--no-estimate")
     assert done.returncode == 1
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and blocked.name in errors[0] and "not a run folder of ours" in errors[0]

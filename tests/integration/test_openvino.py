@@ -170,7 +170,7 @@ def test_recurrences_and_exits_are_inputs_once_their_defaults_are_gone(
                 assert set(wanted[1].tolist()) == {1, recurrences}
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     shape=st.builds(operator.or_, SHAPES, FEED_FORWARDS),
     exits=st.booleans(),

@@ -259,6 +259,7 @@ def test_a_teacher_of_a_study_has_the_seed_of_who_learns(root: Path) -> None:
         assert by_id[own.run_id].seed == student.seed and by_id[own.run_id].model == "whole"
 
 
+@pytest.mark.slow
 def test_a_comparison_from_an_encoder_is_one_table(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def run(spec: StudySpec, output: Path, machine: Machine = MACHINE) -> StudyResul
     return carry_out(spec, output, machine, reporter=Reporter(quiet=True), command="recurra study run")
 
 
+@pytest.mark.slow
 def test_a_study_exports_what_it_has_trained(
     trained: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,7 @@ def format_alone(dataset: TextDataset) -> AuditResult:
     return next(audit for audit in audit_shortcuts(probed) if audit.name == "shortcuts.format.test")
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_the_real_shortcut_and_what_removes_it(data_root: Path) -> None:
     if not all((data_root / folder).is_dir() for folder in ("sst", "yelp_reviews", "amazon_fdu_mtl")):

@@ -106,7 +106,8 @@ def test_behind_a_cache_every_head_is_causal_too(name: str) -> None:
     if name in VARIANTS:
         model = stirred(**VARIANTS[name])
     else:
-        model = RecurraForCausalLM(preset(name, bos_token_id=None, eos_token_id=None, vocab_size=64))
+        narrow = {"hidden_size": 96, "embedding_size": 48, "intermediate_size": 192, "vocab_size": 64}
+        model = RecurraForCausalLM(preset(name, bos_token_id=None, eos_token_id=None, **narrow))
     model.eval()
     ids = torch.randint(0, 11, (1, 12), generator=torch.Generator().manual_seed(0))
     base = behind_a_cache(model, ids, [5, 1, 6])

@@ -161,6 +161,7 @@ def test_data_audits_do_not_load_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_pooled_sst2_leaks_and_official_does_not(data_root: Path) -> None:
     pooled = {result.name: result for result in audit_leakage(load_sst2("pooled", 0, data_root))}
