@@ -146,6 +146,7 @@ def compare(
     quiet: bool = False,
     encoder: str | None = None,
     plan: str | None = None,
+    teacher: str | Path | None = None,
     from_scratch: bool = False,
     max_mib: float | None = None,
     max_ms: float | None = None,
@@ -172,6 +173,8 @@ def compare(
         precision: ``fp32`` or ``bf16``.
         encoder: A pretrained encoder to start from, e.g. ``minilm``: it is fine-tuned and teaches a smaller student.
         plan: Layers of the student.
+        teacher: Whom the student learns from: a run, an export or a folder of transformers, several separated by
+            commas; none takes the encoder once it is tuned.
         from_scratch: Whether no pretrained weights are used.
         max_mib: Files on disk, in MiB, that the recommended model may have; it changes no run.
         max_ms: Median milliseconds a text at batch 1 that it may take.
@@ -200,7 +203,15 @@ def compare(
     own = [each.name for each in signature(compare).parameters.values() if each.kind is Parameter.KEYWORD_ONLY]
     asked, assigned = sort_keywords(placed, protocol, task=chosen, others=own)
     named = [part.strip() for part in models.split(",")] if isinstance(models, str) else models
-    ladder = choose_models(chosen, named, protocol=asked, encoder=encoder, plan=plan, from_scratch=from_scratch)
+    ladder = choose_models(
+        chosen,
+        named,
+        protocol=asked,
+        encoder=encoder,
+        plan=plan,
+        teacher=None if teacher is None else str(teacher),
+        from_scratch=from_scratch,
+    )
     if rows:
         refuse_folder_of_another(study_name(name), output)
         rows.write(output / ROWS_NAME)
@@ -220,7 +231,15 @@ def compare(
         machine=machine,
         reporter=reporter,
     )
-    shown = {"models": named, "encoder": encoder, "plan": plan, "protocol": protocol, "seeds": seeds, **placed}
+    shown = {
+        "models": named,
+        "encoder": encoder,
+        "plan": plan,
+        "teacher": teacher,
+        "protocol": protocol,
+        "seeds": seeds,
+        **placed,
+    }
     shown |= {"from_scratch": from_scratch or None, "max_mib": max_mib, "max_ms": max_ms}
     shown |= {"measure": measure, "minutes": minutes}
     options = [f"{key}={value!r}" for key, value in shown.items() if value is not None]

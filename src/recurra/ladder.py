@@ -60,6 +60,7 @@ def choose_models(
     protocol: str | None = None,
     encoder: str | None = None,
     plan: str | None = None,
+    teacher: str | None = None,
     from_scratch: bool = False,
 ) -> Ladder:
     """The models of a comparison, from what was named and what was not.
@@ -72,6 +73,8 @@ def choose_models(
             there and no models are named.
         plan: Layers of the student, as `recurra.models.adaptation.plan.SharingPlan` reads it; none takes that of
             `SMALL_PLANS`.
+        teacher: Whom the student learns from: a run, an export or a folder of transformers, several separated by
+            commas; none takes the encoder once it is tuned.
         from_scratch: Whether models are trained from scratch alone.
 
     Raises:
@@ -80,16 +83,23 @@ def choose_models(
     """
     if from_scratch and (encoder or plan):
         raise ConfigurationError(f"--from-scratch came with an encoder or a plan ('{encoder or plan}'); leave one out")
-    if plan is not None and models is not None and encoder is None:
+    named = models is not None and encoder is None
+    if plan is not None and named:
         raise ConfigurationError(f"plan '{plan}' came without an encoder whose layers it chooses; add --from")
     scratch = Ladder(models or FROM_SCRATCH, protocol or DEFAULT_PROTOCOL, SEEDS_FROM_SCRATCH)
-    if encoder is None and (models is not None or from_scratch or not task.starts_from_encoders):
+    unaided = named or from_scratch or (encoder is None and not task.starts_from_encoders)
+    if teacher is not None and unaided:
+        raise ConfigurationError(
+            f"teacher '{teacher}' came without a student of the ladder; add --from, or teach every model that is "
+            f"trained with teacher={teacher}"
+        )
+    if unaided:
         return scratch if models is None else _as_named(models, scratch, protocol)
     chosen = encoder or DEFAULT_ENCODER
     try:
-        rungs = _rungs(chosen, plan)
+        rungs = _rungs(chosen, plan, teacher)
     except UnavailableError as error:
-        if encoder is not None or plan is not None:
+        if encoder is not None or plan is not None or teacher is not None:
             raise
         note = f"without pretrained weights, which make the better models: {error}"
         return Ladder(scratch.models, scratch.protocol, scratch.seeds, note)
@@ -113,7 +123,7 @@ def _as_named(models: Sequence[Entry], scratch: Ladder, protocol: str | None) ->
     return Ladder(models, scratch.protocol, scratch.seeds, note)
 
 
-def _rungs(encoder: str, plan: str | None) -> list[Entry]:
+def _rungs(encoder: str, plan: str | None, teacher: str | None) -> list[Entry]:
     source = find_encoder(encoder)
     chosen = plan or SMALL_PLANS.get(source.num_layers)
     if chosen is None:
@@ -123,6 +133,11 @@ def _rungs(encoder: str, plan: str | None) -> list[Entry]:
             f"give --plan, for example one that recurra adapt {encoder} --texts FILE finds"
         )
     name = model_name(encoder)
-    student = {"name": f"{name}-small", "encoder": encoder, "plan": str(source.plan(chosen)), "teacher": name}
+    student = {
+        "name": f"{name}-small",
+        "encoder": encoder,
+        "plan": str(source.plan(chosen)),
+        "teacher": teacher or name,
+    }
     static = ["static"] if encoder == DEFAULT_ENCODER else []
     return ["linear-tuned", *static, encoder, student]

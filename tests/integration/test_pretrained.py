@@ -289,6 +289,12 @@ def test_a_comparison_from_an_encoder_is_one_table(
                 record.teacher.runs[0].startswith("reviews-default-encoder-finetune-small")
                 and record.teacher.compares_states
             )
+    (teacher,) = (model["runs"][0]["folder"] for model in table["models"] if model["label"] == "encoder")
+    named[-1] = str(tmp_path / "taught")
+    assert main(["compare", str(root / "reviews.csv"), *named, "--teacher", teacher, *quick, "--no-estimate"]) == 0
+    (student,) = (tmp_path / "taught" / "runs").glob("*encoder-small*")
+    learned = read_record(student).teacher
+    assert learned is not None and learned.runs == [Path(teacher).name]
 
 
 def test_a_comparison_names_what_it_lacks(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,12 @@ def test_the_default_rises_from_a_linear_model_to_an_encoder_and_its_student() -
     assert choose_models(TASK, ["linear", "static"], encoder="minilm").models == [*found.models, "linear"]
 
 
+def test_a_student_may_learn_from_somebody_else() -> None:
+    *rungs, student = choose_models(TASK, teacher="runs/large,runs/other").models
+    assert rungs == ["linear-tuned", "static", "minilm"]
+    assert isinstance(student, dict) and student["teacher"] == "runs/large,runs/other"
+
+
 def test_models_of_the_user_or_from_scratch_are_taken_as_they_are() -> None:
     assert choose_models(TASK, from_scratch=True).models == FROM_SCRATCH
     named = choose_models(TASK, ["linear", "recurrent-tiny"], protocol="paper")
@@ -74,6 +80,11 @@ def test_without_the_weights_it_says_what_is_missing_and_takes_the_rest(monkeypa
         ({"models": ["linear"], "plan": "0 5"}, "plan '0 5' came without an encoder"),
         ({"from_scratch": True, "encoder": "minilm"}, "--from-scratch came with an encoder or a plan"),
         ({"plan": "0 9"}, "9"),
+        (
+            {"models": ["minilm"], "teacher": "runs/x"},
+            "teacher 'runs/x' came without a student of the ladder; add --from",
+        ),
+        ({"from_scratch": True, "teacher": "runs/x"}, "teach every model that is trained with teacher=runs/x"),
     ],
 )
 def test_refuses(options: dict[str, Any], words: str) -> None:

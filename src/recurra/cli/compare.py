@@ -32,6 +32,15 @@ def compare(
         typer.Option("--from", help="The pretrained encoder: minilm, or a folder; it is tuned and teaches a student."),
     ] = None,
     plan: Annotated[str | None, typer.Option("--plan", help="Layers of the student, e.g. '0 (3 4)x2 5'.")] = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            "--teacher",
+            help="Whom the student learns from: a run, an export or a Hugging Face folder, several separated by "
+            "commas. Default: the tuned encoder.",
+            show_default=False,
+        ),
+    ] = None,
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Use no pretrained weights: linear models, baseline and recurrent.")
     ] = False,
@@ -121,7 +130,15 @@ def compare(
     spec, note = plan_comparison(
         data,
         chosen,
-        choose_models(chosen, named, protocol=protocol, encoder=encoder, plan=plan, from_scratch=from_scratch),
+        choose_models(
+            chosen,
+            named,
+            protocol=protocol,
+            encoder=encoder,
+            plan=plan,
+            teacher=teacher,
+            from_scratch=from_scratch,
+        ),
         sort_assignments(assignments or [], model_keys=False, task=chosen),
         given,
         seeds=seeds,
