@@ -441,6 +441,7 @@ def test_the_server_lists_labels(trained: Trained) -> None:
     assert traced.probabilities[0, -1] == pytest.approx(classifier.predict_proba(["a lovely song"])[0])
 
 
+@pytest.mark.slow
 def test_from_a_file_to_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, model = write_tags(tmp_path / "tags.csv", 120), write_tiny_model(tmp_path / "tiny.yaml")
     keys = ["data.label_separator=;", "data.trained_vocab_size=200", "data.max_length=24", "max_epochs=1"]
