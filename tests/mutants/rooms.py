@@ -1,0 +1,62 @@
+"""Which files are changed, and which tests are to notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCE = REPOSITORY / "src" / "recurra"
+
+
+@dataclass(frozen=True)
+class Room:
+    """A part of the source and its tests.
+
+    Attributes:
+        files: Patterns below ``src/recurra``.
+        tests: Files and folders below ``tests``, or patterns.
+        without: Patterns below ``src/recurra`` that are left out: lists of words, and pages.
+    """
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+    without: tuple[str, ...] = ()
+
+    def sources(self) -> list[Path]:
+        """Its files, relative to the repository, in order."""
+        left_out = {path for pattern in self.without for path in SOURCE.glob(pattern)}
+        found = {path for pattern in self.files for path in SOURCE.glob(pattern)} - left_out
+        return sorted(path.relative_to(REPOSITORY) for path in found)
+
+    def test_files(self) -> list[Path]:
+        """Its tests, relative to the repository, in order."""
+        tests = REPOSITORY / "tests"
+        named = [path for pattern in self.tests for path in tests.glob(pattern)]
+        found = {path for name in named for path in (name.rglob("test_*.py") if name.is_dir() else [name])}
+        return sorted(path.relative_to(REPOSITORY) for path in found)
+
+
+ROOMS = {
+    "models": Room(("models/**/*.py",), ("unit/models", "unit/core", "unit/adaptation")),
+    "data": Room(("data/**/*.py",), ("unit/data",), without=("data/demo_*.py",)),
+    "evaluation": Room(("evaluation/**/*.py",), ("unit/evaluation",)),
+    "deployment": Room(
+        (
+            "core/sealed.py", "deployment/decision.py", "deployment/export_record.py", "deployment/classifier.py",
+            "deployment/prediction/*.py", "deployment/engines/*.py", "deployment/onnx/exits.py",
+            "deployment/export/manifest.py", "deployment/export/records.py",
+        ),
+        (
+            "unit/deployment/*.py", "unit/deployment/engines", "unit/deployment/export", "unit/deployment/onnx",
+            "unit/deployment/prediction",
+        ),
+    ),
+    "server": Room(
+        tuple(
+            f"deployment/serving/{name}.py"
+            for name in ("batching", "clients", "gate", "headers", "protocol", "refusals", "request", "settings")
+        ),
+        ("unit/deployment/serving", "integration/test_server*.py"),
+    ),
+}  # fmt: skip
