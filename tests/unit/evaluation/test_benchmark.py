@@ -56,6 +56,20 @@ def test_models_are_timed_on_the_same_rows() -> None:
     assert all(torch.equal(one, other) for one, other in zip(seen["ours"], seen["bert"], strict=True))
 
 
+def test_made_up_rows_give_a_record_a_model_and_batch_size() -> None:
+    found = benchmark(["recurrent-tiny", "bert"], lengths=(2,), batch_sizes=(8, 32), threads=1)
+    assert found.source == "made-up rows of 2 tokens"
+    assert [(entry.name, entry.latency.batch_size) for entry in found.entries] == [
+        ("recurrent-tiny", 8), ("bert", 8), ("recurrent-tiny", 32), ("bert", 32),
+    ]  # fmt: skip
+    for ours, bert in (found.entries[:2], found.entries[2:]):
+        assert (ours.ratio, bert.ratio) == (1.0, bert.latency.mean_ms / ours.latency.mean_ms)
+        assert (ours.latency.samples, ours.latency.threads, ours.latency.precision) == (32, 1, "fp32")
+    plain = found.plain()
+    assert set(plain) == {"source", "environment", "entries"} and plain["environment"]["threads"] == 1
+    assert plain["entries"][1] == {"name": "bert", "ratio": found.entries[1].ratio, **vars(found.entries[1].latency)}
+
+
 @pytest.mark.parametrize(
     ("names", "lengths", "message"),
     [

@@ -69,6 +69,11 @@ def test_the_stratified_interval_covers_and_one_stratum_is_the_plain_difference(
     right = np.array([True] * 30 + [False] * 10 + [True] * 30 + [False] * 30)
     difference, low, high = difference_at_equal_length(right, seen, ~seen, np.full(100, 7))
     assert difference == pytest.approx(0.25)
+    # A row of each group in a stratum counts; a stratum of one group alone does not.
+    one = difference_at_equal_length(
+        np.array([True, False, True]), np.array([True, False, True]), np.array([False, True, False]), np.array([3, 3, 4])
+    )
+    assert one is not None and one[0] == 1.0
     # Wald's interval of two shares, which Sato's comes close to in one stratum.
     half = 1.96 * np.sqrt(0.75 * 0.25 / 40 + 0.25 / 60)
     assert (low, high) == pytest.approx((0.25 - half, 0.25 + half), abs=0.01)
