@@ -34,7 +34,8 @@ class Mutant:
     Attributes:
         file: Relative to the repository.
         scope: Outermost function or method that holds it (``Class.method``), empty for what is computed at import.
-        line: Where it stands, from 1.
+        first: First line of the statement that holds it, from 1; its later lines may not be told apart.
+        line: Where it stands.
         before: The lines as they are, without indentation.
         after: The lines as they become.
         source: The whole file, changed.
@@ -42,6 +43,7 @@ class Mutant:
 
     file: str
     scope: str
+    first: int
     line: int
     before: str
     after: str
@@ -61,6 +63,7 @@ class Place:
     node: cst.CSTNode
     changed: cst.CSTNode
     scope: str
+    first: int
     line: int
 
 
@@ -92,7 +95,7 @@ class Changes:
         except (SyntaxError, ValueError):
             return None
         before, after = _difference(original.splitlines(), changed.code.splitlines())
-        return Mutant(str(place.file), place.scope, place.line, before, after, changed.code)
+        return Mutant(str(place.file), place.scope, place.first, place.line, before, after, changed.code)
 
 
 def draw(files: Sequence[Path], sample: int, seed: str) -> tuple[int, list[Mutant]]:
@@ -139,6 +142,7 @@ class _Visitor(cst.CSTVisitor):
         self._file = file
         self._names: list[str] = []
         self._bodies: list[str] = []
+        self._statements: list[int] = [1]
         self._telling = 0
 
     def on_visit(self, node: cst.CSTNode) -> bool:
@@ -149,9 +153,11 @@ class _Visitor(cst.CSTVisitor):
         if _tells(node):
             self._telling += 1
         line = self.get_metadata(PositionProvider, node).start.line
+        if _is_statement(node):
+            self._statements.append(line)
         for changed in self._changes(node):
             scope = self._bodies[0] if self._bodies else ""
-            self.places.append(Place(self._file, node, changed, scope, line))
+            self.places.append(Place(self._file, node, changed, scope, self._statements[-1], line))
         return super().on_visit(node)
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
@@ -162,6 +168,8 @@ class _Visitor(cst.CSTVisitor):
             self._names.pop()
         if _tells(original_node):
             self._telling -= 1
+        if _is_statement(original_node):
+            self._statements.pop()
 
     def visit_FunctionDef_body(self, node: cst.FunctionDef) -> None:  # noqa: N802 - libcst's name
         self._bodies.append(".".join(self._names))
@@ -180,6 +188,10 @@ class _Visitor(cst.CSTVisitor):
                 for changed in operator(node):
                     if all(any(arg is other for other in changed.args) for arg in kept):
                         yield changed
+
+
+def _is_statement(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement)
 
 
 def _is_asserted(arg: cst.Arg) -> bool:

@@ -38,9 +38,23 @@ class Room:
 
 
 ROOMS = {
-    "models": Room(("models/**/*.py",), ("unit/models", "unit/core", "unit/adaptation")),
-    "data": Room(("data/**/*.py",), ("unit/data",), without=("data/demo_*.py",)),
-    "evaluation": Room(("evaluation/**/*.py",), ("unit/evaluation",)),
+    "models": Room(
+        ("models/**/*.py",),
+        ("unit/models", "unit/core", "unit/adaptation", "unit/test_answers.py", "integration/test_pretrained.py"),
+    ),
+    "data": Room(
+        ("data/**/*.py",),
+        (
+            "unit/data", "unit/core/test_tokenizer_files.py", "unit/training/test_windows.py",
+            "unit/cli/test_language_data.py", "unit/deployment/engines/test_windows.py",
+            "integration/test_estimator.py", "integration/test_windows.py",
+        ),
+        without=("data/demo_*.py",),
+    ),
+    "evaluation": Room(
+        ("evaluation/**/*.py",),
+        ("unit/evaluation", "unit/tasks/classification", "unit/tasks/language", "unit/study/test_*auditing.py"),
+    ),
     "deployment": Room(
         (
             "core/sealed.py", "deployment/decision.py", "deployment/export_record.py", "deployment/classifier.py",
@@ -49,7 +63,9 @@ ROOMS = {
         ),
         (
             "unit/deployment/*.py", "unit/deployment/engines", "unit/deployment/export", "unit/deployment/onnx",
-            "unit/deployment/prediction",
+            "unit/deployment/prediction", "unit/cli/test_predict.py", "unit/core/test_record.py",
+            "integration/test_pretrained.py", "integration/test_trained_classifier.py",
+            "integration/test_exported_exits.py",
         ),
     ),
     "server": Room(

@@ -160,8 +160,8 @@ class Trials:
 
 
 def _span(mutant: Mutant) -> range:
-    """Lines on which it may stand: an expression of several lines is reached on its first."""
-    return range(mutant.line, mutant.line + 1)
+    """Lines that are reached where it is: parts of a statement of several lines may count as its first."""
+    return range(mutant.first, mutant.line + 1)
 
 
 class _Selection:

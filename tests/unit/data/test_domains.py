@@ -151,6 +151,12 @@ def test_the_public_releases_stand_in_for_the_local_reviews(root: Path, monkeypa
     )
 
 
+def test_every_way_to_write_a_bracket_or_quote_becomes_one() -> None:
+    assert one_convention("-lrb- -lsb- -lcb- [ { x -rrb- -rsb- -rcb- ] }") == one_convention("( ( ( ( ( x ) ) ) ) )")
+    assert one_convention("a -lcb- b -rcb- c -lsb- d -rsb- e") == "a ( b ) c ( d ) e"
+    assert one_convention("`` x '' \\/ “y” & z") == one_convention('" x " / "y" and z')
+
+
 def test_cut_alike() -> None:
     assert cut_alike(["a b c", "d e", "f g h i"]) == ["a b", "d e", "f g"]
 

@@ -71,7 +71,10 @@ def test_the_stratified_interval_covers_and_one_stratum_is_the_plain_difference(
     assert difference == pytest.approx(0.25)
     # A row of each group in a stratum counts; a stratum of one group alone does not.
     one = difference_at_equal_length(
-        np.array([True, False, True]), np.array([True, False, True]), np.array([False, True, False]), np.array([3, 3, 4])
+        np.array([True, False, True]),
+        np.array([True, False, True]),
+        np.array([False, True, False]),
+        np.array([3, 3, 4]),
     )
     assert one is not None and one[0] == 1.0
     # Wald's interval of two shares, which Sato's comes close to in one stratum.

@@ -86,7 +86,9 @@ def test_too_little_data_is_skipped_with_the_reason(train_rows: int, test_rows: 
     assert result.summary.startswith("skipped: ")
 
 
-@pytest.mark.parametrize(("rows", "rare", "fits"), [(100, 20, True), (99, 20, False), (100, 19, False), (100, 0, False)])
+@pytest.mark.parametrize(
+    ("rows", "rare", "fits"), [(100, 20, True), (99, 20, False), (100, 19, False), (100, 0, False)]
+)
 def test_the_probe_needs_so_many_rows(rows: int, rare: int, fits: bool) -> None:
     labels = np.repeat([0, 1], [rows - rare, rare])
     train = TextSplit("train", ["a b"] * rows, labels, [str(row) for row in range(rows)])
