@@ -1,7 +1,8 @@
 """The mutants of a file: every change that mutmut's operators make, but those that no test ought to notice.
 
 Left alone are text for people (what an error says, literals of three words, descriptions of fields, logs, docstrings),
-annotations and imports, and assertions (``assert``, ``zip(..., strict=True)``, a frozen dataclass).
+annotations, type aliases and imports, assertions (``assert``, ``zip(..., strict=True)``, a frozen dataclass), the
+``encoding=`` of a file, and the ``device=`` of a tensor.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from mutants.rooms import REPOSITORY
 
 # Told to people, or declared for readers and type checkers.
 _TOLD = frozenset({"description", "help", "title", "examples"})
-# Assertions (`zip(..., strict=True)`), and what Linux does anyway.
-_ASSERTED = frozenset({"strict", "encoding"})
+# Assertions (`zip(..., strict=True)`), what Linux does anyway, and what a machine without an accelerator cannot tell.
+_ASSERTED = frozenset({"strict", "encoding", "device"})
 _LEFT_ALONE = frozenset({"len", "isinstance", "cast", "TypeVar", "warn"})
 _SPOKEN = m.Attribute(value=m.Name("logger") | m.Name("warnings") | m.Attribute(attr=m.Name("logger")))
 
@@ -220,7 +221,11 @@ def _is_left_alone(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.Decorator):
         return m.matches(node.decorator, m.Call(func=m.Name("dataclass")))
     if isinstance(node, cst.Assign):
-        return m.matches(node.targets[0].target, m.Name("__all__"))
+        # A type alias: `Floats = npt.NDArray[np.float64]`.
+        alias = m.Subscript(
+            value=m.Attribute(value=m.Name("npt")) | m.Name("Callable") | m.Name("dict") | m.Name("tuple")
+        )
+        return m.matches(node.targets[0].target, m.Name("__all__")) or m.matches(node.value, alias)
     if isinstance(node, cst.Call):
         return m.matches(node.func, _SPOKEN) or (isinstance(node.func, cst.Name) and node.func.value in _LEFT_ALONE)
     return False

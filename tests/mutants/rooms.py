@@ -40,7 +40,10 @@ class Room:
 ROOMS = {
     "models": Room(
         ("models/**/*.py",),
-        ("unit/models", "unit/core", "unit/adaptation", "unit/test_answers.py", "integration/test_pretrained.py"),
+        (
+            "unit/models", "unit/core", "unit/adaptation", "unit/test_answers.py", "unit/study/test_spec.py",
+            "unit/study/test_identities.py", "unit/evaluation/test_token_exits.py", "integration/test_pretrained.py",
+        ),
     ),
     "data": Room(
         ("data/**/*.py",),
@@ -63,7 +66,7 @@ ROOMS = {
         ),
         (
             "unit/deployment/*.py", "unit/deployment/engines", "unit/deployment/export", "unit/deployment/onnx",
-            "unit/deployment/prediction", "unit/cli/test_predict.py", "unit/core/test_record.py",
+            "unit/deployment/prediction", "unit/cli/test_predict.py", "unit/core/test_*record.py",
             "integration/test_pretrained.py", "integration/test_trained_classifier.py",
             "integration/test_exported_exits.py",
         ),

@@ -13,6 +13,7 @@ import importlib.machinery
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-# Exit codes of pytest: all passed, or nothing was collected.
+# Exit codes of pytest: all passed, or nothing was collected; and of a trial that never began.
 _PASSED = frozenset({0, 5})
+_BROKEN = 71
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,8 @@ class Trials:
             code = child.wait(self._limit(tests))
             killer = child.scratch / "killer"
             name = killer.read_text(encoding="utf-8") if killer.is_file() else ""
+            if code == _BROKEN:
+                raise RuntimeError((child.scratch / "log").read_text(encoding="utf-8", errors="replace")[-2000:])
         end = "time" if code is None else "survived" if code in _PASSED else "killed"
         return Verdict(end, name, len(tests), round(time.perf_counter() - start, 3))
 
@@ -203,7 +207,11 @@ class _Swapper:
         def call(scratch: Path) -> int:
             from _pytest.main import pytest_runtestloop
 
-            swap_code(mutant)
+            try:
+                swap_code(mutant)
+            except Exception:  # noqa: BLE001 - it is told from a failing test by its code
+                traceback.print_exc()
+                return _BROKEN
             session.config.pluginmanager.register(_Selection(tests, scratch))
             session.config.option.maxfail = 1
             session.items = list(items)
@@ -215,7 +223,7 @@ class _Swapper:
 
 
 def swap_code(mutant: Mutant) -> None:
-    """Gives every live function of a mutant's scope the changed code.
+    """Gives every live function of a mutant's scope, and those within it that are alive already, the changed code.
 
     Raises:
         LookupError: If there is none.
@@ -228,9 +236,12 @@ def swap_code(mutant: Mutant) -> None:
     found = 0
     for function in [one for one in gc.get_objects() if type(one) is FunctionType]:
         old = function.__code__
-        if old.co_filename == path and old.co_qualname == mutant.scope:
-            function.__code__ = codes[old.co_qualname, old.co_firstlineno]
-            found += 1
+        if old.co_filename != path or not f"{old.co_qualname}.".startswith(f"{mutant.scope}."):
+            continue
+        new = codes.get((old.co_qualname, old.co_firstlineno))
+        if new is not None and new.co_freevars == old.co_freevars:
+            function.__code__ = new
+            found += old.co_qualname == mutant.scope
     if not found:
         raise LookupError(f"no function {mutant.scope} of {path} is alive")
 

@@ -170,6 +170,7 @@ def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path]) -> None:
         def logits(self, texts: Any, batch_size: int) -> np.ndarray:
             return np.zeros((len(texts), 2), dtype=np.float32)
 
+    assert "not calibrated" in CalibrationRecord(exits=[1], asked=0.999, source="none", rows=0).describe()
     none = CalibrationRecord(exits=[1], asked=0.999, source="rows", rows=9)
     for made in (on_onnx, on_torch):
         cases: list[tuple[Classifier, Any, str]] = [
