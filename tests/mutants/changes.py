@@ -2,7 +2,7 @@
 
 Left alone are text for people (what an error says, literals of three words, descriptions of fields, logs, docstrings),
 annotations, type aliases and imports, assertions (``assert``, ``zip(..., strict=True)``, a frozen dataclass), the
-``encoding=`` of a file, and the ``device=`` of a tensor.
+``encoding=`` of a file, the ``device=`` of a tensor, and names of random streams (``derive_seed``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mutants.rooms import REPOSITORY
 _TOLD = frozenset({"description", "help", "title", "examples"})
 # Assertions (`zip(..., strict=True)`), what Linux does anyway, and what a machine without an accelerator cannot tell.
 _ASSERTED = frozenset({"strict", "encoding", "device"})
-_LEFT_ALONE = frozenset({"len", "isinstance", "cast", "TypeVar", "warn"})
+_LEFT_ALONE = frozenset({"len", "isinstance", "cast", "TypeVar", "warn", "derive_seed"})
 _SPOKEN = m.Attribute(value=m.Name("logger") | m.Name("warnings") | m.Attribute(attr=m.Name("logger")))
 
 

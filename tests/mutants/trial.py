@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import importlib.machinery
 import json
 import sys
@@ -229,6 +230,8 @@ def swap_code(mutant: Mutant) -> None:
         LookupError: If there is none.
     """
     path = str(REPOSITORY / mutant.file)
+    # Some are imported by the functions that need them only.
+    importlib.import_module(".".join(Path(mutant.file).with_suffix("").parts[1:]))
     codes = {
         (code.co_qualname, code.co_firstlineno): code
         for code in _functions(compile(mutant.source, path, "exec", dont_inherit=True))

@@ -98,6 +98,7 @@ def test_a_sentence_lies_in_one_split_but_in_the_pooled_protocol(root: Path) -> 
     assert natural.protocol == "natural"
     for name in ("validation", "test"):
         assert not sentences(natural, "train") & sentences(natural, name)
+    assert natural.dropped == {}
     pooled = load(root, "pooled")
     assert sentences(pooled, "train") & sentences(pooled, "test")
 
@@ -177,6 +178,7 @@ def test_the_real_shortcut_and_what_removes_it(data_root: Path) -> None:
     bare = load_domains("domains", once, "bare-words", 0, data_root)
     assert [len(split) // 3 for split in natural.splits.values()] == [18_192, 2_274, 2_274]
     assert [len(split) // 3 for split in bare.splits.values()] == [12_798, 1_599, 1_599]
+    assert natural.dropped["movie: phrase of sentences in several splits"] > 0
     assert (natural.fingerprint, bare.fingerprint) == ("e227eb5a8b907077", "f7852fdc5593a70b")
     for dataset in (natural, bare):
         assert thirds(dataset)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from transformers import BertForSequenceClassification
 
 from recurra.core.errors import ConfigurationError
+from recurra.core.record import LatencyRecord
+from recurra.data.vocabulary import SPECIAL_TOKENS
 from recurra.evaluation.benchmark import (
     benchmark,
     bert_of_equal_shape,
@@ -68,6 +73,27 @@ def test_made_up_rows_give_a_record_a_model_and_batch_size() -> None:
     plain = found.plain()
     assert set(plain) == {"source", "environment", "entries"} and plain["environment"]["threads"] == 1
     assert plain["entries"][1] == {"name": "bert", "ratio": found.entries[1].ratio, **vars(found.entries[1].latency)}
+
+
+def test_rows_of_a_file_are_timed_at_their_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\n" + "".join(f"row {n} {'word ' * (n % 5)},{n % 2}\n" for n in range(200)))
+    vocabulary = tmp_path / "tokenizers" / "bert-base-uncased" / "vocab.txt"
+    vocabulary.parent.mkdir(parents=True)
+    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, "row", "word"]) + "\n")
+    asked: list[tuple[list[int], int]] = []
+
+    def timed(models: dict[str, Any], lengths: list[int], **options: Any) -> dict[str, LatencyRecord]:
+        asked.append((lengths, options["batch_size"]))
+        return time_models(models, [1], **{**options, "batch_size": 1})
+
+    monkeypatch.setattr("recurra.evaluation.benchmark.time_models", timed)
+    monkeypatch.setattr("recurra.evaluation.benchmark.MOST_ROWS", 5)
+    found = benchmark(["recurrent-tiny"], data=str(path), data_root=tmp_path, batch_sizes=(2,), threads=1)
+    ((lengths, batch_size),) = asked
+    # 20 test rows, every fourth of them; [CLS] and [SEP], two tokens at least.
+    assert batch_size == 2 and len(lengths) == 5 and min(lengths) >= 4
+    assert found.source == "5 rows of rows.csv (test)"
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,18 @@ def test_the_stratified_interval_covers_and_one_stratum_is_the_plain_difference(
     assert (low, high) == pytest.approx((0.25 - half, 0.25 + half), abs=0.01)
     rng = np.random.default_rng(1)
     covered = 0
+    # Two strata by the formulas of Sato (1989), a table at a time: right of seen, seen, right of unseen, unseen.
+    tables = [(9, 12, 4, 8), (3, 5, 20, 25)]
+    weight = sum(n * m / (n + m) for _, n, _, m in tables)
+    expected = sum((a * m - c * n) / (n + m) for a, n, c, m in tables) / weight
+    p = sum((n * n * c - m * m * a + n * m * (m - n) / 2) / (n + m) ** 2 for a, n, c, m in tables)
+    q = sum((a * (m - c) + c * (n - a)) / (2 * (n + m)) for a, n, c, m in tables)
+    wide = 1.959964 * np.sqrt(expected * p + q) / weight
+    cells = [(words, group, row < good) for words, (a, n, c, m) in enumerate(tables, 3)
+             for group, good, count in ((True, a, n), (False, c, m)) for row in range(count)]  # fmt: skip
+    words, group, outcome = (np.array(column) for column in zip(*cells, strict=True))
+    found = difference_at_equal_length(outcome, group, ~group, words)
+    assert found == pytest.approx((expected, expected - wide, expected + wide), rel=1e-6)
     for _ in range(300):
         words = rng.integers(3, 9, 400)
         group = rng.random(400) < 0.2 + words / 12

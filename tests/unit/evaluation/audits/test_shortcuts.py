@@ -137,6 +137,8 @@ def test_conflicting_labels() -> None:
     assert got.value == pytest.approx(3 / 102)
     assert got.details["rows_by_split"] == {"train": 2, "test": 1}
     assert got.details["examples"] == [{"text": "same", "labels": ["no", "yes"]}]
+    long = TextSplit("train", ["w " * 300] * 2, np.array([0, 1]), ["0", "1"])
+    assert [len(example["text"]) for example in _audit(long, test)["shortcuts.conflicts"].details["examples"]] == [200]
     agreeing = TextSplit("train", texts, np.arange(98) % 2, [str(row) for row in range(98)])
     assert _audit(agreeing, test)["shortcuts.conflicts"].status == "passed"
 
