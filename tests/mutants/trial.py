@@ -112,7 +112,7 @@ class Trials:
         return chosen
 
     def _limit(self, tests: Sequence[str]) -> float:
-        return 30 + 6 * sum(self._covering.seconds[test] for test in tests)
+        return 15 + 4 * sum(self._covering.seconds[test] for test in tests)
 
     def _swap(self, mutants: Sequence[Mutant], chosen: dict[int, list[str]]) -> Iterator[tuple[int, Verdict]]:
         if not chosen:
