@@ -42,13 +42,15 @@ ROOMS = {
         ("models/**/*.py",),
         (
             "unit/models", "unit/core", "unit/adaptation", "unit/test_answers.py", "unit/study/test_spec.py",
-            "unit/study/test_identities.py", "unit/evaluation/test_token_exits.py", "integration/test_pretrained.py",
+            "unit/study/test_identities.py", "unit/evaluation/test_token_exits.py", "unit/study/test_model_auditing.py",
+            "integration/test_pretrained.py",
         ),
     ),
     "data": Room(
         ("data/**/*.py",),
         (
-            "unit/data", "unit/core/test_tokenizer_files.py", "unit/training/test_windows.py",
+            "unit/data", "unit/core/test_tokenizer_files.py", "unit/evaluation/test_label_errors.py",
+            "unit/tasks/test_multilabel.py", "unit/training/test_windows.py",
             "unit/cli/test_language_data.py", "unit/deployment/engines/test_windows.py",
             "integration/test_estimator.py", "integration/test_windows.py",
         ),
