@@ -33,6 +33,13 @@ def test_a_record_comes_back_as_written(run: Path, tmp_path: Path) -> None:
     assert [audit.name for audit in record.failed_audits()] == ["leakage.contained.test"]
 
 
+def test_a_record_is_read_by_people(run: Path, tmp_path: Path) -> None:
+    path = write_record(tmp_path, read_record(run).model_copy(update={"run_id": "größer-名"}))
+    text = path.read_text(encoding="utf-8")
+    assert "größer-名" in text and text.startswith('{\n "') and text.endswith("}\n")
+    assert read_record(tmp_path).run_id == "größer-名"
+
+
 def test_the_hash_is_over_all_but_its_own_line(run: Path) -> None:
     head, rest = b'{\n "a": 1,\n', b' "b": {\n  "content_hash": null,\n  "c": 2\n }\n}\n'
     expected = hashlib.sha256(head + rest).hexdigest()

@@ -42,6 +42,15 @@ def test_a_temperature_changes_no_label(temperature: float, seed: int, scale: fl
     assert record is None if temperature == 1 else record == OneLabelRecord(temperature=temperature)
 
 
+def test_no_temperature_and_no_score_is_too_extreme() -> None:
+    logits = np.array([[3e38, -3e38], [1e3, 999.0], [0.0, 0.0]], dtype=np.float32)
+    for temperature in (1e-300, 1.0, 1e300):
+        found = OneLabel(["a", "b"], temperature).probabilities(logits)
+        assert np.isfinite(found).all() and found[2].tolist() == [0.5, 0.5]
+        np.testing.assert_allclose(found.sum(axis=1), 1)
+    assert OneLabel(["a", "b"], 1e-300).probabilities(logits)[:2].tolist() == [[1.0, 0.0]] * 2
+
+
 def test_without_a_record_the_temperature_is_one_and_none_is_kept() -> None:
     decision = read_decision(["a", "b"], None)
     logits = np.array([[1.0, 3.0]], dtype=np.float32)

@@ -45,6 +45,7 @@ def test_rows_come_back_in_order_with_what_was_predicted(tmp_path: Path, suffix:
     found = read(path)
     expected = rows(0, 5).probabilities
     assert [row["text"] for row in found] == TEXTS
+    assert "naïve ☕".encode() in path.read_bytes()
     assert [row["label"] for row in found] == [NAMES[index] for index in expected.argmax(axis=1)]
     for row, probabilities in zip(found, expected, strict=True):
         assert float(row["probability"]) == pytest.approx(probabilities.max(), abs=1e-6)
@@ -116,6 +117,14 @@ def test_a_name_that_is_taken_twice_is_refused_and_one_that_gives_way_is_not() -
     assert "label_predicted" in Layout(decision, kept=["text", "label_predicted"]).row_columns
     with pytest.raises(ConfigurationError, match="the columns 'label' and 'label_predicted', and the predictions need"):
         Layout(decision, kept=["text", "label", "label_predicted"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "delimiter"), [("r.csv", "text;x\na;1\n", ";"), ("R.TSV", "text\tx\na\t1\n", "\t")]
+)
+def test_kept_columns_know_what_stands_between_them(name: str, text: str, delimiter: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    assert KeptColumns.of(str(tmp_path / name), "text") == KeptColumns(tmp_path / name, ["text", "x"], delimiter)
 
 
 @pytest.mark.parametrize("source", [None, "-", "rows.txt", "ROWS.TXT"])
