@@ -15,7 +15,7 @@ import pytest
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.deployment.decision import OneLabel
 from recurra.deployment.prediction.files import SUFFIXES, check_output, open_writer
-from recurra.deployment.prediction.layout import Layout, PredictedRows
+from recurra.deployment.prediction.layout import WORDS, Layout, PredictedRows
 from recurra.deployment.prediction.stream import KeptColumns
 
 NAMES = ["bad", "good", "so, so"]
@@ -109,6 +109,13 @@ def test_columns_of_the_input_are_kept_and_ours_give_way(tmp_path: Path, suffix:
     assert [int(row["stars"]) for row in found] == [4, 5] and float(found[0]["probability"]) == 0.7
     if suffix == ".parquet":
         assert pq.read_schema(path).field("stars").type == pa.int8()
+
+
+def test_rows_that_do_not_abstain_and_explain_nothing_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    with open_writer(path, OneLabel(NAMES), abstains=True, explains=True) as writer:
+        writer.write(rows(0, 2))
+    assert [(row["abstained"], row[WORDS]) for row in read(path)] == [(False, None)] * 2
 
 
 def test_a_name_that_is_taken_twice_is_refused_and_one_that_gives_way_is_not() -> None:
