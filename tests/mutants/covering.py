@@ -1,4 +1,4 @@
-"""Which tests reach a line, and how long each takes: measured once, and again where a test file has changed."""
+"""Which tests reach a line, and how long each takes: measured once, and again where a test or its source changed."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Covering:
     """What the tests of a room reach.
 
     Attributes:
+        sources: Digest of each source file when it was measured.
         files: Digest of each test file when it was measured.
         seconds: Of each test, by its node id.
         lines: Lines of each source file that each test reaches, by node id and path.
@@ -39,7 +40,7 @@ class Covering:
         failed: Tests that fail as things are.
     """
 
-    source: str = ""
+    sources: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[str, dict[str, list[int]]] = field(default_factory=dict)
@@ -54,6 +55,11 @@ class Covering:
         self.lines = {test: lines for test, lines in self.lines.items() if test not in gone}
         self.failed = [test for test in self.failed if test not in gone]
         self.files = {file: digest for file, digest in self.files.items() if file not in files}
+
+    def is_stale(self, file: str, digest: str, changed: set[str]) -> bool:
+        """Whether a test file has changed, or reaches a source file that has."""
+        own = [test for test in self.seconds if test.split("::")[0] == file]
+        return self.files.get(file) != digest or any(not changed.isdisjoint(self.lines[test]) for test in own)
 
     def add(self, other: Covering) -> None:
         """Adds what another measured."""
@@ -79,34 +85,30 @@ class Covering:
 
 def measure(room: Room, kept: Path) -> Covering:
     """Measures the tests of a room, or reads what was measured of files that have not changed since."""
-    sources, tests = room.sources(), [str(file) for file in room.test_files()]
-    source = _digest(sources)
-    covering = Covering(source)
-    if kept.is_file():
-        found = Covering(**json.loads(kept.read_text(encoding="utf-8")))
-        covering = found if found.source == source else covering
-    digests = {test: _digest([Path(test)]) for test in tests}
-    stale = [test for test in tests if covering.files.get(test) != digests[test]]
+    covering = Covering(**json.loads(kept.read_text(encoding="utf-8"))) if kept.is_file() else Covering()
+    sources = {str(file): _digest(file) for file in room.sources()}
+    tests = {str(file): _digest(file) for file in room.test_files()}
+    changed = {file for file, digest in sources.items() if covering.sources.get(file) != digest}
+    stale = [file for file, digest in tests.items() if covering.is_stale(file, digest, changed)]
     covering.forget({*stale, *(set(covering.files) - set(tests))})
+    covering.at_import = {file: lines for file, lines in covering.at_import.items() if file not in changed}
     if stale:
-        with Forked(lambda scratch: _measure(sources, stale, scratch)) as child:
+        with Forked(lambda scratch: _measure(list(sources), stale, scratch)) as child:
             child.wait(3600)
             found = Covering(**json.loads((child.scratch / "covering.json").read_text(encoding="utf-8")))
-        found.files = {test: digests[test] for test in stale}
+        found.files = {test: tests[test] for test in stale}
         covering.add(found)
+        covering.sources = sources
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(asdict(covering)), encoding="utf-8")
     return covering
 
 
-def _digest(files: Sequence[Path]) -> str:
-    hashed = hashlib.sha256()
-    for file in files:
-        hashed.update(str(file).encode() + b"\0" + (REPOSITORY / file).read_bytes() + b"\0")
-    return hashed.hexdigest()[:16]
+def _digest(file: Path) -> str:
+    return hashlib.sha256((REPOSITORY / file).read_bytes()).hexdigest()[:16]
 
 
-def _measure(sources: Sequence[Path], tests: Sequence[str], scratch: Path) -> int:
+def _measure(sources: Sequence[str], tests: Sequence[str], scratch: Path) -> int:
     import coverage
 
     before = set(sys.modules)
