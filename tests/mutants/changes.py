@@ -1,7 +1,7 @@
 """The mutants of a file: every change that mutmut's operators make, but those that no test ought to notice.
 
 Left alone are text for people (what an error says, literals of three words, descriptions of fields, logs, docstrings),
-annotations, type aliases and imports, assertions (``assert``, ``zip(..., strict=True)``, a frozen dataclass), the
+annotations, type aliases and imports, assertions (``assert``, ``zip(..., strict=True)``, frozen classes), the
 ``encoding=`` of a file, the ``device=`` of a tensor, and names of random streams (``derive_seed``).
 """
 
@@ -23,7 +23,7 @@ from mutants.rooms import REPOSITORY
 # Told to people, or declared for readers and type checkers.
 _TOLD = frozenset({"description", "help", "title", "examples"})
 # Assertions (`zip(..., strict=True)`), what Linux does anyway, and what a machine without an accelerator cannot tell.
-_ASSERTED = frozenset({"strict", "encoding", "device"})
+_ASSERTED = frozenset({"strict", "encoding", "device", "frozen"})
 _LEFT_ALONE = frozenset({"len", "isinstance", "cast", "TypeVar", "warn", "derive_seed"})
 _SPOKEN = m.Attribute(value=m.Name("logger") | m.Name("warnings") | m.Attribute(attr=m.Name("logger")))
 
