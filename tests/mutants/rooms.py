@@ -43,7 +43,8 @@ ROOMS = {
         (
             "unit/models", "unit/core", "unit/adaptation", "unit/test_answers.py", "unit/study/test_spec.py",
             "unit/study/test_identities.py", "unit/evaluation/test_token_exits.py", "unit/study/test_model_auditing.py",
-            "integration/test_pretrained.py",
+            "unit/cli/test_listing_commands.py", "unit/tasks/test_multilabel.py",
+            "unit/deployment/engines/test_depth.py", "integration/test_pretrained.py",
         ),
     ),
     "data": Room(

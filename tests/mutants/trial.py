@@ -86,22 +86,27 @@ class Trials:
         return [verdicts[number] for number in range(len(mutants))]
 
     def _can_be_swapped(self, mutant: Mutant) -> bool:
-        at_import = self._covering.at_import.get(mutant.file, [])
+        at_import = self._covering.at_import.get(mutant.file, ())
         return bool(mutant.scope) and not any(line in at_import for line in _span(mutant))
 
     def _choose(self, mutant: Mutant) -> list[str]:
-        """Tests that reach it: those of the file that mirrors its own first, quick ones before slow ones."""
-        reaching = self._covering.reaching(mutant.file, _span(mutant) if mutant.scope else None)
-        if not reaching and not mutant.scope:
+        """Tests that reach it: first those of the file that mirrors its own or imports it, quick ones before slow ones."""
+        # What an import does is there for every test that comes to the file, or uses what it imports.
+        local = self._can_be_swapped(mutant)
+        reaching = self._covering.reaching(mutant.file, _span(mutant) if local else None)
+        if not reaching and not local:
             reaching = [test for test in self._covering.seconds if test not in self._covering.failed]
         seconds = self._covering.seconds
         by_file: dict[str, list[str]] = {}
         for test in sorted(reaching, key=lambda test: seconds[test]):
             by_file.setdefault(test.split("::")[0], []).append(test)
-        mirrored = f"test_{Path(mutant.file).stem}.py"
-        files = sorted(
-            by_file, key=lambda file: (Path(file).name != mirrored, sum(seconds[test] for test in by_file[file]))
-        )
+        mirrored, module = f"test_{Path(mutant.file).stem}.py", _module(mutant)
+
+        def distance(file: str) -> tuple[bool, bool, float]:
+            imports = module in (REPOSITORY / file).read_text(encoding="utf-8")
+            return Path(file).name != mirrored, not imports, sum(seconds[test] for test in by_file[file])
+
+        files = sorted(by_file, key=distance)
         chosen: list[str] = []
         left = self._most_seconds
         for test in (test for file in files for test in by_file[file]):
@@ -223,6 +228,10 @@ class _Swapper:
         return self._trials.try_one(tests, call)
 
 
+def _module(mutant: Mutant) -> str:
+    return ".".join(Path(mutant.file).with_suffix("").parts[1:])
+
+
 def swap_code(mutant: Mutant) -> None:
     """Gives every live function of a mutant's scope, and those within it that are alive already, the changed code.
 
@@ -231,7 +240,7 @@ def swap_code(mutant: Mutant) -> None:
     """
     path = str(REPOSITORY / mutant.file)
     # Some are imported by the functions that need them only.
-    importlib.import_module(".".join(Path(mutant.file).with_suffix("").parts[1:]))
+    importlib.import_module(_module(mutant))
     codes = {
         (code.co_qualname, code.co_firstlineno): code
         for code in _functions(compile(mutant.source, path, "exec", dont_inherit=True))
