@@ -60,7 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="file for the verdicts")
     parser.add_argument("--again", type=Path, help="such a file: what was killed there is not tried again")
     parser.add_argument("--least", type=float, default=0.85, help="share to kill (default: %(default)s)")
-    parser.add_argument("--most-seconds", type=float, default=60, help="of tests for one mutant (default: %(default)s)")
+    parser.add_argument("--most-seconds", type=float, default=20, help="of tests for one mutant (default: %(default)s)")
     parser.add_argument(
         "--control", action="store_true", help="change nothing: whatever is killed is no mutant's doing"
     )

@@ -24,7 +24,7 @@ from mutants.rooms import REPOSITORY
 _TOLD = frozenset({"description", "help", "title", "examples"})
 # Assertions (`zip(..., strict=True)`), what Linux does anyway, and what a machine without an accelerator cannot tell.
 _ASSERTED = frozenset({"strict", "encoding", "device", "frozen"})
-_LEFT_ALONE = frozenset({"len", "isinstance", "cast", "TypeVar", "warn", "derive_seed"})
+_LEFT_ALONE = frozenset({"len", "isinstance", "cast", "warn", "derive_seed"})
 _SPOKEN = m.Attribute(value=m.Name("logger") | m.Name("warnings") | m.Attribute(attr=m.Name("logger")))
 
 
@@ -221,10 +221,9 @@ def _is_left_alone(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.Decorator):
         return m.matches(node.decorator, m.Call(func=m.Name("dataclass")))
     if isinstance(node, cst.Assign):
-        # A type alias: `Floats = npt.NDArray[np.float64]`.
-        alias = m.Subscript(
-            value=m.Attribute(value=m.Name("npt")) | m.Name("Callable") | m.Name("dict") | m.Name("tuple")
-        )
+        # `Floats = npt.NDArray[np.float64]`, `R = TypeVar("R")`.
+        generic = m.Attribute(value=m.Name("npt")) | m.Name("Callable") | m.Name("dict") | m.Name("tuple")
+        alias = m.Subscript(value=generic) | m.Call(func=m.Name("TypeVar") | m.Name("ParamSpec"))
         return m.matches(node.targets[0].target, m.Name("__all__")) or m.matches(node.value, alias)
     if isinstance(node, cst.Call):
         return m.matches(node.func, _SPOKEN) or (isinstance(node.func, cst.Name) and node.func.value in _LEFT_ALONE)

@@ -90,7 +90,7 @@ class Trials:
         return bool(mutant.scope) and not any(line in at_import for line in _span(mutant))
 
     def _choose(self, mutant: Mutant) -> list[str]:
-        """Tests that reach it: first those of the file that mirrors its own or imports it, quick ones before slow ones."""
+        """Tests that reach it: first those whose file mirrors its own or imports it, quick ones before slow ones."""
         # What an import does is there for every test that comes to the file, or uses what it imports.
         local = self._can_be_swapped(mutant)
         reaching = self._covering.reaching(mutant.file, _span(mutant) if local else None)
