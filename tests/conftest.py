@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -24,12 +23,6 @@ import pytest
 # The same examples every time, and no clock: this suite also runs on machines that are busy with something else.
 hypothesis.settings.register_profile("recurra", deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile("recurra")
-
-
-def pytest_collection_finish() -> None:
-    """Lets no collection look at a million objects of libraries again: every training asks for two whole ones."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -246,6 +246,7 @@ def swap_code(mutant: Mutant) -> None:
         for code in _functions(compile(mutant.source, path, "exec", dont_inherit=True))
     }
     found = 0
+    gc.unfreeze()  # what is frozen is not listed
     for function in [one for one in gc.get_objects() if type(one) is FunctionType]:
         old = function.__code__
         if old.co_filename != path or not f"{old.co_qualname}.".startswith(f"{mutant.scope}."):
