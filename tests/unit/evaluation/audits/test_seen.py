@@ -30,6 +30,17 @@ def test_rows_inside_training_rows_are_told_from_the_others() -> None:
     assert "0.900 on the 40 rows" in got.summary and "0.600 on the 50" in got.summary
 
 
+def test_the_difference_at_equal_length_is_told_where_lengths_meet() -> None:
+    train = split("train", [f"so the film{row} was very good and long" for row in range(60)])
+    rows = [*(f"film{row} was very good" for row in range(40)), *(f"other{row} was very good" for row in range(50))]
+    correct = np.array([True] * 36 + [False] * 4 + [True] * 30 + [False] * 20)
+    got = audit_seen(train, split("test", rows), correct)
+    words = np.full(90, 4)
+    expected = difference_at_equal_length(correct, np.arange(90) < 40, np.arange(90) >= 40, words)
+    assert got.details["at_equal_length"] is not None and got.value == pytest.approx(expected[0])
+    assert "; at equal length +0.300 (" in got.summary
+
+
 def test_too_few_rows_of_a_group_are_said_to_be_so() -> None:
     train = split("train", ["nothing in common at all"])
     got = audit_seen(train, split("test", [f"a b c {row}" for row in range(50)]), np.ones(50, dtype=bool))
