@@ -26,7 +26,7 @@ def main() -> int:
     survivors = Survivors()
     scores: list[Score] = []
     records: list[dict[str, object]] = []
-    known = _known(options.again)
+    known = _known(options.again, survivors)
     for room in options.room:
         _say(f"{room}: which tests reach what ...")
         covering = measure(ROOMS[room], REPOSITORY / "build" / "mutants" / f"{room}.json")
@@ -42,8 +42,8 @@ def main() -> int:
         trials = Trials(covering, options.most_seconds, lambda number, mutant, verdict: _tell(mutant, verdict))
         verdicts = {mutant.name: verdict for mutant, verdict in zip(fresh, trials.run(fresh), strict=True)}
         tried = [(mutant, verdicts.get(mutant.name) or known[mutant.name]) for mutant in drawn]
-        scores.append(Score.of(room, places, [(verdict, survivors.reason(mutant)) for mutant, verdict in tried]))
-        records += [_record(room, mutant, verdict, survivors.reason(mutant)) for mutant, verdict in tried]
+        scores.append(Score.of(room, places, [(verdict, survivors.reason(vars(mutant))) for mutant, verdict in tried]))
+        records += [_record(room, mutant, verdict, survivors.reason(vars(mutant))) for mutant, verdict in tried]
         if options.json:
             found = {"seed": options.seed, "scores": [vars(score) for score in scores], "mutants": records}
             options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
@@ -58,7 +58,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the draw (default: %(default)s)")
     parser.add_argument("--file", help="the one file of the room, by its name or path")
     parser.add_argument("--json", type=Path, help="file for the verdicts")
-    parser.add_argument("--again", type=Path, help="such a file: what was killed there is not tried again")
+    parser.add_argument(
+        "--again", type=Path, help="such a file: what was killed there, or is listed, is not tried again"
+    )
     parser.add_argument("--least", type=float, default=0.85, help="share to kill (default: %(default)s)")
     parser.add_argument("--most-seconds", type=float, default=20, help="of tests for one mutant (default: %(default)s)")
     parser.add_argument(
@@ -70,13 +72,14 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _known(path: Path | None) -> dict[str, Verdict]:
-    """What was killed before, by the name of the mutant."""
+def _known(path: Path | None, survivors: Survivors) -> dict[str, Verdict]:
+    """What was killed before or is listed, by the name of the mutant."""
     if path is None:
         return {}
     records = json.loads(path.read_text(encoding="utf-8"))["mutants"]
     verdicts = {record["name"]: Verdict(**record["verdict"]) for record in records}
-    return {name: verdict for name, verdict in verdicts.items() if verdict.is_killed}
+    listed = {record["name"] for record in records if survivors.reason(record)}
+    return {name: verdict for name, verdict in verdicts.items() if verdict.is_killed or name in listed}
 
 
 def _record(room: str, mutant: Mutant, verdict: Verdict, reason: str | None) -> dict[str, object]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from mutants.changes import Mutant
 from mutants.trial import Verdict
 
 SURVIVORS = Path(__file__).with_name("survivors.toml")
@@ -21,9 +21,9 @@ class Survivors:
             entries = tomllib.load(file).get("mutant", [])
         self._reasons = {(entry["file"], entry["before"], entry["after"]): str(entry["reason"]) for entry in entries}
 
-    def reason(self, mutant: Mutant) -> str | None:
-        """Why a mutant survives; nothing for one that is not listed."""
-        return self._reasons.get((mutant.file, mutant.before, mutant.after))
+    def reason(self, mutant: Mapping[str, Any]) -> str | None:
+        """Why a mutant survives, by its ``file``, ``before`` and ``after``; nothing for one that is not listed."""
+        return self._reasons.get((mutant["file"], mutant["before"], mutant["after"]))
 
 
 @dataclass(frozen=True)
