@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from factories import RunFactory
 from recurra.core.errors import CheckpointError
@@ -94,6 +95,8 @@ def test_what_was_written_is_read(folder: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "linear"), [("transformer", False), ("linear", True)])
 def test_a_manifest_says_how_the_model_is_stored(kind: str, linear: bool, folder: Path) -> None:
+    with pytest.raises(ValidationError, match="extra"):
+        Computation.model_validate({**HOW.model_dump(), "unknown": 1})
     stored = manifest(folder, kind=kind, windows=3).stored_in(folder)
     assert stored == StoredModel(folder, "fp16", 24, 0, linear, 3)
 
