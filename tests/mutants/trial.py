@@ -91,22 +91,24 @@ class Trials:
 
     def _choose(self, mutant: Mutant) -> list[str]:
         """Tests that reach it: first those whose file mirrors its own or imports it, quick ones before slow ones."""
-        # What an import does is there for every test that comes to the file, or uses what it imports.
         local = self._can_be_swapped(mutant)
+        seconds, mirrored, module = self._covering.seconds, f"test_{Path(mutant.file).stem}.py", _module(mutant)
+        near = {
+            file: (Path(file).name == mirrored, module in (REPOSITORY / file).read_text(encoding="utf-8"))
+            for file in self._covering.files
+        }
         reaching = self._covering.reaching(mutant.file, _span(mutant) if local else None)
-        if not reaching and not local:
-            reaching = [test for test in self._covering.seconds if test not in self._covering.failed]
-        seconds = self._covering.seconds
+        if not local:
+            # What an import does is there for every test that comes to the file, or only looks at what it holds.
+            passed = [test for test in seconds if test not in self._covering.failed]
+            looking = [test for test in passed if any(near[test.split("::")[0]])]
+            reaching = list(dict.fromkeys([*looking, *reaching])) or passed
         by_file: dict[str, list[str]] = {}
         for test in sorted(reaching, key=lambda test: seconds[test]):
             by_file.setdefault(test.split("::")[0], []).append(test)
-        mirrored, module = f"test_{Path(mutant.file).stem}.py", _module(mutant)
-
-        def distance(file: str) -> tuple[bool, bool, float]:
-            imports = module in (REPOSITORY / file).read_text(encoding="utf-8")
-            return Path(file).name != mirrored, not imports, sum(seconds[test] for test in by_file[file])
-
-        files = sorted(by_file, key=distance)
+        files = sorted(
+            by_file, reverse=True, key=lambda file: (near[file], -sum(seconds[test] for test in by_file[file]))
+        )
         chosen: list[str] = []
         left = self._most_seconds
         for test in (test for file in files for test in by_file[file]):
