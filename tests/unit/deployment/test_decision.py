@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, softmax
 
-from recurra.core.record import OneLabelRecord
+from recurra.core.record import DecisionRecord, OneLabelRecord
 from recurra.deployment.decision import OneLabel, read_decision, sigmoid
 
 
@@ -56,3 +56,9 @@ def test_without_a_record_the_temperature_is_one_and_none_is_kept() -> None:
     logits = np.array([[1.0, 3.0]], dtype=np.float32)
     np.testing.assert_allclose(decision.probabilities(logits), softmax(logits, axis=1), rtol=1e-6)
     assert decision.exclusive and decision.record() is None
+
+
+def test_thresholds_of_several_labels_are_those_of_the_record() -> None:
+    decision = read_decision(["a", "b"], DecisionRecord(thresholds=[0.2, 0.9], separator="|"))
+    assert decision.labels(np.array([[0.3, 0.8], [0.1, 0.95]])) == ["a", "b"]
+    assert decision.record() == DecisionRecord(thresholds=[0.2, 0.9], separator="|")

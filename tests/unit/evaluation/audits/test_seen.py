@@ -37,7 +37,8 @@ def test_the_difference_at_equal_length_is_told_where_lengths_meet() -> None:
     got = audit_seen(train, split("test", rows), correct)
     words = np.full(90, 4)
     expected = difference_at_equal_length(correct, np.arange(90) < 40, np.arange(90) >= 40, words)
-    assert got.details["at_equal_length"] is not None and got.value == pytest.approx(expected[0])
+    assert got.details["at_equal_length"] == {"difference": expected[0], "interval": [*expected[1:]]}
+    assert got.value == pytest.approx(expected[0])
     assert "; at equal length +0.300 (" in got.summary
 
 

@@ -139,6 +139,8 @@ def test_conflicting_labels() -> None:
     assert got.details["examples"] == [{"text": "same", "labels": ["no", "yes"]}]
     long = TextSplit("train", ["w " * 300] * 2, np.array([0, 1]), ["0", "1"])
     assert [len(example["text"]) for example in _audit(long, test)["shortcuts.conflicts"].details["examples"]] == [200]
+    nothing = TextSplit("train", [], np.array([], dtype=np.int64), [])
+    assert _audit(nothing, nothing)["shortcuts.conflicts"].status == "skipped"
     agreeing = TextSplit("train", texts, np.arange(98) % 2, [str(row) for row in range(98)])
     assert _audit(agreeing, test)["shortcuts.conflicts"].status == "passed"
 
