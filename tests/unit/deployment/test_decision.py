@@ -60,5 +60,5 @@ def test_without_a_record_the_temperature_is_one_and_none_is_kept() -> None:
 
 def test_thresholds_of_several_labels_are_those_of_the_record() -> None:
     decision = read_decision(["a", "b"], DecisionRecord(thresholds=[0.2, 0.9], separator="|"))
-    assert decision.labels(np.array([[0.3, 0.8], [0.1, 0.95]])) == ["a", "b"]
+    assert decision.labels(np.array([[0.3, 0.8], [0.1, 0.95]])) == [["a"], ["b"]]
     assert decision.record() == DecisionRecord(thresholds=[0.2, 0.9], separator="|")
