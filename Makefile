@@ -31,6 +31,10 @@ test-faults: $(DEV) ## kill, starve and mislead the commands for 20 minutes; SEE
 soak: $(DEV) ## ask a server with 64 clients for SECONDS (1800) while its exports are replaced; JSON=FILE keeps the figures
 	@PYTHONPATH=tests $(BIN)/python -m faults --only soak --soak-seconds $(or $(SECONDS),1800) $(if $(JSON),--json "$(JSON)")
 
+mutants: $(DEV) ## test the tests: change the source at SAMPLE (120, 0: all) places a ROOM and see whether a test fails; SEED=1 JSON=FILE
+	@PYTHONPATH=tests $(BIN)/python -m mutants $(if $(ROOM),--room $(ROOM)) $(if $(SAMPLE),--sample $(SAMPLE)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(JSON),--json "$(JSON)")
+
 check: $(DEV) ## lint, format, types, import contract, generated tables
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -129,4 +133,4 @@ test-lowest: ## run the unit tests with the lowest versions (gigabytes; Python 3
 	@$(LOWEST)/bin/$(PIP) install --no-deps --no-build-isolation --editable .
 	@$(LOWEST)/bin/python -m pytest -n auto --dist loadfile -m "not slow" tests/unit
 
-.PHONY: help demo test test-slow test-faults test-lowest soak check bench load results docs clean lock lowest wheel installed-image sbom audit
+.PHONY: help demo test test-slow test-faults test-lowest soak mutants check bench load results docs clean lock lowest wheel installed-image sbom audit

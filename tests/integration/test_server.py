@@ -437,6 +437,9 @@ def test_a_key_is_asked_for() -> None:
             assert server.post({"text": "a"}, **headers).refusal == (401, "no_key")
             assert server.get("/metrics", **headers).refusal == (401, "no_key")
         assert server.get("/v1/models").refusal == (401, "no_key")
+        page = server.get("/metrics", **{"X-API-Key": KEY}).body
+        assert b'recurra_refused_total{code="no_key"} 9.0' in page
+        assert server.log.getvalue().count('"refused": "no_key"') == 9
         assert server.post({"text": "a"}, Authorization=f"Bearer {KEY}").status == 200
         assert server.post({"text": "a"}, **{"X-API-Key": KEY}).status == 200
         for path in ("/", "/health/live", "/health/ready", "/openapi.json"):
@@ -452,7 +455,15 @@ def test_connections_have_an_end() -> None:
         for _ in range(3):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
         time.sleep(0.2)
-        assert server.raw(b"").startswith(b"HTTP/1.1 429")
+        answer = server.raw(b"")
+        assert answer.startswith(b"HTTP/1.1 429") and b"\r\nretry-after: 1\r\n" in answer
+        assert b"3 connections are open" in answer
+        stack.close()
+        time.sleep(0.2)
+        for _ in range(2):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        time.sleep(0.2)
+        assert server.post({"text": "the third"}).status == 200
         stack.close()
         time.sleep(0.2)
         assert server.post({"text": "a"}).status == 200

@@ -17,7 +17,7 @@ from recurra.core.record import DataRecord, LengthSummary, SplitRecord
 Group = tuple[int | str, ...]
 
 # Fixed bin edges, in words, so that histograms of different splits and corpora can be laid over each other.
-_WORD_EDGES = (*range(0, 60, 2), *range(60, 120, 20), *range(120, 240, 40), *range(240, 1001, 80), 2_000, 5_000, 10_000)
+_WORD_EDGES = (*range(2, 60, 2), *range(60, 120, 20), *range(120, 240, 40), *range(240, 1001, 80), 2_000, 5_000, 10_000)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +172,7 @@ def summarise_lengths(words: npt.NDArray[np.int64]) -> LengthSummary:
     """
     longest = int(words.max())
     edges = [0]
-    for edge in (*_WORD_EDGES[1:], longest + 1):
+    for edge in (*_WORD_EDGES, longest + 1):
         edges.append(edge)
         if edge > longest:
             break

@@ -123,7 +123,7 @@ def _state(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
 def tokenizer_hash(tokenizer: PreTrainedTokenizerFast) -> str:
     """Hash of all that decides the ids: vocabulary, normaliser, special tokens (16 hexadecimal digits)."""
     text = json.dumps(_state(tokenizer), sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:

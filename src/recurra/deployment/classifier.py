@@ -63,7 +63,7 @@ class Classifier:
         self.calibration = calibration
         self._rule: ExitRule | None = None
         self.computation = computation
-        self.classes_: npt.NDArray[np.str_] = np.array(list(label_names), dtype=str)
+        self.classes_: npt.NDArray[np.str_] = np.array(list(label_names))
         self.batch_size = batch_size
 
     @classmethod

@@ -183,7 +183,6 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                 that does not exist, or a rule that cannot decide.
         """
         self.check_generates()
-        check_exit(self.config, kwargs.get("exit_after"))
         if (rule := kwargs.get("exit_rule")) is not None:
             rule.check(self.config, self.config.vocab_size)
         prompt = inputs if inputs is not None else kwargs.get("input_ids")

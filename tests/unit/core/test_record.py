@@ -13,6 +13,7 @@ import pytest
 from factories import RunFactory, leakage
 from recurra.core.errors import CheckpointError
 from recurra.core.record import SCHEMA_VERSION, holds_record, read_any_record, read_record, write_record
+from recurra.core.sealed import hash_of_text
 from recurra.core.tasks import TASKS
 
 
@@ -30,6 +31,20 @@ def test_a_record_comes_back_as_written(run: Path, tmp_path: Path) -> None:
     assert read_record(write_record(tmp_path, changed)).content_hash != record.content_hash
     assert read_record(run / "record.json") == record
     assert [audit.name for audit in record.failed_audits()] == ["leakage.contained.test"]
+
+
+def test_a_record_is_read_by_people(run: Path, tmp_path: Path) -> None:
+    path = write_record(tmp_path, read_record(run).model_copy(update={"run_id": "größer-名"}))
+    text = path.read_text(encoding="utf-8")
+    assert "größer-名" in text and text.startswith('{\n "') and text.endswith("}\n")
+    assert read_record(tmp_path).run_id == "größer-名"
+
+
+def test_the_hash_is_over_all_but_its_own_line(run: Path) -> None:
+    head, rest = b'{\n "a": 1,\n', b' "b": {\n  "content_hash": null,\n  "c": 2\n }\n}\n'
+    expected = hashlib.sha256(head + rest).hexdigest()
+    assert hash_of_text(head + b' "content_hash": "0af9",\n' + rest) == expected
+    assert hash_of_text(head + b' "content_hash": null,\n' + rest) == expected == hash_of_text(head + rest)
 
 
 def damaged(run: Path, folder: Path, text: str) -> Path:

@@ -40,6 +40,26 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert load_dataset(DataConfig(name=str(path), test=str(test))).splits["test"].texts[0].startswith("other")
 
 
+def test_corpora_their_protocols_and_the_files_of_their_local_copies() -> None:
+    reviews, polarity = ["balanced", "all-rows"], ["sst2-size", "official"]
+    domains = ["natural", "normalised", "bare-words", "pooled"]
+    assert {name: (corpus.layout, list(corpus.protocols)) for name, corpus in corpora.CORPORA.items()} == {
+        "sst2": (
+            "DIR/sst2/{train,validation,test_labeled}.parquet (columns sentence, label, idx)", ["official", "pooled"]
+        ),
+        "yelp_polarity": ("DIR/yelp_polarity/{train,test}.parquet (columns text, label)", polarity),
+        "amazon_polarity": ("DIR/amazon_polarity/{train,test}.parquet (columns text, label)", polarity),
+        "yelp_reviews": ("DIR/yelp_reviews/{train,test}.parquet (columns text, label)", reviews),
+        "amazon_reviews": ("DIR/amazon_fdu_mtl/{train,test}.parquet (columns text, label)", reviews),
+        "yelp_sentences": ("DIR/yelp_sentences/{upstream_dev,upstream_test}.parquet (columns text, label)", reviews),
+        "product_reviews": ("DIR/amazon_blitzer/all.parquet (columns content, label)", reviews),
+        "domains": ("those of yelp_reviews, sst2 and amazon_reviews", domains),
+        "domains_polarity": ("those of yelp_polarity, sst2 and amazon_polarity", domains),
+        "demo": (None, ["held-out"]),
+    }  # fmt: skip
+    assert all(name == corpus.name for name, corpus in corpora.CORPORA.items())
+
+
 def test_large_files_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpora, "_REMEMBERED_BYTES", 10)
     config = DataConfig(name=str(written(tmp_path / "rows.csv", 40)))

@@ -22,6 +22,17 @@ def test_fingerprint_depends_on_text_label_and_order_only() -> None:
     assert len(base.fingerprint) == 16
 
 
+def test_every_part_of_a_dataset_is_in_its_fingerprint() -> None:
+    def of(**more: object) -> str:
+        splits = {"train": split(["a"], [0])}
+        return TextDataset("x", "split", ["a", "b"], splits, "train", ["train"], **more).fingerprint
+
+    text = split(["c"], [1])
+    assert len({of(), of(auxiliary=text), of(unlabelled=text), of(auxiliary=text, unlabelled=text)}) == 4
+    # Hashes are in records: they stay what they are.
+    assert [of(auxiliary=text), of(unlabelled=text)] == ["55b900a5b32a83e9", "d0195c0cb5b07525"]
+
+
 def test_select_keeps_rows_together() -> None:
     part = split(["a", "b", "c"], [0, 1, 2]).select([2, 0], name="part")
     assert (part.name, part.texts, part.labels.tolist(), part.ids, part.groups) == (

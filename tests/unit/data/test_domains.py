@@ -98,6 +98,7 @@ def test_a_sentence_lies_in_one_split_but_in_the_pooled_protocol(root: Path) -> 
     assert natural.protocol == "natural"
     for name in ("validation", "test"):
         assert not sentences(natural, "train") & sentences(natural, name)
+    assert natural.dropped == {}
     pooled = load(root, "pooled")
     assert sentences(pooled, "train") & sentences(pooled, "test")
 
@@ -151,6 +152,12 @@ def test_the_public_releases_stand_in_for_the_local_reviews(root: Path, monkeypa
     )
 
 
+def test_every_way_to_write_a_bracket_or_quote_becomes_one() -> None:
+    assert one_convention("-lrb- -lsb- -lcb- [ { x -rrb- -rsb- -rcb- ] }") == one_convention("( ( ( ( ( x ) ) ) ) )")
+    assert one_convention("a -lcb- b -rcb- c -lsb- d -rsb- e") == "a ( b ) c ( d ) e"
+    assert one_convention("`` x '' \\/ “y” & z") == one_convention('" x " / "y" and z')
+
+
 def test_cut_alike() -> None:
     assert cut_alike(["a b c", "d e", "f g h i"]) == ["a b", "d e", "f g"]
 
@@ -172,6 +179,7 @@ def test_the_real_shortcut_and_what_removes_it(data_root: Path) -> None:
     bare = load_domains("domains", once, "bare-words", 0, data_root)
     assert [len(split) // 3 for split in natural.splits.values()] == [18_192, 2_274, 2_274]
     assert [len(split) // 3 for split in bare.splits.values()] == [12_798, 1_599, 1_599]
+    assert natural.dropped["movie: phrase of sentences in several splits"] > 0
     assert (natural.fingerprint, bare.fingerprint) == ("e227eb5a8b907077", "f7852fdc5593a70b")
     for dataset in (natural, bare):
         assert thirds(dataset)

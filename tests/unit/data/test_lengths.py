@@ -58,6 +58,7 @@ def test_lengths_are_those_of_the_rows_that_a_model_reads() -> None:
     tokenizer = as_transformers(wordpiece(train_wordpiece(texts, 100)))
     _, offsets = encode_texts(texts, tokenizer, 512)
     assert token_lengths(texts, tokenizer).tolist() == np.diff(offsets).tolist()
+    assert token_lengths(texts, tokenizer).dtype == np.int64
     # Of very long texts the beginning is counted.
     long = " ".join(texts_of([30_000]))
     counted = int(token_lengths([long], tokenizer)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.files import read_table
-from recurra.data.spellings import looks_missing, spelling_key, spellings
+from recurra.data.spellings import join_spellings, looks_missing, spelling_key, spellings
 from recurra.data.splits import load_split
 from reviews import write_csv
 
@@ -107,6 +108,13 @@ def test_spellings_are_joined_where_it_is_asked_for(tmp_path: Path) -> None:
     assert {name: split.fingerprint for name, split in plain.splits.items()} == {
         name: split.fingerprint for name, split in dataset.splits.items()
     }
+
+
+def test_several_labels_of_a_row_are_joined_too_and_none_stands_twice(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path / "a.csv", "NEG", "pos", "neg"), "text", "label")
+    table = replace(table, labels=[("NEG", "pos"), ("pos",), ("neg", "NEG"), ("neg",)] * 3 + [("neg",), (), ()])
+    assert join_spellings(table).labels == [("neg", "pos"), ("pos",), ("neg",), ("neg",)] * 3 + [("neg",), (), ()]
+    assert join_spellings(table, ["NEG", "POS"]).labels[:3] == [("NEG", "POS"), ("POS",), ("NEG",)]
 
 
 def test_one_class_is_left_after_joining(tmp_path: Path) -> None:

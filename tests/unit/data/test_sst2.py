@@ -99,6 +99,8 @@ def test_hidden_test_labels_leave_no_test_split(small_root: Path) -> None:
     dataset = load_dataset(DataConfig(name="sst2"), small_root)
     assert dataset.reported_splits == ["held_out", "validation"]
     assert any("hidden labels" in note for note in dataset.notes)
+    pooled = load_dataset(DataConfig(name="sst2", protocol="pooled"), small_root)
+    assert len(pooled.notes) == 1 and "Protocol 'pooled'" in pooled.notes[0]
 
 
 def test_damaged_local_files(small_root: Path) -> None:

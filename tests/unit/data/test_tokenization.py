@@ -15,6 +15,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.tokenization import describe_tokenizer, load_tokenizer, read_tokenizer
 from recurra.data.vocabulary import SPECIAL_TOKENS, read_vocabulary, tokenizer_hash, train_wordpiece
+from recurra.data.windows import MOST_WINDOWS
 from tiny_encoder import write_tiny_encoder
 
 TEXTS = ["the film is good", "the film is bad , really bad", "goodness gracious", "a bad idea", "filming is good"] * 4
@@ -171,3 +172,23 @@ def test_the_released_vocabulary(data_root: Path) -> None:
     assert tokenizer("hello world")["input_ids"] == [101, 7592, 2088, 102]
     assert len(tokenizer) == 30_522
     assert tokenizer.pad_token_id == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "least", "most"),
+    [
+        ("trained_vocab_size", 64, 100_000),
+        ("max_length", 3, 512),
+        ("windows", 1, MOST_WINDOWS),
+        ("split_seed", 0, None),
+    ],
+)
+def test_numbers_of_a_configuration_have_bounds(key: str, least: int, most: int | None) -> None:
+    allowed, refused = [least], [least - 1]
+    if most is not None:
+        allowed, refused = [*allowed, most], [*refused, most + 1]
+    for value in allowed:
+        assert getattr(DataConfig.parse({"name": "demo", key: value}), key) == value
+    for value in refused:
+        with pytest.raises(ConfigurationError, match=key):
+            DataConfig.parse({"name": "demo", key: value})

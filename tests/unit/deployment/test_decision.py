@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, softmax
 
-from recurra.core.record import OneLabelRecord
+from recurra.core.record import DecisionRecord, OneLabelRecord
 from recurra.deployment.decision import OneLabel, read_decision, sigmoid
 
 
@@ -42,8 +42,23 @@ def test_a_temperature_changes_no_label(temperature: float, seed: int, scale: fl
     assert record is None if temperature == 1 else record == OneLabelRecord(temperature=temperature)
 
 
+def test_no_temperature_and_no_score_is_too_extreme() -> None:
+    logits = np.array([[3e38, -3e38], [1e3, 999.0], [0.0, 0.0]], dtype=np.float32)
+    for temperature in (1e-300, 1.0, 1e300):
+        found = OneLabel(["a", "b"], temperature).probabilities(logits)
+        assert np.isfinite(found).all() and found[2].tolist() == [0.5, 0.5]
+        np.testing.assert_allclose(found.sum(axis=1), 1)
+    assert OneLabel(["a", "b"], 1e-300).probabilities(logits)[:2].tolist() == [[1.0, 0.0]] * 2
+
+
 def test_without_a_record_the_temperature_is_one_and_none_is_kept() -> None:
     decision = read_decision(["a", "b"], None)
     logits = np.array([[1.0, 3.0]], dtype=np.float32)
     np.testing.assert_allclose(decision.probabilities(logits), softmax(logits, axis=1), rtol=1e-6)
     assert decision.exclusive and decision.record() is None
+
+
+def test_thresholds_of_several_labels_are_those_of_the_record() -> None:
+    decision = read_decision(["a", "b"], DecisionRecord(thresholds=[0.2, 0.9], separator="|"))
+    assert decision.labels(np.array([[0.3, 0.8], [0.1, 0.95]])) == [["a"], ["b"]]
+    assert decision.record() == DecisionRecord(thresholds=[0.2, 0.9], separator="|")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from transformers import BertForSequenceClassification
 
 from recurra.core.errors import ConfigurationError
+from recurra.core.record import LatencyRecord
+from recurra.data.vocabulary import SPECIAL_TOKENS
 from recurra.evaluation.benchmark import (
     benchmark,
     bert_of_equal_shape,
@@ -38,6 +43,8 @@ def test_bert_has_a_layer_for_each_application() -> None:
     assert layer.attention.self.query.weight.shape == (16, 16)
     assert layer.intermediate.dense.weight.shape == (24, 16)
     assert bert.bert.embeddings.word_embeddings.weight.shape == (40, 16)
+    assert bert_of_equal_shape(tiny_config(pad_token_id=3)).pad_token_id == 3
+    assert bert_of_equal_shape(tiny_config(pad_token_id=None)).pad_token_id == 0
 
 
 def test_models_are_timed_on_the_same_rows() -> None:
@@ -54,6 +61,41 @@ def test_models_are_timed_on_the_same_rows() -> None:
         "bert": (3, 2),
     }
     assert all(torch.equal(one, other) for one, other in zip(seen["ours"], seen["bert"], strict=True))
+
+
+def test_made_up_rows_give_a_record_a_model_and_batch_size() -> None:
+    found = benchmark(["recurrent-tiny", "bert"], lengths=(2,), batch_sizes=(8, 32), threads=1)
+    assert found.source == "made-up rows of 2 tokens"
+    assert [(entry.name, entry.latency.batch_size) for entry in found.entries] == [
+        ("recurrent-tiny", 8), ("bert", 8), ("recurrent-tiny", 32), ("bert", 32),
+    ]  # fmt: skip
+    for ours, bert in (found.entries[:2], found.entries[2:]):
+        assert (ours.ratio, bert.ratio) == (1.0, bert.latency.mean_ms / ours.latency.mean_ms)
+        assert (ours.latency.samples, ours.latency.threads, ours.latency.precision) == (32, 1, "fp32")
+    plain = found.plain()
+    assert set(plain) == {"source", "environment", "entries"} and plain["environment"]["threads"] == 1
+    assert plain["entries"][1] == {"name": "bert", "ratio": found.entries[1].ratio, **vars(found.entries[1].latency)}
+
+
+def test_rows_of_a_file_are_timed_at_their_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\n" + "".join(f"row {n} {'word ' * (n % 5)},{n % 2}\n" for n in range(200)))
+    vocabulary = tmp_path / "tokenizers" / "bert-base-uncased" / "vocab.txt"
+    vocabulary.parent.mkdir(parents=True)
+    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, "row", "word"]) + "\n")
+    asked: list[tuple[list[int], int]] = []
+
+    def timed(models: dict[str, Any], lengths: list[int], **options: Any) -> dict[str, LatencyRecord]:
+        asked.append((lengths, options["batch_size"]))
+        return time_models(models, [1], **{**options, "batch_size": 1})
+
+    monkeypatch.setattr("recurra.evaluation.benchmark.time_models", timed)
+    monkeypatch.setattr("recurra.evaluation.benchmark.MOST_ROWS", 5)
+    found = benchmark(["recurrent-tiny"], data=str(path), data_root=tmp_path, batch_sizes=(2,), threads=1)
+    ((lengths, batch_size),) = asked
+    # 20 test rows, every fourth of them; [CLS] and [SEP], two tokens at least.
+    assert batch_size == 2 and len(lengths) == 5 and min(lengths) >= 4
+    assert found.source == "5 rows of rows.csv (test)"
 
 
 @pytest.mark.parametrize(

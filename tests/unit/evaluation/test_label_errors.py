@@ -118,6 +118,8 @@ def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.Captur
     with output.open(encoding="utf-8", newline="") as stream:
         written = list(csv.DictReader(stream))
     assert len(written) == 240
+    header = output.read_text(encoding="utf-8").partition("\n")[0]
+    assert header == "line,label,suggested,label_probability,probability,suspect,text"
     assert [int(row["line"]) for row in written[:12]] == [row["line"] for row in answer["top"]]
     assert sum(row["suspect"] == "true" for row in written) == answer["suspects"]
     assert main(["label-errors", str(path), "--top", "3"]) == 0

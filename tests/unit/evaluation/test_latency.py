@@ -50,7 +50,10 @@ def test_times_are_a_sample_over_the_whole_set() -> None:
     assert got.mean_ms == pytest.approx(12 / 5)
     assert got.median_ms == pytest.approx(np.median([2, 1, 6]))
     assert got.p90_ms == pytest.approx(np.percentile([2, 1, 6], 90))
+    assert got.p99_ms == pytest.approx(np.percentile([2, 1, 6], 99))
     assert (got.threads, got.device, got.precision, got.scope) == (1, "cpu", "fp32", "model")
+    told = measure_latency(len, [[1]], threads=3, device="cuda:1", precision="bf16", scope="text")
+    assert (told.threads, told.device, told.precision, told.scope) == (3, "cuda:1", "bf16", "text")
 
 
 def test_warm_up_is_not_counted_and_covers_the_set() -> None:

@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import f1_score
@@ -75,6 +75,8 @@ def _pair(only_a: int, only_b: int, right: int, wrong: int) -> tuple[np.ndarray,
 
 
 @given(st.integers(0, 200), st.integers(0, 200), st.integers(0, 50), st.integers(1, 50))
+@example(20, 30, 1, 1)
+@example(21, 30, 1, 1)
 @settings(deadline=None)
 def test_mcnemar_counts_and_p(only_a: int, only_b: int, right: int, wrong: int) -> None:
     result = mcnemar(*_pair(only_a, only_b, right, wrong))
@@ -87,6 +89,7 @@ def test_mcnemar_counts_and_p(only_a: int, only_b: int, right: int, wrong: int) 
         assert result.p == pytest.approx(min(1.0, 2 * tail))
     else:
         statistic = max(abs(only_a - only_b) - 1, 0) ** 2 / discordant
+        assert not result.exact
         assert result.p == pytest.approx(math.erfc(math.sqrt(statistic / 2)))
     swapped = mcnemar(*reversed(_pair(only_a, only_b, right, wrong)))
     assert swapped.p == pytest.approx(result.p)
@@ -172,6 +175,18 @@ def test_bootstrap_is_antisymmetric_reproducible_and_sees_no_difference_between_
     assert paired_bootstrap(a, b).difference == pytest.approx(-paired_bootstrap(b, a).difference)
     same = paired_bootstrap(a, a)
     assert same == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_a_drawn_p_value_is_never_0_and_counts_the_observed_difference() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.random(40) + 5, rng.random(40)
+    got = paired_bootstrap(a, b, samples=99)
+    assert got.p == 1 / 100
+    assert got.difference == pytest.approx((a - b).mean()) and got.low < got.difference < got.high
+    # One resample and one row: the resample is the row, and as far from the difference as that is from 0 or nearer.
+    assert paired_bootstrap([math.pi], [0.0], samples=1).p == 0.5
+    with pytest.raises(ValueError, match="at least 1"):
+        paired_bootstrap(a, b, samples=0)
 
 
 def test_bootstrap_memory_is_bounded_also_with_all_differences_distinct() -> None:

@@ -12,9 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from recurra import RecurraForSequenceClassification, preset
+from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError
-from recurra.models.accounting import count_parameters, flops_per_token, forward_flops
-from recurra.models.names import PRESET_NAMES
+from recurra.models.accounting import count_parameters, flops_per_token, forward_flops, itemise_parameters
+from recurra.models.names import LANGUAGE_PRESETS, PRESET_NAMES, PRESETS
 from relaxed import relaxed_shapes
 from tiny import tiny_config, tiny_model
 
@@ -67,6 +68,28 @@ def test_presets_have_the_published_size(name: str) -> None:
     assert round(count_parameters(preset(name)).size_mib(), 2) == SIZES_MIB[name]
 
 
+def test_no_preset_changes_unseen() -> None:
+    """Runs of different days are compared by the preset's name, so it stands for the same model for good."""
+    assert {name: content_hash(values) for name, (_, values) in {**PRESETS, **LANGUAGE_PRESETS}.items()} == {
+        "baseline": "ad0a44aa54f1f247",
+        "recurrent": "9b2c75a395a9e657",
+        "recurrent-wide": "0a81f075b9932fb5",
+        "stacked-narrow": "a83999b2f846d4fb",
+        "stacked-shallow": "70820d0a28aeb39d",
+        "recurrent-small": "7640985d7644326d",
+        "recurrent-conv-small": "f5f9596166f12664",
+        "baseline-tiny": "d9760efd23bf0632",
+        "recurrent-tiny": "f14baa16258c88ad",
+        "crt-deep": "4cfc1358e07c1668",
+        "crt-deep-separate-heads": "e09b09b4154e0f08",
+        "crt-deep-tied": "1d962d9fd01a4595",
+        "crt-small": "ca3a60dd635f1bb2",
+        "crt-tiny": "d3f66a956cc08ed3",
+        "stacked-lm-parameters": "02725c34c755cf5d",
+        "stacked-lm-flops": "483646104f5448fb",
+    }
+
+
 def test_most_of_the_recurrent_preset_is_its_token_table() -> None:
     counts = count_parameters(preset("recurrent"))
     assert 30_522 * 256 / counts.total == pytest.approx(0.71, abs=0.005)
@@ -110,6 +133,10 @@ def test_parameters_by_part_equal_the_built_model(values: dict[str, Any]) -> Non
     assert counts.final_norm == built_size(model.model.final_norm)
     assert counts.head == built_size(model.classifier)
     assert counts.total == built_size(model)
+    items = itemise_parameters(config)
+    assert sum(items.values()) == counts.total and all(items.values())
+    for part in ("prelude", "coda", "final norm"):
+        assert items.get(part, 0) == getattr(counts, part.replace(" ", "_"))
 
 
 def counted_flops(model: torch.nn.Module, tokens: int) -> int:

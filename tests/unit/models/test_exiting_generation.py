@@ -189,7 +189,10 @@ def test_a_fixed_exit_is_the_exit_alone() -> None:
     said = model.generate(ids, exit_rule=FixedExit(3), **asked)
     assert torch.equal(said, model.generate(ids, exit_after=3, **asked))
     with torch.no_grad():
-        assert model(ids, mask, exit_rule=FixedExit(3)).exited_after.tolist() == [3, 3, 3]
+        output = model(ids, mask, exit_rule=FixedExit(3))
+        assert output.exited_after.tolist() == [3, 3, 3] and output.past_key_values is None
+        cache = make_cache(model.config, "per-loop")
+        assert model(ids, mask, exit_rule=FixedExit(3), past_key_values=cache).past_key_values is cache
 
 
 @pytest.mark.parametrize("serving", [1, 2, 3])

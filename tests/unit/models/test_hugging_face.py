@@ -108,6 +108,18 @@ def test_fresh_weights_follow_the_configuration() -> None:
             assert torch.equal(parameter, torch.ones_like(parameter)), name
 
 
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_what_must_stay_on_one_device_is_a_whole_layer(placement: str) -> None:
+    model = tiny_model(norm_placement=placement)
+    layers = {type(module).__name__ for module in model.model.core.block.layers}
+    assert layers and layers <= set(RecurraModel._no_split_modules)
+
+
+@pytest.mark.parametrize(("own", "rate"), [(None, 0.3), (0.0, 0.0), (0.1, 0.1)])
+def test_embeddings_have_their_own_dropout_or_that_of_the_layers(own: float | None, rate: float) -> None:
+    assert tiny_model(hidden_dropout=0.3, embedding_dropout=own).model.embeddings.dropout.p == rate
+
+
 def test_the_token_table_can_be_exchanged() -> None:
     model = tiny_model()
     assert model.get_input_embeddings().num_embeddings == 40

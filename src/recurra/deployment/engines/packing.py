@@ -86,7 +86,7 @@ def pack_rows(
         whole, rest = divmod(missing, int(lengths.max()))
         fillers = [int(lengths.max())] * whole + [rest] * (rest > 0)
         fillers += [0] * (-(len(lengths) + len(fillers)) % _ROWS_STEP)
-        flat = np.concatenate((flat, np.full(missing, pad, dtype=np.int64)))
+        flat = np.concatenate((flat, np.full(missing, pad)))
         lengths = np.concatenate((lengths, np.array(fillers, dtype=np.int64)))
     return {"input_ids": torch.from_numpy(flat)[None], "row_lengths": torch.from_numpy(lengths)}
 

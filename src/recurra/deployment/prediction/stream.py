@@ -109,7 +109,7 @@ def predict_chunks(
         found = classifier.predict_proba(chunk.texts)
         abstained = None
         if abstain_below is not None:
-            bounds = np.broadcast_to(np.asarray(abstain_below, dtype=np.float64), found.shape[1:])
+            bounds = np.broadcast_to(abstain_below, found.shape[1:])
             abstained = found.max(axis=1) < bounds[classifier.decision.decide(found)]
         explanations = None
         if explain_words is not None:

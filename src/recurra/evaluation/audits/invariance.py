@@ -250,12 +250,14 @@ def audit_cache(
     with exact_fp32(model) as exact:
         whole = exact(ids, mask).logits
         cache = None
-        largest = 0.0
+        differences = []
         for place in range(length):
             output = exact(ids[:, place : place + 1], mask[:, : place + 1], past_key_values=cache, use_cache=True)
             cache = output.past_key_values
             real = mask[:, place].bool()
-            largest = max(largest, float((output.logits[real, 0] - whole[real, place]).abs().max()))
+            differences.append((output.logits[real, 0] - whole[real, place]).abs().max())
+        # Unlike Python's `max`, it keeps what is no number.
+        largest = float(torch.stack(differences).max())
         scale = float(whole[mask.bool()].abs().max())
     value = largest / scale if scale > 0 else largest
     finite = math.isfinite(value)

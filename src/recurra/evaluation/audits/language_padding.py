@@ -85,15 +85,19 @@ def _loss(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor], 
             for row in rows:
                 alone = probe.loss(row[None], torch.ones(1, len(row), dtype=torch.long))
                 ids, mask = _pad([row], filler, left=side == "left")
-                found = max(found, abs(probe.loss(ids, mask) - alone))
+                found = max(found, _number(abs(probe.loss(ids, mask) - alone)))
                 scale = max(scale, abs(alone))
             differences[f"{what}, {side}"] = found
     return _judge("loss", "padding changes a loss", differences, scale, tolerance)
 
 
 def _largest(difference: Tensor) -> float:
-    largest = float(difference.abs().max())
-    return math.inf if math.isnan(largest) else largest
+    return _number(float(difference.abs().max()))
+
+
+def _number(difference: float) -> float:
+    """Infinity for what is no number, which `max` would pass over."""
+    return math.inf if math.isnan(difference) else difference
 
 
 def _judge(kind: str, what: str, differences: dict[str, float], scale: float, tolerance: float) -> AuditResult:

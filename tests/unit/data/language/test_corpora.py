@@ -41,7 +41,7 @@ def test_rows_of_wikitext_become_lines_counted_as_published(tmp_path: Path) -> N
 
 
 def test_a_novel_is_one_text_of_many_lines(tmp_path: Path) -> None:
-    put(tmp_path, "english_novels", "test", ["TITLE\n\nIt was the age\n  of wisdom,\n", "Ça"])
+    put(tmp_path, "english_novels", "test", ["TITLE\n\r\nIt was the age\r\n  of wisdom,\n", "Ça"])
     put(tmp_path, "english_novels", "train", ["word " * 120_000])
     splits = load_language_dataset(LanguageDataConfig(name="english_novels"), tmp_path).splits
     assert splits["train"].words == 120_001

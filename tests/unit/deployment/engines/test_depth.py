@@ -21,7 +21,7 @@ from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.engines.depth import softmax
 from recurra.deployment.engines.interface import load_engine
 from recurra.deployment.export.build import write_tokenizer
-from recurra.deployment.export.records import CalibrationRecord
+from recurra.deployment.export.records import CalibrationRecord, VocabularyRecord
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
 from recurra.models.exits.rule import Decision, ExitRule
@@ -170,6 +170,12 @@ def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path]) -> None:
         def logits(self, texts: Any, batch_size: int) -> np.ndarray:
             return np.zeros((len(texts), 2), dtype=np.float32)
 
+    fewer = VocabularyRecord(pieces=900, of=30_000, rows_changed=0.25, label_agreement=0.98)
+    said = "vocabulary: 900 of 30,000 pieces; 25.0% of the rows are cut anew, 98.00% keep their label"
+    assert fewer.describe() == said
+    known = fewer.model_copy(update={"reference_accuracy": 0.75, "accuracy": 0.5})
+    assert known.describe() == f"{said}, accuracy 0.5000 instead of 0.7500"
+    assert "not calibrated" in CalibrationRecord(exits=[1], asked=0.999, source="none", rows=0).describe()
     none = CalibrationRecord(exits=[1], asked=0.999, source="rows", rows=9)
     for made in (on_onnx, on_torch):
         cases: list[tuple[Classifier, Any, str]] = [

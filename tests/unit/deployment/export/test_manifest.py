@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from factories import RunFactory
 from recurra.core.errors import CheckpointError
@@ -18,6 +19,7 @@ from recurra.core.model_files import describe_file
 from recurra.core.record import CodeRecord, write_record
 from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
 from recurra.deployment.engines.computation import Computation, compute_precision
+from recurra.deployment.export.formats.interface import StoredModel
 from recurra.deployment.export.manifest import (
     CheckRecord,
     ExportManifest,
@@ -89,6 +91,14 @@ def test_what_was_written_is_read(folder: Path) -> None:
     assert found.size_bytes == sum((folder / name).stat().st_size for name in found.files)
     assert found.check.lost_points == 25.0
     assert read_source_record(folder).run_id == "r"
+
+
+@pytest.mark.parametrize(("kind", "linear"), [("transformer", False), ("linear", True)])
+def test_a_manifest_says_how_the_model_is_stored(kind: str, linear: bool, folder: Path) -> None:
+    with pytest.raises(ValidationError, match="extra"):
+        Computation.model_validate({**HOW.model_dump(), "unknown": 1})
+    stored = manifest(folder, kind=kind, windows=3).stored_in(folder)
+    assert stored == StoredModel(folder, "fp16", 24, 0, linear, 3)
 
 
 @given(data=st.data())

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.deployment.decision import OneLabel
 from recurra.deployment.prediction.files import SUFFIXES, check_output, open_writer
-from recurra.deployment.prediction.layout import PredictedRows
+from recurra.deployment.prediction.layout import WORDS, Layout, PredictedRows
+from recurra.deployment.prediction.stream import KeptColumns
 
 NAMES = ["bad", "good", "so, so"]
 TEXTS = ['a "quoted", text', "", "two\nlines\tand a tab", "naïve ☕", "plain"]
@@ -43,6 +45,7 @@ def test_rows_come_back_in_order_with_what_was_predicted(tmp_path: Path, suffix:
     found = read(path)
     expected = rows(0, 5).probabilities
     assert [row["text"] for row in found] == TEXTS
+    assert "naïve ☕".encode() in path.read_bytes()
     assert [row["label"] for row in found] == [NAMES[index] for index in expected.argmax(axis=1)]
     for row, probabilities in zip(found, expected, strict=True):
         assert float(row["probability"]) == pytest.approx(probabilities.max(), abs=1e-6)
@@ -84,6 +87,56 @@ def test_ids_and_truth_are_written_if_asked_for(tmp_path: Path) -> None:
         "probability_good": "",
         "probability_so, so": "",
     }
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_columns_of_the_input_are_kept_and_ours_give_way(tmp_path: Path, suffix: str) -> None:
+    source = tmp_path / "rows.parquet"
+    kept = {"text": ["x", "y"], "label": ["old", "older"], "stars": [4, 5]}
+    table = pa.table({**kept, "stars": pa.array(kept["stars"], pa.int8())})
+    pq.write_table(table, source)
+    columns = KeptColumns.of(str(source), "text")
+    assert columns == KeptColumns(source, ["text", "label", "stars"], None)
+    path = tmp_path / f"p{suffix}"
+    with open_writer(path, OneLabel(NAMES), kept=columns) as writer:
+        writer.write(
+            PredictedRows(kept["text"], np.array([[0.1, 0.7, 0.2], [0.6, 0.2, 0.2]]), kept=list(kept.values()))
+        )
+    found = read(path)
+    assert [(row["text"], row["label"], row["label_predicted"]) for row in found] == [
+        ("x", "old", "good"), ("y", "older", "bad"),
+    ]  # fmt: skip
+    assert [int(row["stars"]) for row in found] == [4, 5] and float(found[0]["probability"]) == 0.7
+    if suffix == ".parquet":
+        assert pq.read_schema(path).field("stars").type == pa.int8()
+
+
+def test_rows_that_do_not_abstain_and_explain_nothing_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    with open_writer(path, OneLabel(NAMES), abstains=True, explains=True) as writer:
+        writer.write(rows(0, 2))
+    assert [(row["abstained"], row[WORDS]) for row in read(path)] == [(False, None)] * 2
+
+
+def test_a_name_that_is_taken_twice_is_refused_and_one_that_gives_way_is_not() -> None:
+    decision = OneLabel(NAMES)
+    assert Layout(decision, kept=["text", "label"]).row_columns == ["text", "label", "label_predicted", "probability"]
+    assert "label_predicted" in Layout(decision, kept=["text", "label_predicted"]).row_columns
+    with pytest.raises(ConfigurationError, match="the columns 'label' and 'label_predicted', and the predictions need"):
+        Layout(decision, kept=["text", "label", "label_predicted"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "delimiter"), [("r.csv", "text;x\na;1\n", ";"), ("R.TSV", "text\tx\na\t1\n", "\t")]
+)
+def test_kept_columns_know_what_stands_between_them(name: str, text: str, delimiter: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    assert KeptColumns.of(str(tmp_path / name), "text") == KeptColumns(tmp_path / name, ["text", "x"], delimiter)
+
+
+@pytest.mark.parametrize("source", [None, "-", "rows.txt", "ROWS.TXT"])
+def test_plain_texts_have_no_columns_to_keep(source: str | None) -> None:
+    assert KeptColumns.of(source, "text") is None
 
 
 def test_files_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:

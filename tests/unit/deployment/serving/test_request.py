@@ -155,6 +155,8 @@ def test_the_length_comes_before_the_items() -> None:
          "abstain_below, explain"),
         (b'{"text": "a", "texts": 1, "x": 2}', "unknown key 'texts' (did you mean 'text'?); allowed: text, model, "
          "exit_rule, recurrences, abstain_below, explain"),
+        (b"{}", "'text' is missing; add it"),
+        (b"[]", 'the body must be a JSON object, such as {"text": "not bad at all"}'),
         (b'{"text": [], "x": 1}', "'text' is an empty list; give at least one"),
         (b'{"text": "a", "model": ["m", ""]}', "'model' holds an empty name; leave 'model' out for the first model"),
     ],

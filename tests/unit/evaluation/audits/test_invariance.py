@@ -108,6 +108,10 @@ def test_right_models_pass_and_broken_ones_fail_where_they_are_broken(
         "invariance.neighbours": neighbours,
     }
     for result in got.values():
+        if kind is not NotFinite:
+            largest, scale = result.details["largest_difference"], result.details["logit_scale"]
+            assert result.value == largest / scale and largest == max(result.details["by_case"].values())
+            assert result.details["precision"] == "fp32"
         assert result.threshold == 1e-4
         if result.status == "passed":
             assert result.value is not None

@@ -47,6 +47,10 @@ def test_a_gpt2_passes_with_its_loss_judged_on_the_right() -> None:
     audits = audit_language_padding(tiny_gpt2())
     assert states(audits) == {"padding.logits": "passed", "padding.loss": "passed"}
     assert set(audits[1].details["by_case"]) == {"padding tokens, right", "masked tokens, right"}
+    for audit in audits:
+        details = audit.details
+        assert details["largest_difference"] == max(details["by_case"].values()) > 0
+        assert audit.value == details["largest_difference"] / details["scale"] and details["precision"] == "fp32"
 
 
 class IgnoresMask(RecurraForCausalLM):
@@ -65,6 +69,22 @@ class CountsPadding(RecurraForCausalLM):
             logits = super().forward(input_ids, attention_mask).logits[:, :-1]
             output.loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), input_ids[:, 1:].flatten())
         return output
+
+
+class LosesItself(RecurraForCausalLM):
+    """Right logits, and a loss that padding turns into no number."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
+        output = super().forward(input_ids, attention_mask, **kwargs)
+        if "labels" in kwargs and not attention_mask.all():
+            output.loss = torch.tensor(torch.nan)
+        return output
+
+
+def test_a_loss_that_is_no_number_fails() -> None:
+    logits, loss = audit_language_padding(stirred(LosesItself, exits=[]))
+    assert (logits.status, loss.status, loss.value) == ("passed", "failed", None)
+    assert "not finite" in loss.summary
 
 
 def test_a_model_that_ignores_the_mask_fails_both() -> None:

@@ -12,6 +12,8 @@ from recurra.data.dataset import Group, TextDataset, TextSplit
 from recurra.data.pools import text_identity
 from recurra.data.sst2 import load_sst2
 from recurra.evaluation.audits import audit_leakage, contained_mask
+from recurra.evaluation.audits.grading import kept_rows
+from recurra.evaluation.audits.leakage import audit_teacher
 
 
 def _split(name: str, texts: list[str], groups: list[Group] | None = None) -> TextSplit:
@@ -105,7 +107,7 @@ def test_copies_with_a_small_edit_are_found_by_ngrams() -> None:
     assert (got["contained"].status, got["ngram"].status) == ("passed", "failed")
     assert got["ngram"].value == pytest.approx(0.2)
     # 4 of the 5 8-grams of 12 words are without the edit.
-    assert got["ngram"].details["examples"][0]["share_found"] == 0.8
+    assert got["ngram"].details["examples"][0] == {"id": "test-80", "text": edited[0], "share_found": 0.8}
 
 
 def test_ngrams_need_long_rows() -> None:
@@ -132,7 +134,21 @@ def test_one_shared_source_fails() -> None:
 
 
 def test_empty_split_is_skipped() -> None:
-    assert {result.status for result in _audit(TRAIN, []).values()} == {"skipped"}
+    kinds = ("exact", "normalised", "contained", "ngram", "source")
+    for train, test in ((TRAIN, []), ([], TRAIN)):
+        assert {kind: result.status for kind, result in _audit(train, test).items()} == dict.fromkeys(kinds, "skipped")
+
+
+def test_rows_that_only_the_teacher_learned_are_counted() -> None:
+    splits = {"train": _split("train", TRAIN), "test": _split("test", FRESH[:4]), "held_out": _split("held_out", ["a"])}
+    dataset = TextDataset("toy", "split", ["no", "yes"], splits, "test", ["test", "held_out"])
+    seen, unseen = audit_teacher(dataset, "t", _split("train", [*TRAIN, FRESH[1], FRESH[3]]))
+    assert (seen.name, seen.status, seen.value) == ("teacher.test", "failed", 0.5)
+    assert kept_rows(seen, 4).tolist() == [False, True, False, True] and "2 of 4 test rows" in seen.summary
+    assert (unseen.name, unseen.status, unseen.value, unseen.details) == ("teacher.held_out", "passed", 0.0, {})
+    # What the student was trained on too is a matter of the leakage audit.
+    assert [audit.status for audit in audit_teacher(dataset, "t", _split("train", TRAIN))] == ["passed"] * 2
+    assert [audit.status for audit in audit_teacher(dataset, "t", None)] == ["skipped"] * 2
 
 
 def test_long_examples_are_cut() -> None:

@@ -21,6 +21,9 @@ def test_every_audit_of_a_committed_record_is_registered() -> None:
     known = {audit.name for audit in AUDITS}
     assert names and {name.partition(".")[0] for name in names} <= known
     assert len(known) == len(AUDITS)
+    for audit in AUDITS:
+        explained = {*audit.meanings, *audit.notes}
+        assert all(audit.name.startswith(prefix.partition(".")[0]) for prefix in explained), audit.name
 
 
 def test_the_longest_meaning_counts() -> None:

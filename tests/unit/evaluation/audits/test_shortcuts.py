@@ -6,7 +6,7 @@ import pytest
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.evaluation.audits import audit_shortcuts
-from recurra.evaluation.audits.format_probe import FEATURE_NAMES, format_features
+from recurra.evaluation.audits.format_probe import FEATURE_NAMES, balanced_accuracy, fit_probe, format_features
 
 WORDS = ["fine", "plot", "the", "slow", "rather", "great", "dull", "it", "acting"]
 
@@ -50,6 +50,8 @@ def test_form_that_tells_the_label_is_a_note_and_words_are_not(trick: str, statu
     assert got.threshold == pytest.approx(0.65)
     low, high = got.details["interval"]
     assert low <= got.value <= high
+    assert got.details["length_alone"] > 0.65 if trick == "length" else got.details["length_alone"] < 0.65
+    assert (got.details["rows"], got.details["train_rows"], got.details["chance"]) == (500, 1500, 0.5)
     if status == "passed":
         assert got.value < 0.65
 
@@ -84,6 +86,25 @@ def test_too_little_data_is_skipped_with_the_reason(train_rows: int, test_rows: 
     assert result.summary.startswith("skipped: ")
 
 
+@pytest.mark.parametrize(
+    ("rows", "rare", "fits"), [(100, 20, True), (99, 20, False), (100, 19, False), (100, 0, False)]
+)
+def test_the_probe_needs_so_many_rows(rows: int, rare: int, fits: bool) -> None:
+    labels = np.repeat([0, 1], [rows - rare, rare])
+    train = TextSplit("train", ["a b"] * rows, labels, [str(row) for row in range(rows)])
+    probe, reason = fit_probe(train, 0)
+    assert (probe is not None) == fits
+    assert reason.startswith("" if fits else f"skipped: train has {rows} rows, {2 if rare else 1} labels, the rarest ")
+
+
+def test_balanced_accuracy_is_the_mean_of_recalls() -> None:
+    labels, predicted = np.repeat([0, 1], [40, 10]), np.array([0] * 30 + [1] * 10 + [1] * 9 + [0])
+    value, half = balanced_accuracy(labels, predicted, np.array([0, 1]), np.array([40, 10]))
+    assert value == pytest.approx((0.75 + 0.9) / 2)
+    recalls, rows = np.array([32 / 44, 11 / 14]), np.array([44, 14])
+    assert half == pytest.approx(1.959964 * np.sqrt((recalls * (1 - recalls) / rows).sum() / 4), rel=1e-6)
+
+
 def test_one_class_in_a_split_is_skipped() -> None:
     got = _audit(_split("train", 500, "none", 0), _split("test", 100, "none", 1, positive=0.0))
     assert got["shortcuts.format.test"].status == "skipped"
@@ -116,6 +137,10 @@ def test_conflicting_labels() -> None:
     assert got.value == pytest.approx(3 / 102)
     assert got.details["rows_by_split"] == {"train": 2, "test": 1}
     assert got.details["examples"] == [{"text": "same", "labels": ["no", "yes"]}]
+    long = TextSplit("train", ["w " * 300] * 2, np.array([0, 1]), ["0", "1"])
+    assert [len(example["text"]) for example in _audit(long, test)["shortcuts.conflicts"].details["examples"]] == [200]
+    nothing = TextSplit("train", [], np.array([], dtype=np.int64), [])
+    assert _audit(nothing, nothing)["shortcuts.conflicts"].status == "skipped"
     agreeing = TextSplit("train", texts, np.arange(98) % 2, [str(row) for row in range(98)])
     assert _audit(agreeing, test)["shortcuts.conflicts"].status == "passed"
 

@@ -55,6 +55,26 @@ def test_without_the_package_and_without_a_hub_it_says_what_to_install(monkeypat
         find_encoder("someone/something")
 
 
+def test_roberta_counts_positions_from_behind_its_padding() -> None:
+    assert source_module._position_offset({"model_type": "bert", "pad_token_id": 3}) == 0
+    assert source_module._position_offset({"model_type": "roberta"}) == 2
+    assert source_module._position_offset({"model_type": "roberta", "pad_token_id": 3}) == 4
+
+
+def test_what_a_configuration_leaves_out_is_what_bert_takes(folder: Path) -> None:
+    path = folder / "config.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    for key in ("hidden_dropout_prob", "layer_norm_eps", "type_vocab_size", "pad_token_id"):
+        values.pop(key, None)
+    path.write_text(json.dumps(values), encoding="utf-8")
+    shape = find_encoder(str(folder)).shape("0 1 0")
+    taken = [shape[key] for key in ("hidden_dropout", "rms_norm_eps", "type_vocab_size", "pad_token_id")]
+    assert taken == [0.1, 1e-12, 2, 0]
+    change(folder, hidden_dropout_prob=0.3, layer_norm_eps=1e-5, pad_token_id=1)
+    shape = find_encoder(str(folder)).shape("0 1 0")
+    assert [shape[key] for key in ("hidden_dropout", "rms_norm_eps", "pad_token_id")] == [0.3, 1e-5, 1]
+
+
 def test_a_changed_folder_has_another_hash(folder: Path) -> None:
     found = find_encoder(str(folder))
     before = found.sha256

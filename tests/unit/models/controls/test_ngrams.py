@@ -139,14 +139,15 @@ def test_a_model_of_the_first_version_is_still_read(tmp_path: Path) -> None:
 def test_saved_and_loaded_logits_are_equal_to_the_bit(tmp_path: Path, classes: int) -> None:
     texts, labels = _corpus(200, classes)
     model = LinearClassifier.fit(texts, labels, num_labels=classes)
-    model.save(tmp_path / "model")
-    loaded = LinearClassifier.load(tmp_path / "model")
+    for _ in range(2):
+        model.save(tmp_path / "runs" / "model")
+    loaded = LinearClassifier.load(tmp_path / "runs" / "model")
     fresh = [*_corpus(50, classes, seed=1)[0], "unknown words only", "!"]
     assert np.array_equal(loaded.logits(fresh), model.logits(fresh))
     assert loaded.num_labels == classes
     assert loaded.inverse_regularisation == model.inverse_regularisation
     assert loaded.num_parameters == model.num_parameters
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [SETTINGS_NAME, WEIGHTS_NAME]
+    assert sorted(path.name for path in (tmp_path / "runs" / "model").iterdir()) == [SETTINGS_NAME, WEIGHTS_NAME]
 
 
 def test_one_letter_words_and_word_order_count() -> None:

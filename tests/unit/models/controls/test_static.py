@@ -67,6 +67,8 @@ def test_saved_and_loaded_logits_are_equal_to_the_bit(tmp_path: Path, tokenizer:
     vectors = np.random.default_rng(5).normal(size=(tokenizer.get_vocab_size(), 4)).astype(np.float32)
     model = StaticClassifier.fit(texts, labels, vectors, tokenizer, encoder="tiny")
     model.save(tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["static.json", "static.safetensors", "tokenizer.json"]
     loaded = load_linear_model(tmp_path)
     assert isinstance(loaded, StaticClassifier)
     assert np.array_equal(loaded.logits([*texts, "", "[MASK] unknown"]), model.logits([*texts, "", "[MASK] unknown"]))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from recurra.models.exits.measures import confidence, entropy, mean_of_rows
+from recurra.models.exits.measures import ExitMeasure, confidence, entropy, mean_of_rows
 from references.exits import entropy_of, shares_of
 
 # Probabilities 3/4, 1/4 and 1/2, 1/2.
@@ -35,6 +35,12 @@ def test_confidence_and_entropy_are_those_of_the_probabilities() -> None:
     huge = torch.tensor([[1e4, -1e4], [-1e4, -1e4]])
     torch.testing.assert_close(confidence(huge), torch.tensor([1.0, 0.5]))
     torch.testing.assert_close(entropy(huge), torch.tensor([0.0, math.log(2)]))
+
+
+def test_who_is_exactly_as_sure_as_asked_is_sure_enough() -> None:
+    values = np.array([0.4, 0.5, 0.6])
+    assert ExitMeasure("a", confidence, rises=True).reaches(values, 0.5).tolist() == [False, True, True]
+    assert ExitMeasure("b", entropy, rises=False).reaches(values, 0.5).tolist() == [True, True, False]
 
 
 def test_means_are_of_the_counted_positions() -> None:

@@ -33,6 +33,13 @@ def test_a_threshold_keeps_the_agreement_of_a_classifier(kind: str) -> None:
             assert np.bincount(found.exited_after.numpy(), minlength=5)[[1, 3, 4]].tolist() == [
                 chosen.exit_counts[number] for number in (1, 3, 4)
             ]
+        assert chosen.plain() == {
+            "rule": None if chosen.rule is None else chosen.rule.plain(),
+            "quality": chosen.quality,
+            "full": chosen.full,
+            "mean_recurrences": chosen.mean_recurrences,
+            "taken": {str(number): chosen.exit_counts[number] for number in (1, 3, 4) if chosen.exit_counts[number]},
+        }
         depths.append(chosen.mean_recurrences)
     assert depths == sorted(depths, reverse=True) and depths[-1] == 1
 
