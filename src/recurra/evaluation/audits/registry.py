@@ -141,8 +141,24 @@ AUDITS: list[Audit] = [
             "causality": "The model sees tokens that it is to predict: its loss and perplexity are not to be trusted.",
         },
     ),
-    Audit("padding", Subject.LANGUAGE_MODEL, "language_padding:audit_language_padding"),
-    Audit("cache", Subject.OUR_LANGUAGE_MODEL, "invariance:audit_cache"),
+    Audit(
+        "padding",
+        Subject.LANGUAGE_MODEL,
+        "language_padding:audit_language_padding",
+        {
+            "padding": "What the model says of a text changes with the padding beside it, or is no number: figures of "
+            "texts in batches, and what it goes on with there, are not to be trusted.",
+        },
+    ),
+    Audit(
+        "cache",
+        Subject.OUR_LANGUAGE_MODEL,
+        "invariance:audit_cache",
+        {
+            "cache": "With its cache the model says something else than without, or what is no number: text that it "
+            "generates is not that of the model whose loss was measured.",
+        },
+    ),
     Audit(
         "perplexity",
         Subject.PERPLEXITY,

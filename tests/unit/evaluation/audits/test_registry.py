@@ -26,6 +26,12 @@ def test_every_audit_of_a_committed_record_is_registered() -> None:
         assert all(audit.name.startswith(prefix.partition(".")[0]) for prefix in explained), audit.name
 
 
+def test_whatever_can_fail_says_what_that_means() -> None:
+    # Long texts are noted and never fail; what was seen is measured.
+    assert {audit.name for audit in AUDITS if not audit.meanings} == {"long-texts", "seen"}
+    assert all(meaning(f"{audit.name}.x") != UNKNOWN_MEANING for audit in AUDITS if audit.meanings)
+
+
 def test_the_longest_meaning_counts() -> None:
     assert "padding behind it" in meaning("invariance.padding") and "in the batch" in meaning("invariance.neighbours")
     assert meaning("invariance.else") != meaning("invariance.padding")
