@@ -102,6 +102,32 @@ print(resident_mib() - before)
 
 
 @glibc
+@pytest.mark.parametrize("computes", [False, True])
+def test_what_torch_asks_for_again_and_again_is_kept(computes: bool) -> None:
+    # Several blocks at a time, the largest last, as the states of a model are.
+    found = answer(f"""
+import sys
+from recurra.core.memory import limit_fragmentation
+limit_fragmentation()
+if {computes}:
+    sys.modules["torch"] = sys
+limit_fragmentation()
+
+def forward():
+    states = [bytearray(b"x") * 2**21 for _ in range(4)]
+    states.append(bytearray(b"x") * 2**23)
+
+for _ in range(3):
+    forward()
+before = faults()
+for _ in range(3):
+    forward()
+print(faults() - before)
+""")
+    assert found < 100 if computes else found > 3 * 2**24 / 2**16
+
+
+@glibc
 @pytest.mark.parametrize("shared", [False, True])
 def test_threads_share_an_arena_where_it_is_asked_for(shared: bool) -> None:
     script = f"""

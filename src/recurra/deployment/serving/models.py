@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from recurra.core.errors import RecurraError
-from recurra.core.memory import return_freed_memory
+from recurra.core.memory import limit_fragmentation, return_freed_memory
 from recurra.deployment.serving.answers import answer
 from recurra.deployment.serving.batching import Batcher
 from recurra.deployment.serving.log import EventLog
@@ -92,6 +92,7 @@ class Models:
                 self._asked_to_reload = False
                 for name in self.names:
                     if await self._reload(name):
+                        limit_fragmentation()
                         await asyncio.to_thread(return_freed_memory)
         finally:
             self._reloading = False

@@ -72,6 +72,7 @@ def serve(
     folders = name_folders(arguments)
     with listen(options.host, options.port) as taken:
         models = open_models(folders, threads=options.threads or available_cores())
+        limit_fragmentation()
         for name, note in [(model.name, model.note) for model in models if model.note]:
             log.write("recommended", model=name, message=note)
         application = create_application(models, limits, keys=keys, log=log)
