@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from recurra.core.errors import DataError
 from recurra.data import corpora
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
@@ -26,6 +27,14 @@ def test_a_file_is_read_once_whatever_reads_its_texts(tmp_path: Path) -> None:
     assert load_dataset(DataConfig(name=str(path), split_seed=1)).fingerprint != first.fingerprint
     other = written(tmp_path / "other.csv", 40)
     assert load_dataset(DataConfig(name=str(other))).name != first.name
+
+
+def test_another_data_root_is_another_data_set(tmp_path: Path) -> None:
+    config = DataConfig(name=str(written(tmp_path / "rows.csv", 40)))
+    first = load_dataset(config, tmp_path)
+    assert load_dataset(config, tmp_path) is first
+    with pytest.raises(DataError, match="is not a folder"):
+        load_dataset(config, tmp_path / "nothing")
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
