@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,25 @@ def test_corpora_their_protocols_and_the_files_of_their_local_copies() -> None:
         "demo": (None, ["held-out"]),
     }  # fmt: skip
     assert all(name == corpus.name for name, corpus in corpora.CORPORA.items())
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({}, ""),
+        ({"length_tail": "longest", "tail_fraction": 0.3}, "longest-30pct"),
+        ({"fraction": 0.125}, "train-12.5pct"),
+        ({"split_seed": 2}, "split-2"),
+        ({"name": "sst2", "auxiliary": "treebank"}, "treebank"),
+        ({"join_labels": True}, "joined-labels"),
+        ({"unlabelled": "more.txt"}, "more-texts"),
+        ({"windows": 4}, "4-windows"),
+        ({"fraction": 0.1, "split_seed": 1, "windows": 2}, "train-10pct-split-1-2-windows"),
+        ({"tokenizer": "trained", "max_length": 32}, ""),
+    ],
+)
+def test_a_part_is_named_by_what_sets_it_apart(values: dict[str, Any], part: str) -> None:
+    assert DataConfig.parse({"name": "rows.csv", **values}).part == part
 
 
 def test_large_files_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
