@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mutants.changes import Mutant, draw
 from mutants.covering import measure
@@ -23,32 +26,49 @@ from mutants.trial import Trials, Verdict
 def main() -> int:
     """Tries the mutants of each room and prints the table; 1 if a room is under the bound."""
     options = _options()
-    survivors = Survivors()
-    scores: list[Score] = []
-    records: list[dict[str, object]] = []
-    known = _known(options.again, survivors)
+    found: dict[str, Any] = {"seed": options.seed, "scores": [], "mutants": []}
     for room in options.room:
-        _say(f"{room}: which tests reach what ...")
-        covering = measure(ROOMS[room], REPOSITORY / "build" / "mutants" / f"{room}.json")
-        if covering.failed:
-            _say(f"{room}: fail as things are, and are left out: {', '.join(covering.failed)}")
-        warm_up(covering.modules)
-        sources = [path for path in ROOMS[room].sources() if options.file in (None, path.name, str(path))]
-        places, drawn = draw(sources, options.sample, f"{options.seed} {room}")
-        fresh = [mutant for mutant in drawn if mutant.name not in known]
-        if options.control:
-            fresh = [replace(mutant, source=(REPOSITORY / mutant.file).read_text(encoding="utf-8")) for mutant in fresh]
-        _say(f"{room}: {len(fresh)} of {places:,} mutants ...")
-        trials = Trials(covering, options.most_seconds, lambda number, mutant, verdict: _tell(mutant, verdict))
-        verdicts = {mutant.name: verdict for mutant, verdict in zip(fresh, trials.run(fresh), strict=True)}
-        tried = [(mutant, verdicts.get(mutant.name) or known[mutant.name]) for mutant in drawn]
-        scores.append(Score.of(room, places, [(verdict, survivors.reason(vars(mutant))) for mutant, verdict in tried]))
-        records += [_record(room, mutant, verdict, survivors.reason(vars(mutant))) for mutant, verdict in tried]
+        tried = _tried(room, options) if len(options.room) == 1 else _tried_apart(room)
+        found["scores"] += tried["scores"]
+        found["mutants"] += tried["mutants"]
         if options.json:
-            found = {"seed": options.seed, "scores": [vars(score) for score in scores], "mutants": records}
             options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    scores = [Score(**score) for score in found["scores"]]
     sys.stdout.write("\n".join([f"seed {options.seed}", "", HEADING, *(score.row() for score in scores)]) + "\n")
     return 0 if all(score.killed >= options.least * (score.drawn - score.listed) for score in scores) else 1
+
+
+def _tried_apart(room: str) -> dict[str, Any]:
+    """Tries a room in a process of its own: what another room imported may change what is tested."""
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder) / "told.json"
+        command = [sys.executable, "-m", "mutants", *sys.argv[1:], "--room", room, "--json", str(told)]
+        code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+        if code not in (0, 1) or not told.is_file():
+            raise RuntimeError(f"{room}: the process ended with {code}")
+        return json.loads(told.read_text(encoding="utf-8"))
+
+
+def _tried(room: str, options: argparse.Namespace) -> dict[str, Any]:
+    survivors = Survivors()
+    known = _known(options.again, survivors)
+    _say(f"{room}: which tests reach what ...")
+    covering = measure(ROOMS[room], REPOSITORY / "build" / "mutants" / f"{room}.json")
+    if covering.failed:
+        _say(f"{room}: fail as things are, and are left out: {', '.join(covering.failed)}")
+    warm_up(covering.modules)
+    sources = [path for path in ROOMS[room].sources() if options.file in (None, path.name, str(path))]
+    places, drawn = draw(sources, options.sample, f"{options.seed} {room}")
+    fresh = [mutant for mutant in drawn if mutant.name not in known]
+    if options.control:
+        fresh = [replace(mutant, source=(REPOSITORY / mutant.file).read_text(encoding="utf-8")) for mutant in fresh]
+    _say(f"{room}: {len(fresh)} of {places:,} mutants ...")
+    trials = Trials(covering, options.most_seconds, lambda number, mutant, verdict: _tell(mutant, verdict))
+    verdicts = {mutant.name: verdict for mutant, verdict in zip(fresh, trials.run(fresh), strict=True)}
+    tried = [(mutant, verdicts.get(mutant.name) or known[mutant.name]) for mutant in drawn]
+    score = Score.of(room, places, [(verdict, survivors.reason(vars(mutant))) for mutant, verdict in tried])
+    records = [_record(room, mutant, verdict, survivors.reason(vars(mutant))) for mutant, verdict in tried]
+    return {"scores": [vars(score)], "mutants": records}
 
 
 def _options() -> argparse.Namespace:

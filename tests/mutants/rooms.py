@@ -59,7 +59,10 @@ ROOMS = {
     ),
     "evaluation": Room(
         ("evaluation/**/*.py",),
-        ("unit/evaluation", "unit/tasks/classification", "unit/tasks/language", "unit/study/test_*auditing.py"),
+        (
+            "unit/evaluation", "unit/tasks/classification", "unit/tasks/language", "unit/study/test_*auditing.py",
+            "unit/data/test_lengths.py",
+        ),
     ),
     "deployment": Room(
         (

@@ -172,7 +172,7 @@ def _folded(name: object) -> str:
 def _ends_of_lines(cell: str, delimiter: str) -> set[str]:
     """First and last fields of those lines of a cell that have a delimiter."""
     lines = [line.split(delimiter) for line in cell.splitlines() if delimiter in line]
-    return {field.strip().strip('"') for fields in lines for field in (fields[0], fields[-1])}
+    return {field.strip() for fields in lines for field in (fields[0], fields[-1])}
 
 
 def _unit(path: Path) -> str:

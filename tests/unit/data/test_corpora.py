@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from recurra.core.errors import DataError
 from recurra.data import corpora
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
@@ -26,6 +28,14 @@ def test_a_file_is_read_once_whatever_reads_its_texts(tmp_path: Path) -> None:
     assert load_dataset(DataConfig(name=str(path), split_seed=1)).fingerprint != first.fingerprint
     other = written(tmp_path / "other.csv", 40)
     assert load_dataset(DataConfig(name=str(other))).name != first.name
+
+
+def test_another_data_root_is_another_data_set(tmp_path: Path) -> None:
+    config = DataConfig(name=str(written(tmp_path / "rows.csv", 40)))
+    first = load_dataset(config, tmp_path)
+    assert load_dataset(config, tmp_path) is first
+    with pytest.raises(DataError, match="is not a folder"):
+        load_dataset(config, tmp_path / "nothing")
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
@@ -58,6 +68,25 @@ def test_corpora_their_protocols_and_the_files_of_their_local_copies() -> None:
         "demo": (None, ["held-out"]),
     }  # fmt: skip
     assert all(name == corpus.name for name, corpus in corpora.CORPORA.items())
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({}, ""),
+        ({"length_tail": "longest", "tail_fraction": 0.3}, "longest-30pct"),
+        ({"fraction": 0.125}, "train-12.5pct"),
+        ({"split_seed": 2}, "split-2"),
+        ({"name": "sst2", "auxiliary": "treebank"}, "treebank"),
+        ({"join_labels": True}, "joined-labels"),
+        ({"unlabelled": "more.txt"}, "more-texts"),
+        ({"windows": 4}, "4-windows"),
+        ({"fraction": 0.1, "split_seed": 1, "windows": 2}, "train-10pct-split-1-2-windows"),
+        ({"tokenizer": "trained", "max_length": 32}, ""),
+    ],
+)
+def test_a_part_is_named_by_what_sets_it_apart(values: dict[str, Any], part: str) -> None:
+    assert DataConfig.parse({"name": "rows.csv", **values}).part == part
 
 
 def test_large_files_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from recurra.data.pools import text_identity
 from recurra.evaluation.audits import audit_shortcuts
 
 SENTENCES = 200
+SHARED = "a phrase of every sentence"
 NAMES = np.array(["north", "green", "quiet", "iron", "late", "seven", "salt", "paper"])
 
 
@@ -38,6 +39,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for text in (whole, whole.rpartition(" end")[0], whole.partition(" it 's ")[2]):
             sources.append(("train", len(rows), [number + 1], [number + 1] if text == whole else []))
             rows.append((text + " ", number % 2, len(rows)))
+    sources.append(("train", len(rows), [*range(1, SENTENCES + 1)], []))
+    rows.append((SHARED, 1, len(rows)))
     columns = dict(zip(("sentence", "label", "idx"), map(list, zip(*rows, strict=True)), strict=True))
     pq.write_table(pa.table(columns), root / "sst2" / "train.parquet")
     for name in ("validation", "test_labeled"):
@@ -98,8 +101,10 @@ def test_a_sentence_lies_in_one_split_but_in_the_pooled_protocol(root: Path) -> 
     assert natural.protocol == "natural"
     for name in ("validation", "test"):
         assert not sentences(natural, "train") & sentences(natural, name)
-    assert natural.dropped == {}
+    assert natural.dropped == {"movie: phrase of sentences in several splits": 1}
+    assert all(SHARED not in split.texts for split in natural.splits.values())
     pooled = load(root, "pooled")
+    assert pooled.dropped == {} and any(SHARED in split.texts for split in pooled.splits.values())
     assert sentences(pooled, "train") & sentences(pooled, "test")
 
 

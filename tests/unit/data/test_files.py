@@ -20,6 +20,7 @@ from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.files import read_table, stream_rows, stream_texts
+from recurra.data.formats import plain_rows
 
 ROWS = [('Good, "really" good', "pos"), ("Bad\nfilm", "neg"), ("été 日本 😀", "pos")]
 
@@ -367,6 +368,22 @@ def test_rows_that_a_stray_quotation_mark_swallowed_are_told(tmp_path: Path, suf
     assert "1 texts hold lines that look like further rows (first: line 12)" in note
     whole = write(tmp_path, suffix)
     assert read_table(whole, "text", "label").swallowed == []
+
+
+@pytest.mark.parametrize(
+    ("content", "column", "expected"),
+    [
+        (b"", None, []),
+        (b"one\n\r\n two \r\nlast", None, [(1, "one"), (2, ""), (3, " two "), (4, "last")]),
+        (b'{"t": "a"}\n', None, [(1, '{"t": "a"}')]),
+        (b'{"t": "a"}\n{"t": "b"}\n', "t", [(1, "a"), (2, "b")]),
+        (b'a\n{"t": "b"}\n', "t", [(1, "a"), (2, '{"t": "b"}')]),
+    ],
+)
+def test_plain_lines_count_from_one_and_keep_all_but_their_ends(
+    content: bytes, column: str | None, expected: list[tuple[int, str]]
+) -> None:
+    assert list(plain_rows(io.BytesIO(content), "a", column)) == [(place, (text,)) for place, text in expected]
 
 
 def test_a_named_pipe_is_called_one(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from recurra.data.dataset import TextDataset
 from recurra.data.pools import text_identity
 
 
-def write(root: Path, folder: str, part: str, rows: list[tuple[str, int]]) -> None:
+def write(root: Path, folder: str, part: str, rows: list[tuple[str, int]], column: str = "text") -> None:
     (root / folder).mkdir(exist_ok=True)
     table = pa.table(
-        {"text": [text for text, _ in rows], "label": [label for _, label in rows], "stars": [5] * len(rows)}
+        {column: [text for text, _ in rows], "label": [label for _, label in rows], "stars": [5] * len(rows)}
     )
     pq.write_table(table, root / folder / f"{part}.parquet")
 
@@ -50,6 +50,29 @@ def test_repeats_go_and_every_row_is_accounted_for(root: Path) -> None:
     assert dataset.record().dropped == dataset.dropped
     assert any("not the Yelp Polarity release" in note for note in dataset.notes)
     assert any("2 repeated texts" in note for note in dataset.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "parts", "column", "note"),
+    [
+        ("amazon_reviews", "amazon_fdu_mtl", ["train", "test"], "text", "not the Amazon Polarity release"),
+        ("yelp_sentences", "yelp_sentences", ["upstream_dev", "upstream_test"], "text", "label of its whole review"),
+        ("product_reviews", "amazon_blitzer", ["all"], "content", "without titles"),
+    ],
+)
+def test_every_local_corpus_is_read_from_its_own_files(
+    name: str, folder: str, parts: list[str], column: str, note: str, tmp_path: Path
+) -> None:
+    for part in parts:
+        write(tmp_path, folder, part, [(f"{part} row {row}.", row % 2) for row in range(40)], column)
+    dataset = load_dataset(DataConfig(name=name), tmp_path)
+    assert (dataset.name, dataset.protocol, dataset.label_names) == (name, "balanced", ["negative", "positive"])
+    assert sum(len(split) for split in dataset.splits.values()) == 40 * len(parts) and not dataset.dropped
+    for split in dataset.splits.values():
+        for identity, text, label in zip(split.ids, split.texts, split.labels, strict=True):
+            part, row = identity.rsplit("-", 1)
+            assert text == f"{part} row {row}." and label == int(row) % 2
+    assert note in dataset.notes[0]
 
 
 def test_balanced_is_the_default_and_seeds_differ(root: Path) -> None:

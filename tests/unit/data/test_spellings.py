@@ -15,7 +15,7 @@ from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.files import read_table
 from recurra.data.spellings import join_spellings, looks_missing, spelling_key, spellings
-from recurra.data.splits import load_split
+from recurra.data.splits import load_split, read_rows
 from reviews import write_csv
 
 ZERO_WIDTH = "neg\u200b"
@@ -108,6 +108,14 @@ def test_spellings_are_joined_where_it_is_asked_for(tmp_path: Path) -> None:
     assert {name: split.fingerprint for name, split in plain.splits.items()} == {
         name: split.fingerprint for name, split in dataset.splits.items()
     }
+
+
+@pytest.mark.parametrize(("joined", "said"), [(True, "is written in one way"), (False, "makes classes of its own")])
+def test_rows_alone_are_joined_and_told_as_asked_for(joined: bool, said: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "NEG", "pos", "neg", "neg")
+    table, notes = read_rows(path, DataConfig(name=path, join_labels=joined))
+    assert set(table.labels) == ({"neg", "pos"} if joined else {"NEG", "neg", "pos"})
+    assert [said in note for note in notes] == [True]
 
 
 def test_several_labels_of_a_row_are_joined_too_and_none_stands_twice(tmp_path: Path) -> None:

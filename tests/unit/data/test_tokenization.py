@@ -13,7 +13,14 @@ from transformers import AutoTokenizer
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.tokenization import describe_tokenizer, load_tokenizer, read_tokenizer
+from recurra.data.tokenization import (
+    check_tokenizer,
+    counting_tokenizer,
+    default_tokenizer,
+    describe_tokenizer,
+    load_tokenizer,
+    read_tokenizer,
+)
 from recurra.data.vocabulary import SPECIAL_TOKENS, read_vocabulary, tokenizer_hash, train_wordpiece
 from recurra.data.windows import MOST_WINDOWS
 from tiny_encoder import write_tiny_encoder
@@ -105,11 +112,32 @@ def test_a_bad_vocabulary(tmp_path: Path, content: bytes, message: str) -> None:
     path.write_bytes(content)
     with pytest.raises(ConfigurationError, match=message):
         read_vocabulary(path)
+    with pytest.raises(ConfigurationError, match=message):
+        check_tokenizer(DataConfig(name="x", tokenizer=str(path)), None)
+
+
+def test_what_counts_and_what_is_checked_beforehand_is_what_is_loaded(vocabulary_file: Path, tmp_path: Path) -> None:
+    read_tokenizer(vocabulary_file).save_pretrained(tmp_path / "saved")
+    root = tmp_path / "root" / "tokenizers" / "bert-base-uncased"
+    root.mkdir(parents=True)
+    (root / "vocab.txt").write_bytes(vocabulary_file.read_bytes())
+    files = {"trained": None, str(vocabulary_file): None, str(tmp_path): None, str(tmp_path / "saved"): None}
+    for name, place in {**files, "bert-base-uncased": tmp_path / "root"}.items():
+        config = DataConfig(name="x", tokenizer=name, trained_vocab_size=100)
+        check_tokenizer(config, place)
+        loaded = load_tokenizer(config, dataset(), place)
+        counting = counting_tokenizer(name, TEXTS, 100, place)
+        for text in ("Hello, worlds", "the film is good", ""):
+            assert counting.encode(text).ids == loaded(text)["input_ids"]
+    assert default_tokenizer("rows.csv", tmp_path / "root") == default_tokenizer("sst2", None) == "bert-base-uncased"
+    assert default_tokenizer("rows.csv", tmp_path) == default_tokenizer("demo", None) == "trained"
 
 
 def test_an_unknown_tokenizer_is_named_with_the_closest() -> None:
     with pytest.raises(ConfigurationError, match=r"did you mean 'bert-base-uncased'\?"):
         load_tokenizer(DataConfig(name="x", tokenizer="bert-base-uncase"), dataset(), None)
+    with pytest.raises(ConfigurationError, match="unknown tokenizer 'bert-base-uncase'"):
+        check_tokenizer(DataConfig(name="x", tokenizer="bert-base-uncase"), None)
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"version": "1.0", "model": 3}', "not json"])
@@ -164,6 +192,8 @@ def test_without_network_the_message_names_the_data_root(tmp_path: Path, monkeyp
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(UnavailableError, match=r"--data-root DIR .*DIR/tokenizers/bert-base-uncased/vocab.txt"):
         load_tokenizer(DataConfig(name="x"), dataset(), tmp_path)
+    with pytest.raises(UnavailableError, match="--data-root DIR"):
+        check_tokenizer(DataConfig(name="x"), tmp_path)
 
 
 @pytest.mark.data

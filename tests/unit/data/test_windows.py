@@ -20,7 +20,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_split, encode_texts, encode_windows
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
-from recurra.data.windows import pool_windows, share_weights, window_bounds
+from recurra.data.windows import pool_windows, recorded_reading, share_weights, window_bounds
 from reviews import review_rows
 
 TEXTS = [text for text, _ in review_rows(30)]
@@ -132,3 +132,9 @@ def test_the_key_moves_no_hash_that_was_there_before() -> None:
     for wrong in (0, 65):
         with pytest.raises(ConfigurationError, match="'windows' is"):
             DataConfig.parse({"name": "demo", "windows": wrong})
+
+
+def test_a_recorded_run_reads_what_its_configuration_says() -> None:
+    assert recorded_reading({"data": {"max_length": 64, "windows": 4}}) == {"max_length": 64, "windows": 4}
+    # Records from before there were windows do not name them.
+    assert recorded_reading({"data": {"max_length": 128}}) == {"max_length": 128, "windows": 1}

@@ -24,7 +24,8 @@ from recurra.core.label_record import MultiLabelRunRecord
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.data.corpora import load_dataset
-from recurra.data.multilabel import MultiLabelData
+from recurra.data.files import read_table
+from recurra.data.multilabel import MultiLabelData, SeveralLabels
 from recurra.data.subsets import iterative_split
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels
@@ -151,6 +152,19 @@ def test_what_cannot_be_read_is_one_line(cell: str, separator: str, message: str
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("rows", "labels", "right"), [(6, 3, True), (5, 3, False), (2, 2, True), (3, 2, True)])
+def test_more_labels_than_half_the_rows_are_no_labels(rows: int, labels: int, right: bool, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\n" + "".join(f"text {row},{row % labels}\n" for row in range(rows)))
+    reading = SeveralLabels(";")
+    table = read_table(path, "text", "label", labels=reading)
+    if right:
+        assert reading.names(table, "label") == [str(label) for label in range(labels)]
+    else:
+        with pytest.raises(DataError, match="3 different labels in 5 rows of column 'label'"):
+            reading.names(table, "label")
+
+
 @pytest.mark.parametrize("values", [{"label_separator": " "}, {"name": "demo"}])
 def test_impossible_data_are_refused(values: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="label_separator"):
@@ -170,6 +184,15 @@ def test_each_label_keeps_its_share_of_every_split(tmp_path: Path) -> None:
     order = dice.permutation(1000)
     again = iterative_split(units, [keys[row] for row in order], labels[order], {"train": 0.8, "v": 0.1, "test": 0.1})
     assert [name == "train" for name in again] == (places[order] == "train").tolist()
+
+
+def test_a_label_of_one_row_goes_where_most_of_it_is_wanted() -> None:
+    units, labels = [[row] for row in range(20)], np.eye(20, dtype=np.int64)
+    keys = [bytes([row]) for row in range(20)]
+    assert set(iterative_split(units, keys, labels, {"train": 0.8, "validation": 0.1, "test": 0.1})) == {"train"}
+    # Rows without a label go where there is room.
+    places = iterative_split(units, keys, labels[:, :0], {"train": 0.8, "validation": 0.1, "test": 0.1})
+    assert [places.count(name) for name in ("train", "validation", "test")] == [16, 2, 2]
 
 
 def test_a_fraction_keeps_shares_and_equal_texts_stay_together(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class LanguageProbe:
         if attention_mask is None:
             return {}
         mask = attention_mask.to(ids.device)
-        if self.ours or not self.takes_positions:
+        if not self.takes_positions:
             return {"attention_mask": mask}
         # As transformers' own generation counts them: real tokens only.
         return {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}

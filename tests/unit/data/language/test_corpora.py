@@ -124,6 +124,20 @@ def test_impossible_configurations(values: dict[str, Any], splits: list[str] | N
         load_language_dataset(LanguageDataConfig.parse(values), None, splits)
 
 
+@pytest.mark.parametrize(
+    ("values", "reading", "part"),
+    [
+        ({"context": 64}, "packed-64", ""),
+        ({"context": 64, "mode": "lines", "max_lines": 500}, "lines-64", "500-lines"),
+        ({"context": 32, "fraction": 0.1}, "packed-32", "train-10pct"),
+        ({"context": 32, "mode": "lines", "max_lines": 9, "fraction": 0.5}, "lines-32", "9-lines-train-50pct"),
+    ],
+)
+def test_a_reading_and_a_part_have_names(values: dict[str, Any], reading: str, part: str) -> None:
+    config = LanguageDataConfig.parse({"name": "wikitext-2-v1", **values})
+    assert (config.reading, config.part) == (reading, part)
+
+
 def test_a_classifier_has_no_use_for_running_text() -> None:
     with pytest.raises(ConfigurationError, match="has no labels"):
         load_dataset(DataConfig(name="wikitext-2-v1"))

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from recurra.core.errors import ConfigurationError, UnavailableError
+from recurra.data.language import tokenization
 from recurra.data.language.configuration import LanguageDataConfig
 from recurra.data.language.dataset import LanguageDataset, RunningText
 from recurra.data.language.tokenization import (
@@ -90,6 +91,10 @@ def test_two_files_and_a_saved_folder_give_the_same_tokenizer(tokenizer, files: 
         assert other(TEXTS[0])["input_ids"] == tokenizer(TEXTS[0])["input_ids"]
         assert other.eos_token_id == 0
     assert tokenizer_hash(saved) == tokenizer_hash(tokenizer)
+    # Older releases of Transformers take out spaces before marks unless the folder says otherwise.
+    assert (
+        json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())["clean_up_tokenization_spaces"] is False
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,6 +140,30 @@ def test_without_network_the_message_names_the_data_root(tmp_path: Path, monkeyp
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(UnavailableError, match=r"DIR/tokenizers/gpt2/{vocab.json,merges.txt} lie"):
         load_language_tokenizer(LanguageDataConfig(name="x"), None, tmp_path)
+
+
+def test_the_public_files_are_read_from_the_root_or_the_hub(
+    tokenizer, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def hub_file(repository: str, name: str) -> Path:
+        asked.append((repository, name))
+        return files / name
+
+    monkeypatch.setattr(tokenization, "hub_file", hub_file)
+    root = tmp_path / "root"
+    (root / "tokenizers" / "gpt2").mkdir(parents=True)
+    for name in ("gpt2", "openai-community/gpt2"):
+        fetched = load_language_tokenizer(LanguageDataConfig(name="x", tokenizer=name), None, root)
+        assert fetched(TEXTS[0])["input_ids"] == tokenizer(TEXTS[0])["input_ids"]
+    assert asked == [("openai-community/gpt2", name) for name in ("vocab.json", "merges.txt")] * 2
+    assert default_language_tokenizer("notes.txt", root) == "trained"
+    for name in ("vocab.json", "merges.txt"):
+        (files / name).rename(root / "tokenizers" / "gpt2" / name)
+    local = load_language_tokenizer(LanguageDataConfig(name="x", tokenizer="gpt2"), None, root)
+    assert tokenizer_hash(local) == tokenizer_hash(fetched) and len(asked) == 4
+    assert default_language_tokenizer("notes.txt", root) == "gpt2"
 
 
 @pytest.mark.data

@@ -154,3 +154,34 @@ def test_features_measure_format_and_not_words() -> None:
     other = dict(zip(FEATURE_NAMES, features[1], strict=True))
     different = {name for name in FEATURE_NAMES if row[name] != other[name]}
     assert different == {"upper_case_share"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("characters", "ab cd\n", 6),
+        ("words", " one\ttwo\nthree ", 3),
+        ("characters_a_word", "ab cd", 2.5),
+        ("characters_a_word", "  ", 2),
+        ("longest_word", "a bcd ef", 3),
+        ("digits", "a1 23", 3),
+        ("upper_case_share", "AbCd", 0.5),
+        ("non_ascii", "na\u00efve \x7f \u6f22\u5b57", 3),
+        ("double_spaces", "a  b   c", 2),
+        ("line_breaks", "a\nb\n\n", 3),
+        ("leading_space", "\ta ", 1),
+        ("leading_space", "a ", 0),
+        ("trailing_space", "a\n", 1),
+        ("trailing_space", " a", 0),
+        ("ends_with_letter_or_digit", ". 9", 1),
+        ("ends_with_letter_or_digit", "a.", 0),
+        *((f"count_{mark}", f"{mark} a {mark}", 2) for mark in ".,!?;:'\"`()[]-/&$%*#@"),
+    ],
+)
+def test_a_feature_is_what_its_name_says(name: str, text: str, value: float) -> None:
+    assert format_features([text])[0, FEATURE_NAMES.index(name)] == value
+
+
+def test_the_features_are_as_many_as_their_names() -> None:
+    assert len(set(FEATURE_NAMES)) == len(FEATURE_NAMES) == 33
+    assert format_features([""]).tolist() == [[0] * 33]
