@@ -110,10 +110,11 @@ def _against(
     front = sorted((cx, cy) for model, (cx, cy, _) in zip(models, circles, strict=True) if axis.front in model.fronts)
     if len(front) > 1:
         parts.append(svg.polyline(front, "front"))
+    sizes = [f"{significant(model.file_size_mib)} MiB" for model in models]
+    costly = [f"{significant(time)} {axis.unit}" for time in times]
     said = [
-        f"{model.label}: {name} {measure.value(item.mean)}, {significant(time)} {axis.unit}, "
-        f"{significant(model.file_size_mib)} MiB"
-        for model, time, item in zip(models, times, values, strict=True)
+        ", ".join([f"{model.label}: {name} {measure.value(item.mean)}", *dict.fromkeys((cost, size))])
+        for model, item, cost, size in zip(models, values, costly, sizes, strict=True)
     ]
     drawn = zip(models, circles, values, map(svg.hint, said), strict=True)
     for model, (cx, cy, r), item, hint in sorted(drawn, key=lambda entry: -entry[1][2]):
