@@ -94,7 +94,7 @@ def choose_models(
             f"trained with teacher={teacher}"
         )
     if unaided:
-        return scratch if models is None else _as_named(models, scratch, protocol)
+        return scratch if models is None or from_scratch else _as_named(models, scratch, protocol)
     chosen = encoder or DEFAULT_ENCODER
     try:
         rungs = _rungs(chosen, plan, teacher)

@@ -49,6 +49,7 @@ def test_named_encoders_are_fine_tuned_by_the_number_of_rows() -> None:
     mixed = choose_models(TASK, ["minilm", "baseline", "linear"])
     assert (mixed.protocol, mixed.seeds) == ("tuned", 3)
     assert "minilm is trained under 'tuned', which suits the models from scratch" in mixed.note
+    assert choose_models(TASK, ["minilm"], from_scratch=True).protocol == "tuned"
 
 
 def test_another_encoder_has_no_static_rung_and_needs_a_plan(tmp_path: Path) -> None:

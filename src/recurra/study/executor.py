@@ -14,7 +14,7 @@ from recurra.core.errors import RecurraError
 from recurra.core.progress import ProgressTask, Reporter
 from recurra.study.claim import claim_folder
 from recurra.study.plan import run_folder
-from recurra.study.process import Outcome, outcome_of, threads_of, work
+from recurra.study.process import Child, Outcome, Start, outcome_of, start_python, threads_of, work
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
@@ -38,17 +38,26 @@ class LocalExecutor:
         workers: Runs at once; 0 chooses.
         reporter: For progress.
         tell: What is said of a run that is done.
+        start: Starts the process of a run.
     """
 
     def __init__(
-        self, output: Path, machine: Machine, *, workers: int, reporter: Reporter, tell: Tell | None = None
+        self,
+        output: Path,
+        machine: Machine,
+        *,
+        workers: int,
+        reporter: Reporter,
+        tell: Tell | None = None,
+        start: Start = start_python,
     ) -> None:
         self.tell = tell
+        self.start = start
         self.output = output
         self.machine = machine
         self.workers = workers
         self.reporter = reporter
-        self._processes: set[subprocess.Popen[str]] = set()
+        self._processes: set[Child] = set()
         self._stopping = False
 
     def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
@@ -100,12 +109,18 @@ class LocalExecutor:
             named = line.startswith(" ") or config.run_id in line
             self.reporter.say(line if named else f"{config.run_id}: {line}")
 
-        ended = work(folder, machine, say=say, started=self._processes.add)
+        ended = work(folder, machine, say=say, started=self._began, start=self.start)
         task.advance(1, note=config.run_id)
         if self._stopping:
             # Ended by us: that is no failure of the run.
             return Outcome(config, folder, None, "interrupted", 1)
         return outcome_of(self.output, config, ended)
+
+    def _began(self, process: Child) -> None:
+        self._processes.add(process)
+        if self._stopping:
+            # It was about to start when all were stopped.
+            process.terminate()
 
     def _stop(self) -> None:
         # Those that have ended are left alone by both calls.

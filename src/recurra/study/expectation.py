@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +21,7 @@ from recurra.study.cost import CostBook
 from recurra.study.estimate import cost_plan, model_key, training_speed
 from recurra.study.executor import rough_weight, workers_for
 from recurra.study.plan import plan_study
-from recurra.study.process import threads_of
+from recurra.study.process import Call, Start, ask, start_python, threads_of
 from recurra.study.spec import StudySpec
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
@@ -104,7 +102,9 @@ class Expectation:
         return [*found, f"  together: about {total}{unknown}, {at_once} (estimated in {duration(self.took_s)})"]
 
 
-def expect(spec: StudySpec, output: Path, machine: Machine, *, workers: int = 0) -> Expectation | str:
+def expect(
+    spec: StudySpec, output: Path, machine: Machine, *, workers: int = 0, start: Start = start_python
+) -> Expectation | str:
     """Finds out what a study will take; or says why it cannot be known, which stops nothing.
 
     Args:
@@ -112,26 +112,19 @@ def expect(spec: StudySpec, output: Path, machine: Machine, *, workers: int = 0)
         output: Its folder.
         machine: Where it runs.
         workers: Runs at once; 0 chooses as `run` does.
+        start: Starts the process.
     """
     began = time.time()
     order = {"spec": spec.plain(), "output": str(output), "machine": machine.to_json(), "workers": workers}
-    done = subprocess.run(
-        [sys.executable, "-m", "recurra.study.expectation"],
-        input=json.dumps({**order, "began": began}),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
-    )
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return f"the time is not known: {said[:300]}"
-    return Expectation.parse(json.loads(done.stdout), time.time() - began)
+    ended = ask(Call("recurra.study.expectation", input=json.dumps(order)), start)
+    if ended.code:
+        return f"the time is not known: {ended.last[:300] or ended.cause}"
+    return Expectation.parse(json.loads(ended.output), time.time() - began)
 
 
 def main(order: Mapping[str, Any]) -> int:
     """Times a few steps of each model and writes what the study will take."""
+    began = time.time()
     from recurra.models.quiet import quieten_libraries
 
     quieten_libraries()
@@ -144,15 +137,16 @@ def main(order: Mapping[str, Any]) -> int:
     startup: list[float] = []
 
     def measure(config: RunConfig, mean_tokens: float) -> float:
-        # What a run's process does before it trains, this one has just done: libraries, data, tokens.
-        startup.append(time.time() - order["began"])
+        # What a run's process does before it trains, this one has just done: libraries where they are not imported yet,
+        # data, tokens.
+        startup.append(time.time() - began)
         speed = training_speed(config, mean_tokens, threads=machine.threads, seconds=0.0, steps=TIMED_STEPS)
         memory[model_key(config)] = peak_memory_mib()
         return speed
 
     ordered = sorted(planned, key=lambda run: rough_weight(run.config))
     cost = cost_plan(ordered, CostBook(machine), measure)
-    before = startup[0] if startup else time.time() - order["began"]
+    before = startup[0] if startup else time.time() - began
     fits: dict[str, float | None] = {}
     seconds: dict[str, float | None] = {}
     for config in pending:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +22,7 @@ from recurra.deployment.export_record import (
     record_path,
 )
 from recurra.study.plan import PlannedRun
-from recurra.study.process import note_failure
+from recurra.study.process import Call, Start, follow, note_failure, start_python
 from recurra.study.spec import StudySpec
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
@@ -126,7 +123,14 @@ def describe_exports(exports: Sequence[PlannedExport]) -> str:
     return f"exports: {len(exports)} ({', '.join(names)}), {states}"
 
 
-def make_exports(exports: Sequence[PlannedExport], output: Path, machine: Machine, reporter: Reporter) -> None:
+def make_exports(
+    exports: Sequence[PlannedExport],
+    output: Path,
+    machine: Machine,
+    reporter: Reporter,
+    *,
+    start: Start = start_python,
+) -> None:
     """Makes and evaluates exports in a process of their own; one that fails leaves its reason and stops no other.
 
     Args:
@@ -134,32 +138,17 @@ def make_exports(exports: Sequence[PlannedExport], output: Path, machine: Machin
         output: The study's folder.
         machine: Where data lie; ``threads`` 0 takes all cores.
         reporter: For progress.
+        start: Starts the process.
     """
     if not exports:
         return
     reporter.say(f"making and evaluating {len(exports)} exports")
     work = [{"run_id": item.run_id, **item.request.plain()} for item in exports]
-    threads = machine.threads or available_cores()
-    last = ""
-    with subprocess.Popen(
-        [sys.executable, "-m", "recurra.study.exporting", str(output), machine.to_json(), str(threads)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as process:
-        assert process.stdin is not None and process.stderr is not None
-        with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(json.dumps(work))
-        for line in process.stderr:
-            last = line.strip() or last
-            reporter.say(line.rstrip("\n"))
-    code = process.returncode
-    for item in exports if code else ():
+    arguments = [str(output), machine.to_json(), str(machine.threads or available_cores())]
+    ended = follow(start(Call("recurra.study.exporting", arguments, json.dumps(work))), reporter.say)
+    for item in exports if ended.code else ():
         if not record_path(item.folder).exists() and not error_path(item.folder).exists():
-            cause = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-            note_failure_at(item.folder, f"{cause}: {last or 'no message'}", kind="RunError", code=max(code, 1))
+            note_failure_at(item.folder, ended.reason, kind="RunError", code=max(ended.code, 1))
 
 
 def note_failure_at(folder: Path, reason: str, *, kind: str, code: int) -> None:

@@ -7,7 +7,6 @@ torch.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from recurra.core.errors import RunError
 from recurra.core.memory import peak_memory_mib
 from recurra.deployment.classifier import Classifier
+from recurra.study.process import Call, ask
 
 _BATCH = 32
 
@@ -30,18 +30,10 @@ def measure_footprint(folder: Path, texts: Sequence[str], threads: int) -> float
     Raises:
         RunError: If the process fails.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "recurra.study.footprint", str(folder), str(threads)],
-        input=json.dumps(list(texts)),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RunError(f"the memory of '{folder}' could not be measured: {said[:200]}")
-    return float(json.loads(done.stdout)["peak_memory_mib"])
+    ended = ask(Call("recurra.study.footprint", [str(folder), str(threads)], json.dumps(list(texts))))
+    if ended.code:
+        raise RunError(f"the memory of '{folder}' could not be measured ({ended.reason})")
+    return float(json.loads(ended.output)["peak_memory_mib"])
 
 
 def main(arguments: list[str], texts: list[str]) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +21,10 @@ from recurra.study.cluster import Cluster
 from recurra.study.executor import Executor, LocalExecutor, Tell, rough_weight
 from recurra.study.expectation import Expectation, expect
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
-from recurra.study.plan import ROWS_NAME, SPEC_NAME, plan_study, refuse_untrusted
+from recurra.study.fork_server import starting
+from recurra.study.plan import ROWS_NAME, SPEC_NAME, PlannedRun, plan_study, refuse_untrusted
 from recurra.study.preflight import check_measure, preflight, refuse_unheard_texts
-from recurra.study.process import Outcome
+from recurra.study.process import Call, Outcome, Start, ask, start_python
 from recurra.study.progress import PROGRESS_NAME
 from recurra.study.ray_executor import RayExecutor
 from recurra.study.spec import StudySpec
@@ -93,56 +92,68 @@ def run_study(
     pending = [run.config for run in planned if run.state != "done"]
     if pending:
         check_measure(spec, machine)
-    said = preflight(pending, machine)
-    if cluster is not None and pending:
-        cluster.check()
-    with FolderLock(output):
-        refuse_folder_of_another(spec.name, output)
-        write_text(output / SPEC_NAME, write_yaml(spec.plain()))
-        for run in planned:
-            if run.state == "done":
-                # Of a worker that was ended between its record and its end.
-                (run.folder / PROGRESS_NAME).unlink(missing_ok=True)
-        # Encoders and controls read with tokenizers of their own.
-        configs = [run.config for run in planned if not run.config.is_control]
-        readers = [config for config in configs if ENCODER not in config.model_overrides]
-        tokenizers = ", ".join(dict.fromkeys(config.data.tokenizer for config in readers))
-        reporter.say(
-            f"{spec.name}: {len(planned)} runs, {len(planned) - len(pending)} done, {len(pending)} to do"
-            f"{f'; tokenizer: {tokenizers}' if tokenizers else ''}"
-        )
-        for line in filter(None, [note, *said]):
-            reporter.say(line)
-        expected = expect(spec, output, machine, workers=workers) if estimate and pending else None
-        for line in expected.lines() if isinstance(expected, Expectation) else filter(None, [expected]):
-            reporter.say(line)
-        told = None if tell is None else _with_time_left(tell, pending, expected)
-        untimed = replace(machine, latency=False)
-        executor: Executor
-        if cluster is None:
-            executor = LocalExecutor(output, untimed, workers=workers, reporter=reporter, tell=told)
-        else:
-            executor = RayExecutor(output, untimed, cluster, workers=workers, reporter=reporter)
-        # Who teaches is trained before who learns.
-        taught_by = {teacher.run_id for run in pending for teacher in run.teachers}
-        first = [run for run in pending if run.run_id in taught_by or (taught_by and run.is_control)]
-        waves = [
-            sorted(wave, key=lambda run: (0 if run.is_control else spec.seeds.index(run.seed), rough_weight(run)))
-            for wave in (first, [run for run in pending if run not in first])
-        ]
-        done_now = [outcome for wave in waves if wave for outcome in executor.execute(wave)]
-        executed = {outcome.config.config_hash: outcome for outcome in done_now}
-        outcomes = [
-            executed.get(run.config.config_hash) or Outcome(run.config, run.folder, run.record) for run in planned
-        ]
-        done = [outcome.folder for outcome in outcomes if outcome.record is not None]
-        exports = _exports(spec, output, outcomes)
-        timing_error = None
-        make_exports([item for item in exports if item.state in ("to do", "failed")], output, machine, reporter)
-        if done and machine.latency:
-            made = [item.key for item in _exports(spec, output, outcomes) if item.state == "done"]
-            timing_error = time_side_by_side(output, done, machine, reporter, exports=made)
-        return StudyOutcome(outcomes, _exports(spec, output, outcomes), timing_error)
+    with starting(forked=bool(pending) and cluster is None) as start:
+        said = preflight(pending, machine)
+        if cluster is not None and pending:
+            cluster.check()
+        with FolderLock(output):
+            refuse_folder_of_another(spec.name, output)
+            write_text(output / SPEC_NAME, write_yaml(spec.plain()))
+            _say_what_comes(spec, planned, [note, *said], reporter)
+            expected = expect(spec, output, machine, workers=workers, start=start) if estimate and pending else None
+            for line in expected.lines() if isinstance(expected, Expectation) else filter(None, [expected]):
+                reporter.say(line)
+            told = None if tell is None else _with_time_left(tell, pending, expected)
+            untimed = replace(machine, latency=False)
+            executor: Executor
+            if cluster is None:
+                executor = LocalExecutor(output, untimed, workers=workers, reporter=reporter, tell=told, start=start)
+            else:
+                executor = RayExecutor(output, untimed, cluster, workers=workers, reporter=reporter)
+            done_now = [outcome for wave in _waves(spec, pending) for outcome in executor.execute(wave)]
+            executed = {outcome.config.config_hash: outcome for outcome in done_now}
+            outcomes = [
+                executed.get(run.config.config_hash) or Outcome(run.config, run.folder, run.record) for run in planned
+            ]
+            exports = _exports(spec, output, outcomes)
+            missing = [item for item in exports if item.state in ("to do", "failed")]
+            make_exports(missing, output, machine, reporter, start=start)
+            exports = _exports(spec, output, outcomes)
+            done = [outcome.folder for outcome in outcomes if outcome.record is not None]
+            timing_error = None
+            if done and machine.latency:
+                made = [item.key for item in exports if item.state == "done"]
+                timing_error = time_side_by_side(output, done, machine, reporter, exports=made, start=start)
+            return StudyOutcome(outcomes, exports, timing_error)
+
+
+def _say_what_comes(spec: StudySpec, planned: Sequence[PlannedRun], notes: Sequence[str], reporter: Reporter) -> None:
+    """Says how far the study is, and what was chosen for it."""
+    done = [run for run in planned if run.state == "done"]
+    for run in done:
+        # Of a worker that was ended between its record and its end.
+        (run.folder / PROGRESS_NAME).unlink(missing_ok=True)
+    # Encoders and controls read with tokenizers of their own.
+    configs = [run.config for run in planned if not run.config.is_control]
+    readers = [config for config in configs if ENCODER not in config.model_overrides]
+    tokenizers = ", ".join(dict.fromkeys(config.data.tokenizer for config in readers))
+    reporter.say(
+        f"{spec.name}: {len(planned)} runs, {len(done)} done, {len(planned) - len(done)} to do"
+        f"{f'; tokenizer: {tokenizers}' if tokenizers else ''}"
+    )
+    for line in filter(None, notes):
+        reporter.say(line)
+
+
+def _waves(spec: StudySpec, pending: Sequence[RunConfig]) -> list[list[RunConfig]]:
+    """Runs in the order in which they begin: who teaches is trained before who learns."""
+    taught_by = {teacher.run_id for run in pending for teacher in run.teachers}
+    first = [run for run in pending if run.run_id in taught_by or (taught_by and run.is_control)]
+    waves = [
+        sorted(wave, key=lambda run: (0 if run.is_control else spec.seeds.index(run.seed), rough_weight(run)))
+        for wave in (first, [run for run in pending if run not in first])
+    ]
+    return [wave for wave in waves if wave]
 
 
 def look_at_outcome(spec: StudySpec, output: Path) -> StudyOutcome:
@@ -192,7 +203,13 @@ def read_latency_file(output: Path) -> dict[str, Any] | None:
 
 
 def time_side_by_side(
-    output: Path, runs: Sequence[Path], machine: Machine, reporter: Reporter, *, exports: Sequence[str] = ()
+    output: Path,
+    runs: Sequence[Path],
+    machine: Machine,
+    reporter: Reporter,
+    *,
+    exports: Sequence[str] = (),
+    start: Start = start_python,
 ) -> str | None:
     """Times all models and exports of a study in one process, in turns, unless that was done for exactly these.
 
@@ -207,20 +224,11 @@ def time_side_by_side(
         if (set(present.get("runs", {})), timed) == ({run.name for run in runs}, set(exports)):
             return None
     reporter.say(f"timing {len(runs)} runs{f' and {len(exports)} exports' if exports else ''} side by side")
-    done = subprocess.run(
-        [sys.executable, "-m", "recurra.study.timing", str(output), machine.to_json()],
-        input=json.dumps({"runs": [run.name for run in runs], "exports": list(exports)}),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if not done.returncode:
+    names = {"runs": [run.name for run in runs], "exports": list(exports)}
+    ended = ask(Call("recurra.study.timing", [str(output), machine.to_json()], json.dumps(names)), start)
+    if not ended.code:
         return None
-    cause = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-    said = (done.stderr.strip().splitlines() or ["no message"])[-1]
-    reason = f"the models could not be timed side by side ({cause}): {said[:300]}"
+    reason = f"the models could not be timed side by side ({ended.reason})"
     reporter.say(reason)
     return reason
 

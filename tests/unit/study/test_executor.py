@@ -5,9 +5,13 @@ The worker is a stand-in that does what its seed says, so that no test here trai
 
 from __future__ import annotations
 
+import signal
 import stat
 import sys
+import threading
 from pathlib import Path
+from queue import Queue
+from typing import IO
 
 import pytest
 
@@ -18,7 +22,7 @@ from recurra.data.configuration import DataConfig
 from recurra.models.names import PRESET_NAMES
 from recurra.study.executor import LocalExecutor, choose_next, rough_weight
 from recurra.study.plan import look_at, run_folder
-from recurra.study.process import Outcome
+from recurra.study.process import Call, Child, Outcome, start_python
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
@@ -146,6 +150,31 @@ def test_an_interruption_stops_the_workers(tmp_path: Path, monkeypatch: pytest.M
     # Ended by us: that is no failure.
     assert look_at(tmp_path / "study", config(SLOW)).state == "interrupted"
     assert not run_folder(tmp_path / "study", config(9)).exists()
+
+
+def test_a_worker_that_starts_while_all_are_stopped_is_stopped_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_worker(tmp_path, monkeypatch)
+    asked, interrupted, children = threading.Event(), threading.Event(), Queue[Child]()
+
+    def start(call: Call, output: IO[bytes] | None = None) -> Child:
+        asked.set()
+        assert interrupted.wait(30)
+        children.put(start_python(call, output))
+        return children.queue[0]
+
+    def interrupt(_: float) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+
+    quiet = Reporter(quiet=True)
+    executor = LocalExecutor(tmp_path / "study", Machine(), workers=1, reporter=quiet, start=start)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("recurra.study.executor.time.sleep", interrupt)
+        executor.execute([config(SLOW)])
+    interrupted.set()
+    assert children.get(timeout=30).wait(30) == -signal.SIGTERM
 
 
 def test_runs_begin_in_the_plan_s_order_and_the_last_few_by_length() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
+import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -16,7 +16,7 @@ from recurra.reported_study import _headline
 from recurra.study import expectation
 from recurra.study.cost import CostBook
 from recurra.study.expectation import Expectation, Expected, expect, main
-from recurra.study.process import Outcome
+from recurra.study.process import Call, Outcome
 from recurra.study.spec import StudySpec, expand
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
@@ -41,7 +41,7 @@ def test_each_model_has_its_time_the_cheapest_first(
     monkeypatch.setattr(expectation, "training_speed", speed)
     spec, machine = study(tmp_path), Machine(cache_dir=tmp_path / "cache", threads=1)
     order = {"spec": spec.plain(), "output": str(tmp_path / "out"), "machine": machine.to_json(), "workers": 2}
-    assert main({**order, "began": time.time()}) == 0
+    assert main(order) == 0
     found = Expectation.parse(json.loads(capsys.readouterr().out), 1.0)
     assert [(each.model, each.runs) for each in found.models] == [
         ("linear", 1), ("recurrent-tiny", 2), ("baseline-tiny", 2)
@@ -76,14 +76,14 @@ def test_lines_say_what_is_not_known() -> None:
     ]
 
 
-def test_what_cannot_be_known_is_said_and_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(command: list[str], *, input: str, **_: Any) -> subprocess.CompletedProcess[str]:
-        assert command[1:] == ["-m", "recurra.study.expectation"]
-        assert StudySpec.parse(json.loads(input)["spec"]) == study(tmp_path)
-        return subprocess.CompletedProcess(command, 1, "", "a warning\nthe file has no rows\n")
+def test_what_cannot_be_known_is_said_and_stops_nothing(tmp_path: Path) -> None:
+    def start(call: Call, output: IO[bytes] | None = None) -> subprocess.Popen[str]:
+        assert (call.module, output is None) == ("recurra.study.expectation", False)
+        assert StudySpec.parse(json.loads(call.input)["spec"]) == study(tmp_path)
+        said = "import sys; print('a warning', file=sys.stderr); sys.exit('the file has no rows')"
+        return subprocess.Popen([sys.executable, "-c", said], stderr=subprocess.PIPE, text=True)
 
-    monkeypatch.setattr(expectation.subprocess, "run", run)
-    said = expect(study(tmp_path), tmp_path / "out", Machine())
+    said = expect(study(tmp_path), tmp_path / "out", Machine(), start=start)
     assert said == "the time is not known: the file has no rows"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import html
 import re
@@ -27,7 +28,7 @@ from recurra.report import files, summary
 from recurra.reported_study import StudyResult, carry_out, report_study
 from recurra.study import study as study_module
 from recurra.study.plan import plan_study, run_folder
-from recurra.study.process import Outcome
+from recurra.study.process import Outcome, start_python
 from recurra.study.spec import StudySpec
 from recurra.study.study import read_latency_file
 from recurra.tasks.machine import Machine
@@ -53,7 +54,7 @@ class MadeUp:
     spoiled: set[str]
     rows: dict[str, int]
 
-    def __init__(self, output: Path, machine: Machine, *, workers: int, reporter: Reporter, tell: Any = None) -> None:
+    def __init__(self, output: Path, machine: Machine, **_: Any) -> None:
         self.output = output
 
     def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
@@ -82,6 +83,7 @@ def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     MadeUp.started, MadeUp.failing, MadeUp.accuracies, MadeUp.spoiled = [], set(), {}, set()
     MadeUp.rows = {"train": 30, "validation": 20, "test": 20}
     monkeypatch.setattr(study_module, "LocalExecutor", MadeUp)
+    monkeypatch.setattr(study_module, "starting", lambda forked: contextlib.nullcontext(start_python))
     monkeypatch.setattr(study_module, "preflight", lambda pending, machine: [])
 
 
@@ -100,6 +102,7 @@ def test_a_study_runs_everything_once_and_reports_in_the_order_of_the_plan(tmp_p
     assert result.report is not None and "A study" in result.report.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_models_that_cannot_be_timed_are_told_and_cost_no_result(tmp_path: Path) -> None:
     # The made-up runs have records and no models.
     result = carry_out(spec(), tmp_path, Machine(), reporter=Reporter(quiet=True), command="recurra study run")
