@@ -7,6 +7,7 @@ moments of kills, and so what they meet, depend on the machine as well.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import random
 import secrets
@@ -18,13 +19,16 @@ from pathlib import Path
 
 from faults import layer
 from faults.figures import Account, Budget, Figure, print_table
+from faults.mutation import Mutants
 
-PARTS = ("soak", "kills", "servers", "ray", "processes", "clocks", "hostile", "guided", "storage")
+PARTS = ("soak", "kills", "servers", "ray", "processes", "clocks", "hostile", "guided", "storage", "mutants")
 # Shares of the time; what a part leaves goes to those behind it. The soak takes what it is given.
 _SHARES = {
     "soak": 1.0, "kills": 0.3, "servers": 0.1, "ray": 0.25, "processes": 0.1, "clocks": 0.1, "hostile": 0.8,
     "guided": 0.1, "storage": 1.0,
 }  # fmt: skip
+# Packages that a part needs.
+_NEEDS = {"ray": "ray", "guided": "atheris", "mutants": "mutmut"}
 
 
 def main() -> int:
@@ -36,7 +40,12 @@ def main() -> int:
     start = time.perf_counter()
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     _say(f"seed {seed}; everything lies in {root}")
-    account = _run(options, seed, root, start)
+    wanted = "mutants" in options.only and _is_there("mutants")
+    with Mutants(root, seed, options.mutants) if wanted else contextlib.nullcontext() as mutants:
+        account = _run(options, seed, root, start)
+        if mutants is not None:
+            _say("mutants, the rest ...")
+            account.add(mutants.collect(options.seconds - (time.perf_counter() - start)))
     account.figures.append(Figure("all", "seconds", time.perf_counter() - start, "s"))
     sys.stdout.write(f"seed {seed}\n\n{print_table(account.figures)}")
     if options.json:
@@ -64,7 +73,7 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
 
     forked.warm_up()
     workshop = Workshop(root)
-    if options.only != ["soak"]:
+    if set(options.only) - {"soak", "mutants"}:
         workshop.prepare()
     twins = Twins(workshop)
     targets = [target for target in (*FILE_TARGETS, *REQUEST_TARGETS) if options.target in (None, target.name)]
@@ -82,17 +91,13 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
         "soak": lambda dice, budget: soak_server(workshop, dice, options.soak_seconds),
     }
     account = Account()
-    for name in options.only:
+    for name in (name for name in options.only if name in parts):
         if name in ("clocks", "storage") and not layer.is_loaded():
             _say(f"{name}: not run, for there is no C compiler (cc) to build the file layer with")
             continue
         if name == "ray" and options.ray_kills == 0:
             continue
-        if name == "ray" and importlib.util.find_spec("ray") is None:
-            _say("ray: not run, for it is not installed; pip install 'recurra[study]'")
-            continue
-        if name == "guided" and importlib.util.find_spec("atheris") is None:
-            _say("guided: not run, for Atheris is not installed; it is for Linux on x86-64")
+        if not _is_there(name):
             continue
         left = options.seconds - (time.perf_counter() - start)
         share = _SHARES[name] if set(PARTS) == set(options.only) else 1.0
@@ -101,6 +106,14 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
         account.add(found)
         _say("\n".join([f"{name}: {len(found.failures)} failures", *found.failures]))
     return account
+
+
+def _is_there(part: str) -> bool:
+    """Whether the package that a part needs is installed; says so if it is not."""
+    if part not in _NEEDS or importlib.util.find_spec(_NEEDS[part]) is not None:
+        return True
+    _say(f"{part}: not run, for {_NEEDS[part]} is not installed (make installs it where it can be had)")
+    return False
 
 
 def _options() -> argparse.Namespace:
@@ -120,6 +133,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--soak-seconds", type=float, default=60, help="of asking a server without end (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--mutants", type=int, default=12, help="changes of the source, each room (default: %(default)s)"
     )
     parser.add_argument("--json", type=Path, help="file for figures and failures")
     parser.add_argument(

@@ -10,15 +10,14 @@ import ctypes
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 _PR_SET_CHILD_SUBREAPER = 36
 PATIENCE_S = 120.0
@@ -42,7 +41,8 @@ def warm_up() -> None:
     import recurra.deployment.onnx.model
     import recurra.deployment.serving.serve
     import recurra.study.exporting
-    import recurra.study.worker  # noqa: F401
+    import recurra.study.fork_server
+    import recurra.study.run  # noqa: F401
 
     transformers.utils.logging.disable_progress_bar()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -135,15 +135,24 @@ class Child:
         ended = self.wait(seconds) and self._family_ends(seconds)
         wall_s = time.perf_counter() - self._started
         if not ended:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-            self.wait(5)
-            self._family_ends(5)
+            self.destroy()
         out, err = ((self.scratch / name).read_text(encoding="utf-8", errors="replace") for name in ("out", "err"))
         if not ended:
             raise TimeoutError(f"it did not end within {seconds:g} s; {err[-300:]}")
         temporary = sorted(path.name for path in (self.scratch / "tmp").iterdir())
         return Ended(int(self._code or 0), out, err, wall_s, temporary)
+
+    def destroy(self) -> None:
+        """Kills it and everything it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait(5)
+        self._family_ends(5)
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, negative for a signal; none before its end was waited for."""
+        return self._code
 
     def _family_ends(self, seconds: float) -> bool:
         end = time.perf_counter() + seconds
@@ -187,83 +196,57 @@ def _be_child(call: Callable[[], int], scratch: Path, writing: int) -> None:
 
 
 def command(arguments: Sequence[object]) -> Callable[[], int]:
-    """The shipped command as a function; its workers are forked as well."""
+    """The shipped command as a function; the server that forks its workers is forked as well."""
 
     def call() -> int:
-        import recurra.study.process as process_module
+        import recurra.study.fork_server as fork_server
         from recurra.cli.main import main
 
-        vars(process_module)["subprocess"] = _Forking
+        vars(fork_server)["_launch"] = _ForkServer
         return main([str(argument) for argument in arguments])
 
     return call
 
 
-class _Worker:
-    """A worker of a study, as far as `recurra.study.process.work` knows one: forked instead of started."""
+class _ForkServer:
+    """The process of `recurra.study.fork_server`, as far as its maker knows it: forked instead of started."""
 
-    def __init__(self, command: Sequence[str], **_: object) -> None:
-        module, *arguments = command[2:]
-        reading, writing = os.pipe()
+    def __init__(self, orders: socket.socket) -> None:
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(reading)
-            _work(module, arguments, writing)
-        os.close(writing)
-        self.stderr: IO[str] = os.fdopen(reading, encoding="utf-8", errors="replace")
-        self._code: int | None = None
-        self._guard = threading.Lock()
+            _serve(orders)
 
     def wait(self, timeout: float | None = None) -> int:
         """As `subprocess.Popen.wait`."""
         end = None if timeout is None else time.perf_counter() + timeout
-        while self._code is None:
-            # A study waits in two threads when it is interrupted; one of them is told.
-            with self._guard:
-                pid, status = (0, 0) if self._code is not None else os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    self._code = os.waitstatus_to_exitcode(status)
-            if self._code is None and end is not None and time.perf_counter() > end:
-                raise subprocess.TimeoutExpired("worker", timeout or 0.0)
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            if end is not None and time.perf_counter() > end:
+                raise subprocess.TimeoutExpired("fork server", timeout or 0.0)
             time.sleep(0.002)
-        return self._code
-
-    def terminate(self) -> None:
-        """As `subprocess.Popen.terminate`."""
-        self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """As `subprocess.Popen.kill`."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._code is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
 
-class _Forking:
-    """What `recurra.study.process` uses of `subprocess`."""
-
-    Popen = _Worker
-    DEVNULL, PIPE = subprocess.DEVNULL, subprocess.PIPE
-
-
-def _work(module: str, arguments: Sequence[str], writing: int) -> None:
+def _serve(orders: socket.socket) -> None:
     code = 1
     try:
-        assert module == "recurra.study.worker", module
-        import io
+        os.dup2(orders.fileno(), 0)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for standard in (1, 2):
+            os.dup2(nowhere, standard)
+        from recurra.study.fork_server import main
 
-        os.dup2(writing, 2)
-        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True)
-        from recurra.study.worker import end_with_parent, main
-
-        end_with_parent()
-        code = main(list(arguments))
+        code = main()
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
     finally:
         with contextlib.suppress(BaseException):
+            sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)

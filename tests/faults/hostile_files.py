@@ -214,7 +214,7 @@ def _spoil(dice: random.Random, path: Path) -> None:
         data = to_json(mutate_value(dice, json.loads(data)))
     elif path.suffix == ".safetensors" and dice.random() < 0.75:
         length = int.from_bytes(data[:8], "little")
-        header = json.dumps(mutate_value(dice, json.loads(data[8 : 8 + length]))).encode("utf-8", "surrogatepass")
+        header = to_json(mutate_value(dice, json.loads(data[8 : 8 + length])))
         data = len(header).to_bytes(8, "little") + header + data[8 + length :]
     else:
         data = mutate_bytes(dice, data)

@@ -17,7 +17,7 @@ from typing import Any
 
 from mutants.changes import Mutant, draw
 from mutants.covering import measure
-from mutants.forked import warm_up
+from mutants.forked import end_with_parent, warm_up
 from mutants.rooms import REPOSITORY, ROOMS
 from mutants.score import HEADING, Score, Survivors
 from mutants.trial import Trials, Verdict
@@ -26,6 +26,7 @@ from mutants.trial import Trials, Verdict
 def main() -> int:
     """Tries the mutants of each room and prints the table; 1 if a room is under the bound."""
     options = _options()
+    end_with_parent()
     found: dict[str, Any] = {"seed": options.seed, "scores": [], "mutants": []}
     for room in options.room:
         tried = _tried(room, options) if len(options.room) == 1 else _tried_apart(room)
@@ -63,7 +64,11 @@ def _tried(room: str, options: argparse.Namespace) -> dict[str, Any]:
     if options.control:
         fresh = [replace(mutant, source=(REPOSITORY / mutant.file).read_text(encoding="utf-8")) for mutant in fresh]
     _say(f"{room}: {len(fresh)} of {places:,} mutants ...")
-    trials = Trials(covering, options.most_seconds, lambda number, mutant, verdict: _tell(mutant, verdict))
+    trials = Trials(
+        covering,
+        options.most_seconds or ROOMS[room].most_seconds,
+        lambda number, mutant, verdict: _tell(mutant, verdict),
+    )
     verdicts = {mutant.name: verdict for mutant, verdict in zip(fresh, trials.run(fresh), strict=True)}
     tried = [(mutant, verdicts.get(mutant.name) or known[mutant.name]) for mutant in drawn]
     score = Score.of(room, places, [(verdict, survivors.reason(vars(mutant))) for mutant, verdict in tried])
@@ -82,7 +87,7 @@ def _options() -> argparse.Namespace:
         "--again", type=Path, help="such a file: what was killed there, or is listed, is not tried again"
     )
     parser.add_argument("--least", type=float, default=0.85, help="share to kill (default: %(default)s)")
-    parser.add_argument("--most-seconds", type=float, default=20, help="of tests for one mutant (default: %(default)s)")
+    parser.add_argument("--most-seconds", type=float, help="of tests for one mutant (default: the room's)")
     parser.add_argument(
         "--control", action="store_true", help="change nothing: whatever is killed is no mutant's doing"
     )

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
 import resource
 import shutil
 import signal
-import sys
 import tempfile
-import time
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from faults.forked import Child
 from mutants.rooms import REPOSITORY
 
 # More than any test needs; a mutant that asks for the machine is refused.
 _MOST_BYTES = 16 * 2**30
+_PR_SET_PDEATHSIG = 1
 
 
 def warm_up(modules: Sequence[str]) -> None:
@@ -35,7 +35,12 @@ def warm_up(modules: Sequence[str]) -> None:
     gc.freeze()
 
 
-class Forked:
+def end_with_parent() -> None:
+    """Has the system end this process with the one that started it; the project's own cannot be imported here yet."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Forked(Child):
     """A child with a folder of its own, which is removed with whatever the child has started.
 
     Args:
@@ -43,26 +48,14 @@ class Forked:
     """
 
     def __init__(self, call: Callable[[Path], int]) -> None:
-        self.scratch = Path(tempfile.mkdtemp(prefix="recurra-mutants-"))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _be_child(call, self.scratch)
-        self._code: int | None = None
+        scratch = Path(tempfile.mkdtemp(prefix="recurra-mutants-"))
+        super().__init__(lambda: _call(call, scratch), scratch)
 
-    def wait(self, seconds: float) -> int | None:
-        """Its exit code, negative for a signal; none if it did not end in time."""
-        end = time.perf_counter() + seconds
-        pause = 0.002
-        while self._code is None and time.perf_counter() < end:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._code = os.waitstatus_to_exitcode(status)
-            else:
-                time.sleep(pause)
-                pause = min(0.05, pause * 1.2)
-        return self._code
+    @property
+    def said(self) -> str:
+        """The end of what it wrote."""
+        files = (self.scratch / name for name in ("out", "err"))
+        return "".join(file.read_text(encoding="utf-8", errors="replace")[-2000:] for file in files)
 
     def __enter__(self) -> Forked:
         return self
@@ -70,31 +63,17 @@ class Forked:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        if self._code is None:
-            os.waitpid(self.pid, 0)
+        self.destroy()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 
-def _be_child(call: Callable[[Path], int], scratch: Path) -> None:
-    code = 70
-    try:
-        os.setsid()
-        resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        log = os.open(scratch / "log", os.O_WRONLY | os.O_CREAT)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.environ["TMPDIR"] = os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(scratch)
-        os.chdir(REPOSITORY)
-        code = call(scratch)
-    except BaseException:  # noqa: BLE001 - a child never returns into its parent's code
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def _call(call: Callable[[Path], int], scratch: Path) -> int:
+    end_with_parent()
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = os.environ["TMPDIR"]
+    os.chdir(REPOSITORY)
+    return call(scratch)
 
 
 def pytest_main(arguments: Sequence[str], plugin: object) -> int:

@@ -17,11 +17,13 @@ class Room:
         files: Patterns below ``src/recurra``.
         tests: Files and folders below ``tests``, or patterns.
         without: Patterns below ``src/recurra`` that are left out: lists of words, and pages.
+        most_seconds: Of tests that one mutant is held against.
     """
 
     files: tuple[str, ...]
     tests: tuple[str, ...]
     without: tuple[str, ...] = ()
+    most_seconds: float = 20.0
 
     def sources(self) -> list[Path]:
         """Its files, relative to the repository, in order."""
@@ -83,5 +85,7 @@ ROOMS = {
             for name in ("batching", "clients", "gate", "headers", "protocol", "refusals", "request", "settings")
         ),
         ("unit/deployment/serving", "integration/test_server*.py"),
+        # Nearly all of them reach nearly all of it.
+        most_seconds=60.0,
     ),
 }  # fmt: skip

@@ -133,7 +133,7 @@ class Trials:
             seen = 0
             told = child.scratch / "verdicts"
             while True:
-                ended = child.wait(0.5) is not None
+                ended = child.wait(0.5)
                 lines = told.read_text(encoding="utf-8").splitlines(keepends=True) if told.is_file() else []
                 lines = [line for line in lines if line.endswith("\n")]
                 for line in lines[seen:]:
@@ -144,18 +144,18 @@ class Trials:
                 if ended:
                     break
             if seen != len(chosen):
-                log = (child.scratch / "log").read_text(encoding="utf-8", errors="replace")
-                raise RuntimeError(f"{seen} of {len(chosen)} mutants were tried; {log[-2000:]}")
+                raise RuntimeError(f"{seen} of {len(chosen)} mutants were tried; {child.said}")
 
     def try_one(self, tests: Sequence[str], call: Callable[[Path], int]) -> Verdict:
         """Calls in a child, and says how that ended."""
         start = time.perf_counter()
         with Forked(call) as child:
-            code = child.wait(self._limit(tests))
+            child.wait(self._limit(tests))
+            code = child.code
             killer = child.scratch / "killer"
             name = killer.read_text(encoding="utf-8") if killer.is_file() else ""
             if code == _BROKEN:
-                raise RuntimeError((child.scratch / "log").read_text(encoding="utf-8", errors="replace")[-2000:])
+                raise RuntimeError(child.said)
         end = "time" if code is None else "survived" if code in _PASSED else "killed"
         return Verdict(end, name, len(tests), round(time.perf_counter() - start, 3))
 

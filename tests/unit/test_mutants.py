@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from faults.mutation import figures_of
 from mutants.rooms import REPOSITORY, ROOMS
 
 SOURCE = '''"""A module of words."""
@@ -40,6 +41,13 @@ def test_every_room_has_files_and_tests() -> None:
         assert room.sources() and room.test_files()
         assert all((REPOSITORY / path).is_file() for path in (*room.sources(), *room.test_files()))
     assert all(list((REPOSITORY / "tests").glob(pattern)) for room in ROOMS.values() for pattern in room.tests)
+
+
+@pytest.mark.parametrize(("drawn", "listed", "least"), [(12, 0, 8), (14, 2, 8), (100, 0, 79), (3, 3, 0)])
+def test_a_room_misses_its_bound_only_beyond_chance(drawn: int, listed: int, least: int) -> None:
+    (figure,) = figures_of({"room": "data", "drawn": drawn, "listed": listed, "killed": least})
+    assert (figure.value, figure.least, figure.holds) == (least, least, True)
+    assert f"of {drawn - listed}" in figure.name
 
 
 def test_code_is_changed_and_what_it_says_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
