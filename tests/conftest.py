@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -14,6 +15,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Where a command takes all cores, threads that wait by turning keep those they wait for from the cores: several times
 # as slow on a busy machine (docs/log.md).
 os.environ["OMP_WAIT_POLICY"] = "passive"
+
+# A shell lets what it runs in the background ignore Ctrl-C, and every process that is started from there as well.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from pathlib import Path
 from typing import Any

@@ -7,6 +7,7 @@ not pay for many imports.
 from __future__ import annotations
 
 import gc
+import importlib
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -35,11 +36,15 @@ from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
 from recurra.deployment.export.options import ExportOptions
 from recurra.deployment.jobs.partitions import PartManifest
+from recurra.study.fork_server import IMPORTED
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 from recurra.training.fit import train_transformer
 from recurra.training.masking import MaskTokens
 from recurra.training.protocols import ProtocolConfig
+
+for _name in IMPORTED:
+    importlib.import_module(_name)
 
 
 def fork_server() -> ForkServerContext:

@@ -154,6 +154,7 @@ def test_a_bad_file_is_refused_before_anything_is_written(
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_labels_in_several_spellings_are_told_everywhere_and_joined_where_it_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -205,6 +205,7 @@ def test_audits_of_the_study_are_collected(study: Study, capsys: pytest.CaptureF
     assert {audit["status"] for audit in audits} == {"passed"}
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_does_not_stop_the_others(study: Study, tmp_path: Path) -> None:
     write_reviews(tmp_path / "reviews.csv")
     write_tiny_model(tmp_path / "tiny.yaml")
@@ -223,6 +224,7 @@ def test_a_run_that_fails_does_not_stop_the_others(study: Study, tmp_path: Path)
     assert blocked.name in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_leak_is_loud(tmp_path: Path) -> None:
     write_reviews(tmp_path / "reviews.csv")
     write_csv(tmp_path / "test.csv", review_rows()[:60])
@@ -236,6 +238,7 @@ def test_a_leak_is_loud(tmp_path: Path) -> None:
     assert again.returncode == 3 and "leakage.exact.test" in again.stdout
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from served import Running, deep_model, running, slow_model
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra: dev)")
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 KEY = "0123456789abcdef-key"
 NASTY = "<img src=x onerror=\"document.title='taken'\"> " + "Donaudampfschifffahrt" * 30

@@ -9,7 +9,7 @@ import pytest
 from factories import RunFactory, invariance, leakage, study_latency
 from recurra.report import write_report
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 LONG_WORD = "Donaudampfschifffahrtsgesellschaftskapitänsmütze" * 3
 NASTY = "<script>document.title='taken'</script>"

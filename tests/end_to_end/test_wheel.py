@@ -32,6 +32,8 @@ from recurra.deployment.export import ExportOptions, export_run
 from reviews import review_rows, train_linear, train_tiny
 from server_process import ask, started
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 LOCKED = ROOT / "requirements" / "locked"
 WITHOUT_TORCH = ROOT / "requirements" / "onnx-serving.txt"

@@ -41,6 +41,7 @@ def test_a_run_trains_on_them_first_and_says_so(tmp_path: Path, capsys: pytest.C
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_every_stage_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = run_of(tmp_path).plain()
     for name, moments in (

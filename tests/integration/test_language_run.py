@@ -100,6 +100,7 @@ def test_a_killed_run_started_again_gives_what_it_would_have_given(
     assert not (folder / "checkpoints").exists() and not (folder / ".lock").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [["mode=lines"], ["gradient_accumulation=4", "schedule=onecycle"]], ids=str)
 def test_lines_and_accumulation_survive_a_kill_as_well(changes: list[str], tmp_path: Path) -> None:
     mode = "lines" if "mode=lines" in changes else "packed"

@@ -139,6 +139,7 @@ sys.exit(max(main(arguments) for arguments in json.loads(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 def test_the_command_line_lists_writes_and_evaluates_it(run: Path, tmp_path: Path) -> None:
     """In a process of its own, whose help texts have not been made yet."""
     output = str(tmp_path / "out")

@@ -64,7 +64,12 @@ def train_encoder(root: Path, keys: dict[str, Any]) -> Path:
     return root / "run"
 
 
-@pytest.fixture(scope="module", params=[*RUNS, *PLANS])
+def shapes(*names: str) -> list[Any]:
+    """Shapes to hold against the other runtime; all but the one with most to go wrong are slow."""
+    return [pytest.param(name, marks=() if name == "recurrent-exits" else pytest.mark.slow) for name in names]
+
+
+@pytest.fixture(scope="module", params=shapes(*RUNS, *PLANS))
 def exports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The exports of a trained run, by precision."""
     root = tmp_path_factory.mktemp(request.param)
@@ -128,16 +133,17 @@ def guide_blocks() -> list[str]:
 def test_labels_and_logits_are_those_of_onnx_runtime(exports: dict[str, Path], precision: str) -> None:
     graph = onnx.load(exports[precision] / "model.onnx")
     inputs = encoded(exports[precision], TEXTS)
-    (wanted, *more), found = session_of(graph).run(None, inputs), compiled(graph)(inputs)
+    session, model = session_of(graph), compiled(graph)
+    (wanted, *more), found = session.run(None, inputs), model(inputs)
     assert len(set(wanted.argmax(axis=1).tolist())) == 2, "the model says the same of every text: nothing is compared"
     assert_same(found["logits"], wanted, precision)
     assert [found[name].shape for name in ("exited_after", "exit_logits")[: len(more)]] == [one.shape for one in more]
     # One row of another length, as a server asks.
     alone = encoded(exports[precision], [f"{TEXTS[0]} {TEXTS[1]}"])
-    assert_same(compiled(graph)(alone)["logits"], session_of(graph).run(["logits"], alone)[0], precision)
+    assert_same(model(alone)["logits"], session.run(["logits"], alone)[0], precision)
 
 
-@pytest.mark.parametrize("exports", sorted({*RUNS, *PLANS} - {"stacked", "encoder"}), indirect=True)
+@pytest.mark.parametrize("exports", shapes(*sorted({*RUNS, *PLANS} - {"stacked", "encoder"})), indirect=True)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_recurrences_and_exits_are_inputs_once_their_defaults_are_gone(
     exports: dict[str, Path], precision: str

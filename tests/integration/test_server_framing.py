@@ -121,6 +121,9 @@ def test_what_is_no_data_has_a_bound(server: Running, head: bytes, unit: bytes) 
         found = answer_of(connection)
         assert found.startswith(b"HTTP/1.1 431") and b'"head_too_large"' in found and b"connection: close" in found
         assert pour(connection, unit) < TAKEN_BYTES
+    # What belongs to a request is counted among those that were turned away.
+    if head.startswith(HEAD):
+        assert b'recurra_refused_total{code="head_too_large"}' in server.get("/metrics").body
 
 
 ANSWERED = {

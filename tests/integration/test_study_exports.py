@@ -108,7 +108,7 @@ def test_a_study_exports_what_it_has_trained(
             original(work, *arguments, **keywords)
 
         monkeypatch.setattr(study_module, name, watched)
-    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("timed again"))
+    monkeypatch.setattr(study_module, "ask", lambda *_, **__: pytest.fail("timed again"))
     again = run(spec, tmp_path, Machine(threads=1))
     assert [export.state for export in again.exports] == ["done", "done"]
     assert snapshot(tmp_path / "exports") == before
@@ -133,7 +133,7 @@ def test_killed_between_exports_the_next_start_makes_the_rest(trained: TrainedRu
     assert snapshot(places / "safetensors-fp32") == first
 
 
-def in_this_process(exports: list[PlannedExport], output: Path, machine: Machine, reporter: Reporter) -> None:
+def in_this_process(exports: list[PlannedExport], output: Path, machine: Machine, *_: object, **__: object) -> None:
     """Stands in for `make_exports`, whose process takes seconds to start."""
     work = [{"run_id": item.run_id, **item.request.plain()} for item in exports]
     assert exporting.main([str(output), machine.to_json(), "1"], work) == 0

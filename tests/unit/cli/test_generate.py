@@ -206,17 +206,20 @@ def test_a_folder_that_is_no_language_model_is_one_line(folders: Path, refused: 
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "said"),
+    ("name", "key", "value", "said"),
     [
-        ("generation_config.json", "bos_token_id", "'bos_token_id' of the configuration of generation is 'a'"),
-        ("generation_config.json", "eos_token_id", "'eos_token_id' of the configuration of generation is 'a'"),
-        ("tokenizer_config.json", "model_max_length", "holds no tokenizer that can be read"),
+        ("generation_config.json", "bos_token_id", "a", "'bos_token_id' of the configuration of generation is 'a'"),
+        ("generation_config.json", "eos_token_id", ["a"], "'eos_token_id' of the configuration of generation is 'a'"),
+        ("generation_config.json", "bos_token_id", 10**20, f"is {10**20}; the number of a token is needed, below 300"),
+        ("generation_config.json", "eos_token_id", 300, "is 300; the number of a token is needed, below 300"),
+        ("generation_config.json", "eos_token_id", -1, "is -1; the number of a token is needed, below 300"),
+        ("tokenizer_config.json", "model_max_length", "a", "holds no tokenizer that can be read"),
     ],
 )
 def test_a_setting_of_another_kind_is_one_line(
-    name: str, key: str, said: str, folders: Path, refused: Any, tmp_path: Path
+    name: str, key: str, value: object, said: str, folders: Path, refused: Any, tmp_path: Path
 ) -> None:
     copy = shutil.copytree(folders / "run" / "model", tmp_path / "copy")
     values = json.loads((copy / name).read_text(encoding="utf-8"))
-    (copy / name).write_text(json.dumps({**values, key: "a"}), encoding="utf-8")
+    (copy / name).write_text(json.dumps({**values, key: value}), encoding="utf-8")
     assert said in refused(copy, "a")

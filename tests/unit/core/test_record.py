@@ -79,6 +79,14 @@ def test_an_unknown_key_is_refused(run: Path, tmp_path: Path) -> None:
         read_record(damaged(run, tmp_path, json.dumps(values)))
 
 
+@pytest.mark.parametrize("name", ["train", "validation", "test"])
+def test_a_split_that_is_named_is_described(name: str, run: Path, tmp_path: Path) -> None:
+    values = json.loads((run / "record.json").read_text(encoding="utf-8"))
+    values["data"]["splits"].pop(name)
+    with pytest.raises(CheckpointError, match=f"names the split '{name}' and says nothing of it"):
+        read_record(damaged(run, tmp_path, json.dumps(values)))
+
+
 def test_the_hash_is_that_of_everything_else_in_the_file(run: Path) -> None:
     lines = (run / "record.json").read_text(encoding="utf-8").splitlines(keepends=True)
     rest = "".join(line for line in lines if not line.startswith(' "content_hash"'))

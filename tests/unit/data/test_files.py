@@ -20,7 +20,7 @@ from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.files import read_table, stream_rows, stream_texts
-from recurra.data.formats import plain_rows
+from recurra.data.formats import all_columns, plain_rows
 
 ROWS = [('Good, "really" good', "pos"), ("Bad\nfilm", "neg"), ("été 日本 😀", "pos")]
 
@@ -410,6 +410,15 @@ def test_semicolons_are_recognised_by_the_header_and_told(tmp_path: Path) -> Non
     refused(path, "line 2 has 3 fields", "header has 2")
     path.write_text("txt;label\ngood;1\n", encoding="utf-8")
     refused(path, "no column 'text'")
+
+
+@pytest.mark.parametrize("header", ["te\rxt,label", "te\rxt;label", "text\r\r,label"])
+def test_a_header_with_a_line_break_of_its_own_is_one_line(header: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(f"{header}\ngood,1\n".encode())
+    with pytest.raises(DataError) as caught:
+        all_columns(path, "text")
+    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])

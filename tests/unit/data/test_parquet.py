@@ -115,7 +115,7 @@ print(rows, round(peak_memory_mib() - before))
 """
 
 
-@pytest.mark.parametrize("kind", ["folded", "prefixes"])
+@pytest.mark.parametrize("kind", ["folded", pytest.param("prefixes", marks=pytest.mark.slow)])
 def test_streaming_takes_constant_memory(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "r.parquet"
     rows = 50_000 if kind == "folded" else 2000

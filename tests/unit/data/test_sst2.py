@@ -162,6 +162,7 @@ def test_real_pooled_sizes(data_root: Path) -> None:
 
 
 @pytest.mark.data
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_real_official_does_not_leak(data_root: Path, seed: int) -> None:
     dataset = load_dataset(DataConfig(name="sst2", split_seed=seed), data_root)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_split, encode_texts, encode_windows
@@ -138,3 +138,11 @@ def test_a_recorded_run_reads_what_its_configuration_says() -> None:
     assert recorded_reading({"data": {"max_length": 64, "windows": 4}}) == {"max_length": 64, "windows": 4}
     # Records from before there were windows do not name them.
     assert recorded_reading({"data": {"max_length": 128}}) == {"max_length": 128, "windows": 1}
+
+
+@pytest.mark.parametrize(
+    "data", [7, None, [], {}, {"max_length": "64"}, {"max_length": 0}, {"max_length": 64, "windows": None}]
+)
+def test_a_configuration_that_does_not_say_is_one_line(data: object) -> None:
+    with pytest.raises(CheckpointError, match="does not say how much of a text the model reads"):
+        recorded_reading({"data": data})

@@ -62,3 +62,6 @@ def test_thresholds_of_several_labels_are_those_of_the_record() -> None:
     decision = read_decision(["a", "b"], DecisionRecord(thresholds=[0.2, 0.9], separator="|"))
     assert decision.labels(np.array([[0.3, 0.8], [0.1, 0.95]])) == [["a"], ["b"]]
     assert decision.record() == DecisionRecord(thresholds=[0.2, 0.9], separator="|")
+    assert (decision.text(["a", "b"]), decision.text([])) == ("a|b", "")
+    in_json = read_decision(["a", "b"], DecisionRecord(thresholds=[0.2, 0.9], separator="json"))
+    assert (in_json.text(["a", "größer"]), in_json.text([])) == ('["a", "größer"]', "[]")

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
+from extreme import EDITS, LARGEST, Edit, edited
 from recurra.core.errors import RunError
 from recurra.deployment.generation import GenerationSettings, Generator
 from recurra.deployment.language_model import LanguageModel
@@ -20,8 +19,6 @@ from recurra.evaluation.scoring import score_texts
 from recurra.models.exits.rules import ConfidenceRule, FixedExit
 from tiny import language_model, stir
 
-LARGEST, SMALLEST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).smallest_subnormal)
-EDGES = (LARGEST, 1e30, 1e19, 65504.0, 1.0, 6e-8, 1e-38, SMALLEST, 0.0)
 CONTEXT, END, VOCABULARY = 32, 0, 11
 MODELS = {
     "conv, learned positions": language_model(max_position_embeddings=CONTEXT),
@@ -42,19 +39,10 @@ HOW: dict[str, dict[str, Any]] = {
     "after 1": {"rule": FixedExit(1)},
 }
 
-Edit = tuple[int, float, bool]
-EDITS = st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(EDGES), st.booleans()), min_size=1, max_size=3)
 
-
-def edited(name: str, edits: list[Edit]) -> Any:
+def with_weights(name: str, edits: list[Edit]) -> Any:
     """The model with tensors, or their first values, of another size."""
-    weights = copy.deepcopy(WEIGHTS[name])
-    names = sorted(weights)
-    for number, size, whole in edits:
-        values = weights[names[number % len(names)]].view(-1)
-        part = values if whole else values[:1]
-        part.copy_(torch.where(part >= 0, size, -size))
-    MODELS[name].load_state_dict(weights)
+    MODELS[name].load_state_dict(edited(WEIGHTS[name], edits))
     return MODELS[name]
 
 
@@ -95,7 +83,7 @@ def or_error(compute: Callable[[], Any], words: str) -> Any:
 def test_with_any_weights_a_token_costs_a_number_alone_and_among_others(
     name: str, precision: str, edits: list[Edit]
 ) -> None:
-    model = edited(name, edits)
+    model = with_weights(name, edits)
     texts = [np.array(row) for row in ROWS]
     together = or_error(lambda: scored(model, texts, precision), "are not numbers")
     apart = [or_error(lambda one=one: scored(model, [one], precision), "are not numbers") for one in texts]
@@ -118,7 +106,7 @@ def test_with_any_weights_a_token_costs_a_number_alone_and_among_others(
 @example(edits=[(0, LARGEST, True)])
 @example(edits=[(10781, LARGEST, False)])
 def test_with_any_weights_a_text_goes_on_in_tokens_or_an_error_says_so(name: str, how: str, edits: list[Edit]) -> None:
-    generator = on(edited(name, edits), how)
+    generator = on(with_weights(name, edits), how)
     found = or_error(lambda: generator.extend(ROWS), "scores that are no numbers")
     if found is not None:
         assert all(0 <= token < VOCABULARY for row in found for token in row)
@@ -127,14 +115,14 @@ def test_with_any_weights_a_text_goes_on_in_tokens_or_an_error_says_so(name: str
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", MODELS)
 def test_no_text_is_made_of_what_is_no_number(name: str, how: str) -> None:
-    model = edited(name, [(place, math.nan, True) for place in range(len(WEIGHTS[name]))])
+    model = with_weights(name, [(place, math.nan, True) for place in range(len(WEIGHTS[name]))])
     with pytest.raises(RunError, match="scores that are no numbers"):
         on(model, how).extend(ROWS)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_text_of_100_000_tokens_is_scored_in_windows(name: str) -> None:
-    model = edited(name, [])
+    model = with_weights(name, [])
     long = np.random.default_rng(0).integers(1, VOCABULARY, 100_000)
     short = long[: 3 * CONTEXT]
     nats = score_texts(model, [long, short], first_read=END, context=CONTEXT)["final"]

@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerFast
 pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
+from extreme import EDGES, EDITS, LARGEST, SMALLEST, Edit, edited
 from recurra import Classifier, RecurraForSequenceClassification
 from recurra.core.errors import AuditError, RunError
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
@@ -46,9 +47,6 @@ ROWS = review_rows(40)
 TEXTS = [*(text for text, _ in ROWS[:8]), "", "great", "!" * 40, "great film " * 50]
 HUNDRED_THOUSAND_TOKENS = "great film " * 50_000
 MAX_LENGTH = 24
-LARGEST, SMALLEST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).smallest_subnormal)
-# The largest of FP32 and FP16, where squares and products overflow; 0, and what is next to it in FP32 and FP16.
-EDGES = (LARGEST, 1e30, 1e19, 65504.0, 65520.0, 1.0, 6e-8, 2e-8, 1e-38, SMALLEST, 0.0)
 
 
 @dataclass(frozen=True)
@@ -122,19 +120,14 @@ def difference(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.abs(first.astype(np.float64) - second).max(initial=0) / max(1.0, np.abs(first).max(initial=0)))
 
 
-Edit = tuple[int, float, bool]
-EDITS = st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(EDGES), st.booleans()), min_size=1, max_size=3)
-
-
-def edited(one: Model, edits: list[Edit]) -> None:
-    """Gives tensors, or their first values, a size, and lets them keep their signs."""
-    weights = copy.deepcopy(one.weights)
-    names = sorted(weights)
-    for number, size, whole in edits:
-        values = weights[names[number % len(names)]].view(-1)
-        part = values if whole else values[:1]
-        part.copy_(torch.where(part >= 0, size, -size))
-    one.model.load_state_dict(weights)
+def opened_with(name: str, one: Model, edits: list[Edit]) -> Engine | None:
+    """An engine of changed weights; none if an error said that FP16 cannot hold them."""
+    one.model.load_state_dict(edited(one.weights, edits))
+    try:
+        return opened(name, one)
+    except AuditError as error:
+        assert name == "safetensors fp16" and "fp16 cannot hold" in str(error)
+        return None
 
 
 @pytest.mark.parametrize("shape", MODELS)
@@ -144,12 +137,8 @@ def edited(one: Model, edits: list[Edit]) -> None:
 @example(edits=[(25, SMALLEST, True)])
 @example(edits=[(0, LARGEST, True)])
 def test_with_any_weights_an_answer_is_a_number_or_an_error_says_so(name: str, shape: str, edits: list[Edit]) -> None:
-    one = MODELS[shape]
-    edited(one, edits)
-    try:
-        engine = opened(name, one)
-    except AuditError as error:
-        assert name == "safetensors fp16" and "fp16 cannot hold" in str(error)
+    engine = opened_with(name, MODELS[shape], edits)
+    if engine is None:
         return
     together = engine.logits(TEXTS, 32)
     try:
@@ -200,12 +189,8 @@ def exits_wanted(rule: ExitRule, by_recurrence: dict[int, np.ndarray], last: int
 def test_a_text_leaves_with_a_number_that_is_its_own_or_an_error_says_so(
     name: str, rule: str, edits: list[Edit]
 ) -> None:
-    one = MODELS["exits"]
-    edited(one, edits)
-    try:
-        engine = opened(name, one)
-    except AuditError as error:
-        assert name == "safetensors fp16" and "fp16 cannot hold" in str(error)
+    engine = opened_with(name, MODELS["exits"], edits)
+    if engine is None:
         return
     assert isinstance(engine, DeepEngine)
     early = engine.leave_early(TEXTS, 32, RULES[rule])

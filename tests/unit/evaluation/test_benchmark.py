@@ -43,6 +43,7 @@ def test_bert_has_a_layer_for_each_application() -> None:
     assert layer.attention.self.query.weight.shape == (16, 16)
     assert layer.intermediate.dense.weight.shape == (24, 16)
     assert bert.bert.embeddings.word_embeddings.weight.shape == (40, 16)
+    assert bert_of_equal_shape(tiny_config(num_labels=7)).num_labels == 7
     assert bert_of_equal_shape(tiny_config(pad_token_id=3)).pad_token_id == 3
     assert bert_of_equal_shape(tiny_config(pad_token_id=None)).pad_token_id == 0
 

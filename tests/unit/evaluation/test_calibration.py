@@ -44,6 +44,12 @@ def test_the_temperature_that_labels_were_drawn_with_is_found(temperature: float
     assert fit_temperature(logits, truth) == pytest.approx(temperature, rel=0.05)
 
 
+def test_rows_may_lie_far_apart() -> None:
+    logits, truth = drawn(300, 3, 2.5, 1)
+    shifted = logits + np.linspace(-1e5, 1e5, 300)[:, None]
+    assert fit_temperature(shifted, truth) == pytest.approx(fit_temperature(logits, truth), rel=1e-6)
+
+
 def test_few_rows_of_calibrated_logits_mostly_keep_one() -> None:
     found = [fit_temperature(*drawn(100, 2, 1.0, seed)) for seed in range(200)]
     # Twice the gain is chi-squared with one degree of freedom: 15.7 % of such samples gain more than a nat.

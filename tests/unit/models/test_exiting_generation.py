@@ -130,6 +130,18 @@ def test_where_nobody_leaves_the_cache_is_exact() -> None:
     torch.testing.assert_close(logits[mask[:, 2:].bool()], whole[mask[:, 2:].bool()], **TOLERANCE)
 
 
+@torch.no_grad()
+def test_kinds_of_tokens_count_where_rows_may_leave() -> None:
+    model = language_model(**CRT, type_vocab_size=2).double().eval()
+    stir(model, spread=0.4)
+    ids, mask = left_padded(LENGTHS)
+    kinds = (torch.arange(ids.shape[1]) % 2).expand_as(ids)
+    whole, plain = model(ids, mask, token_type_ids=kinds).logits, model(ids, mask).logits
+    found = model(ids, mask, token_type_ids=kinds, exit_rule=ConfidenceRule.constant(1.0)).logits
+    torch.testing.assert_close(found[:, -1], whole[:, -1], **TOLERANCE)
+    assert not torch.allclose(whole[:, -1], plain[:, -1], atol=1e-3)
+
+
 @pytest.mark.parametrize("how", ["greedy", "sample", "beam"])
 def test_a_row_generates_in_a_padded_batch_what_it_generates_alone(how: str) -> None:
     model = model_of("crt")

@@ -43,6 +43,7 @@ print(type(AutoModelForCausalLM.from_pretrained(sys.argv[2])).__name__)
 """
 
 
+@pytest.mark.slow
 def test_the_auto_classes_know_us_after_import_recurra_alone(tmp_path: Path) -> None:
     folders = [str(tmp_path / name) for name in ("classifier", "language")]
     tiny_model().save_pretrained(folders[0])

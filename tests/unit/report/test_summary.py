@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from recurra.report.load import load_runs
 from recurra.report.summary import summarise
 from recurra.tasks.classification.measures import bootstrap, by_class, usual_f1
 from recurra.tasks.questions import Limits, Questions
+from recurra.tasks.summary import PairTest
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
 
@@ -184,6 +186,25 @@ def test_rows_alone_do_not_support_a_gap_that_the_seed_moves(tmp_path: Path) -> 
     assert not test["supported"]
     assert "the seeds overlap" in test["statement"]
     assert "beyond chance" not in table["conclusion"]
+
+
+@pytest.mark.parametrize(
+    ("values", "doubt"),
+    [
+        ({}, "of so many pairs one may be apart by chance"),
+        ({"p_holm": 0.03, "seeds_apart": False}, "the seeds overlap"),
+        ({"low": -0.07}, ""),
+        ({"low": -0.07, "high": -0.01}, "of so many pairs one may be apart by chance"),
+        ({"p_holm": 0.03, "supported": True}, ""),
+        ({"p_holm": None, "low": None, "high": None}, ""),
+    ],
+)
+def test_a_gap_that_is_not_supported_says_why_if_its_own_interval_is_apart(values: dict[str, Any], doubt: str) -> None:
+    pair = PairTest(
+        first="a", second="b", split="test", seeds=(0,), rows=40, gap=0.05, low=0.01, high=0.09, p=0.02, p_holm=0.12,
+        mcnemar=[], odds_ratio=None, seeds_apart=None, supported=False, statement="",
+    )  # fmt: skip
+    assert replace(pair, **values).doubt == doubt
 
 
 def test_holm_never_lowers_a_p_value_and_seeds_are_paired(tmp_path: Path) -> None:

@@ -481,6 +481,7 @@ def test_from_a_file_to_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["label_names"] == NAMES
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_real_reviews_with_domain_and_mood(data_root: Path, tmp_path: Path) -> None:
     """Reviews of two sources: the source and the polarity are labels of one text."""

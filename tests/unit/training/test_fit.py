@@ -25,6 +25,7 @@ from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.distillation import RowLoss, TaughtCollator
 from recurra.training.fit import remove_checkpoints, train_transformer
 from recurra.training.protocols import ProtocolConfig
+from relaxed import RELAXED
 from tiny import tiny_model, tiny_split
 
 
@@ -208,6 +209,19 @@ def test_early_stopping_remembers_how_long_it_has_waited(
     moment: str, uninterrupted: dict[str, Path], tmp_path: Path
 ) -> None:
     check_killed("stops", [moment], uninterrupted, tmp_path)
+
+
+def test_what_recurrences_have_of_their_own_goes_on_where_it_was(tmp_path: Path) -> None:
+    chosen, options = protocol(**COSINE), {"model": {**RELAXED, "num_recurrences": 3}}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert in_a_process(train, whole, chosen, [], options) == 0
+    for moment in ("middle of epoch 2", "marker of checkpoint 2"):
+        assert in_a_process(train, killed, chosen, [moment], options) == -9
+    assert in_a_process(train, killed, chosen, [], options) == 0
+    assert same_weights(killed, whole) and history(killed) == history(whole)
+    assert result_of(killed).resumed
+    own = [name for name in load_file(whole / "final.safetensors") if "low_rank" in name or "recurrence" in name]
+    assert own, list(load_file(whole / "final.safetensors"))
 
 
 def test_an_older_checkpoint_stays_until_the_newer_one_is_whole(tmp_path: Path) -> None:

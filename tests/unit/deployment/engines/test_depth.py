@@ -162,7 +162,8 @@ def test_no_texts_give_nothing(folders: dict[str, Path]) -> None:
         classifier = made(folders["exits"])
         assert classifier.trace([]).probabilities.shape == (0, 3, 2)
         early = classifier.classify([], rule=FixedExit(1))
-        assert early.probabilities.shape == (0, 2) and early.exited_after is not None and len(early.exited_after) == 0
+        assert early.probabilities.shape == (0, 2) and early.exited_after is not None
+        assert (len(early.exited_after), early.exited_after.dtype) == (0, np.int64)
 
 
 def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path]) -> None:
@@ -237,3 +238,5 @@ def test_a_calibration_is_plain_json_and_says_what_it_is() -> None:
     assert "no threshold keeps 0.99" in record.model_copy(update={"rule": None}).describe()
     with pytest.raises(ConfigurationError, match="unknown exit rule 'coin'"):
         CalibrationRecord.parse({**record.plain(), "rule": {"rule": "coin"}})
+    with pytest.raises(ConfigurationError, match="exits"):
+        CalibrationRecord.parse({**record.plain(), "exits": []})

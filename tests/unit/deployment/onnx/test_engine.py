@@ -124,6 +124,15 @@ def test_a_model_that_the_runtime_cannot_read_is_one_line(exports: dict[str, Any
         Classifier.from_export(folder)
 
 
+def test_a_length_that_the_model_was_not_made_for_is_one_line(exports: dict[str, Any], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(exports["fp32"][0], tmp_path / "copy"))
+    manifest = read_export(folder)
+    write_manifest(folder, manifest.model_copy(update={"max_length": 400}))
+    with pytest.raises(CheckpointError, match="ONNX Runtime cannot compute the export") as caught:
+        Classifier.from_export(folder).logits(["good film " * 300, "bad"])
+    assert "\n" not in str(caught.value) and "export the run again" in str(caught.value)
+
+
 BESIDE = {
     "tokenizer.json": ['{"version": ', '{"version": 3}', "[]", ""],
     "config.json": [

@@ -169,3 +169,7 @@ def test_what_a_spreadsheet_would_run_is_written_as_text_if_that_is_asked_for(tm
         assert {row["label"] for row in found} == {f"{mark}=cmd()"}
         # Numbers are none: those below 0 do not occur, and others would come back as words.
         assert {float(row["probability"]) for row in found} == {0.75}
+        # A carriage return ends a line for some readers, unless it stands in quotes; of others a cell has them at most.
+        rows = path.read_bytes().decode().split("\n")[1:-1]
+        assert [row.count('"') for row in rows if "\r" in row] == [2 * len(found[0])]
+        assert {row.count('"') for row in rows if "\r" not in row} <= {0, 2}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.core.errors import ConfigurationError
-from recurra.deployment.serving.clients import ApiKeys, RateLimiter, network_of
+from recurra.deployment.serving.clients import ApiKeys, RateLimiter, network_of, read_keys
 from recurra.deployment.serving.settings import Rate
 
 KEYS = ["0123456789abcdef", "fedcba9876543210", "a-third-key-of-ours"]
@@ -116,3 +117,30 @@ def test_keys_are_told_apart() -> None:
 def test_keys_are_some_and_different(keys: list[str], number: int) -> None:
     with pytest.raises(ConfigurationError, match=f"there are {number} API keys, .* 1 to 100, one a line, each once"):
         ApiKeys(keys)
+
+
+def test_keys_are_read_from_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "keys.txt"
+    file.write_text(f"\n  {KEYS[0]}\n\n{KEYS[1]}  \n", encoding="utf-8")
+    monkeypatch.setenv("OUR_KEYS", f"{KEYS[2]}\n{KEYS[1]}")
+    monkeypatch.delenv("NO_KEYS", raising=False)
+    of_file, of_variable = read_keys(file, None), read_keys(None, "OUR_KEYS")
+    assert of_file is not None and of_variable is not None
+    assert [of_file.owner({"x-api-key": key}) for key in KEYS] == [0, 1, None]
+    assert [of_variable.owner({"x-api-key": key}) for key in KEYS] == [None, 1, 0]
+    assert read_keys(None, None) is None
+    with pytest.raises(ConfigurationError, match="both given; give one of the two"):
+        read_keys(file, "OUR_KEYS")
+    with pytest.raises(ConfigurationError, match="'NO_KEYS' of --api-key-env is not set"):
+        read_keys(None, "NO_KEYS")
+    with pytest.raises(ConfigurationError, match=r"cannot read the API key from '.*none.txt'"):
+        read_keys(tmp_path / "none.txt", None)
+    file.write_bytes(b"\xff\xfe\xfd" * 9)
+    with pytest.raises(ConfigurationError, match="cannot read the API key"):
+        read_keys(file, None)
+
+
+@pytest.mark.parametrize("key", ["0123456789abcde", "0123456789abcdeé", "0123456789 abcdef", "0123456789abcde\x7f", ""])
+def test_a_key_that_cannot_be_one_is_told(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"has {len(key)} characters; at least 16 printable ASCII characters"):
+        ApiKeys([key])

@@ -139,6 +139,9 @@ def test_the_length_comes_before_the_items() -> None:
     assert refusal(json.dumps({"text": ["a", "b" * 40_001]}).encode())[2] == (
         "'text[1]' has 40,001 characters; at most 40,000 are allowed"
     )
+    assert refusal(json.dumps({"text": "b" * 40_001}).encode())[2] == (
+        "'text' has 40,001 characters; at most 40,000 are allowed"
+    )
 
 
 @pytest.mark.parametrize(

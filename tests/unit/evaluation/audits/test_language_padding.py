@@ -13,6 +13,7 @@ from foreign import tiny_gpt2
 from recurra import RecurraForCausalLM
 from recurra.core.record import AuditResult
 from recurra.evaluation.audits import audit_language_padding
+from recurra.evaluation.audits.invariance import TOLERANCE
 from recurra.evaluation.audits.language_probe import LanguageProbe
 from recurra.evaluation.scoring import FINAL
 from recurra.models.rows.padded import PaddedRows
@@ -54,6 +55,7 @@ def test_a_gpt2_passes_with_its_loss_judged_on_the_right() -> None:
         details = audit.details
         assert details["largest_difference"] == max(details["by_case"].values()) > 0
         assert audit.value == details["largest_difference"] / details["scale"] and details["precision"] == "fp32"
+        assert audit.threshold == TOLERANCE
 
 
 class IgnoresMask(RecurraForCausalLM):
@@ -86,7 +88,7 @@ class LosesItself(RecurraForCausalLM):
 
 def test_a_loss_that_is_no_number_fails() -> None:
     logits, loss = audit_language_padding(stirred(LosesItself, exits=[]))
-    assert (logits.status, loss.status, loss.value) == ("passed", "failed", None)
+    assert (logits.status, loss.status, loss.value, loss.threshold) == ("passed", "failed", None, TOLERANCE)
     assert "not finite" in loss.summary
 
 

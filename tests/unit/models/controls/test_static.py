@@ -62,6 +62,14 @@ def test_scores_of_pieces_are_the_regression_on_mean_vectors(tokenizer: Tokenize
         assert row == pytest.approx(np.bincount(ids, minlength=pieces) / max(1, len(ids)))
 
 
+def test_labels_that_texts_do_not_tell_are_fitted_with_the_most_regularisation(tokenizer: Tokenizer) -> None:
+    texts, _ = _rows(200, 2)
+    vectors = np.random.default_rng(5).normal(size=(tokenizer.get_vocab_size(), 12)).astype(np.float32)
+    # As many of each for every text: whatever is learned of a text is wrong of its next copy.
+    model = StaticClassifier.fit(texts * 2, [0] * 200 + [1] * 200, vectors, tokenizer, encoder="tiny", num_labels=2)
+    assert model.inverse_regularisation == 0.003
+
+
 def test_saved_and_loaded_logits_are_equal_to_the_bit(tmp_path: Path, tokenizer: Tokenizer) -> None:
     texts, labels = _rows(100, 2)
     vectors = np.random.default_rng(5).normal(size=(tokenizer.get_vocab_size(), 4)).astype(np.float32)

@@ -1,0 +1,228 @@
+"""What every request passes, around an application that is made up."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+from starlette.types import Message, Receive, Scope, Send
+
+from recurra.deployment.serving.clients import ApiKeys
+from recurra.deployment.serving.gate import Gate
+from recurra.deployment.serving.headers import HEADERS
+from recurra.deployment.serving.log import EventLog
+from recurra.deployment.serving.metrics import Metrics
+from recurra.deployment.serving.settings import Rate
+
+KEY = "0123456789abcdef-key"
+BEARER = {"authorization": f"Bearer {KEY}"}
+PATHS = ("/", "/v1/classify", "/v1/models", "/health/live", "/health/ready", "/metrics", "/openapi.json")
+
+
+@dataclass
+class Answer:
+    """What a client got."""
+
+    messages: list[Message]
+
+    @property
+    def starts(self) -> list[Message]:
+        return [message for message in self.messages if message["type"] == "http.response.start"]
+
+    @property
+    def status(self) -> int:
+        (start,) = self.starts
+        return int(start["status"])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in self.starts[0]["headers"]}
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.messages)
+
+    @property
+    def error(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads(self.body)["error"]
+        return found
+
+
+@dataclass
+class Guarded:
+    """A gate, its log and its metrics, before an application that answers as it is told."""
+
+    act: Callable[[Scope, Receive, Send], Any]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.log, self.metrics = io.StringIO(), Metrics()
+        settings = {"keys": None, "rate": None, "reload": self.act, **self.options}
+        self.gate = Gate(self.act, log=EventLog(self.log), metrics=self.metrics, **settings)
+
+    def ask(self, path: str, method: str = "GET", client: str = "192.0.2.1", **headers: str) -> Answer:
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "method": method, "path": path, "headers": raw, "client": (client, 7)}
+        asyncio.run(self.gate(scope, receive, send))
+        return Answer(sent)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.getvalue().splitlines()]
+
+    def counted(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+async def fine(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": [(b"x-frame-options", b"SAMEORIGIN")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def breaks(scope: Scope, receive: Receive, send: Send) -> None:
+    raise ZeroDivisionError("my-secret")
+
+
+async def breaks_in_the_middle(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    raise ZeroDivisionError("my-secret")
+
+
+def test_an_error_of_ours_is_told_without_what_it_says() -> None:
+    guarded = Guarded(breaks)
+    answer = guarded.ask("/v1/models")
+    number = answer.headers["x-request-id"]
+    assert (answer.status, answer.error["code"]) == (500, "failed")
+    assert answer.error["message"] == f"the server failed; its log says why under {number}"
+    failure, request = guarded.events
+    assert (failure["level"], failure["event"], failure["error"]) == ("error", "request", "ZeroDivisionError")
+    assert failure["request_id"] == request["request_id"] == number
+    assert (request["status"], request["refused"]) == (500, "failed")
+    assert "my-secret" not in guarded.log.getvalue() and b"my-secret" not in answer.body
+    assert guarded.counted("recurra_refused_total", code="failed") == 1
+    assert guarded.counted("recurra_requests_total", path="/v1/models", method="GET", status="500") == 1
+
+
+def test_an_answer_that_has_begun_gets_no_second_beginning() -> None:
+    guarded = Guarded(breaks_in_the_middle)
+    answer = guarded.ask("/")
+    assert answer.status == 200 and answer.body == b""
+    failure, request = guarded.events
+    assert failure["error"] == "ZeroDivisionError" and request["status"] == 200 and "refused" not in request
+    assert guarded.counted("recurra_refused_total", code="failed") == 0
+
+
+def test_every_answer_is_numbered_counted_timed_and_has_the_headers() -> None:
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["seen"] = {"texts": 3}
+        await asyncio.sleep(0.03)
+        await fine(scope, receive, send)
+
+    guarded = Guarded(slow)
+    answers = [guarded.ask("/health/live", "HEAD") for _ in range(3)]
+    numbers = [answer.headers["x-request-id"] for answer in answers]
+    assert len(set(numbers)) == 3 and all(number.isalnum() and len(number) == 16 for number in numbers)
+    # What the application says of itself stays.
+    wanted = {name.lower(): value for name, value in HEADERS.items()} | {"x-frame-options": "SAMEORIGIN"}
+    assert wanted.items() <= answers[0].headers.items() and len(wanted) > 2
+    for event, number in zip(guarded.events, numbers, strict=True):
+        assert 30 <= event.pop("ms") < 5000
+        event.pop("time")
+        assert event == {
+            "level": "info", "event": "request", "request_id": number, "method": "HEAD", "path": "/health/live",
+            "status": 204, "texts": 3,
+        }  # fmt: skip
+    assert guarded.counted("recurra_requests_total", path="/health/live", method="HEAD", status="204") == 3
+    assert guarded.counted("recurra_request_seconds_count", path="/health/live") == 3
+    assert 0.09 <= guarded.counted("recurra_request_seconds_sum", path="/health/live") < 15
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "named"),
+    [
+        *[(path, "GET", (path, "GET")) for path in PATHS],
+        ("/v1/models/my-secret", "DELETE", ("/v1/models/{name}", "DELETE")),
+        ("/my-secret", "PUT", ("other", "PUT")),
+        ("/v1/modelsmy-secret", "PATCH", ("other", "PATCH")),
+        ("/health/live/", "OPTIONS", ("other", "OPTIONS")),
+        ("/", "MY-SECRET", ("/", "other")),
+        ("/", "HEAD", ("/", "HEAD")),
+        ("/v1/classify", "POST", ("/v1/classify", "POST")),
+    ],
+)
+def test_only_names_of_ours_are_counted_and_logged(path: str, method: str, named: tuple[str, str]) -> None:
+    guarded = Guarded(fine)
+    assert guarded.ask(path, method).status == 204
+    (event,) = guarded.events
+    assert (event["path"], event["method"]) == named
+    assert guarded.counted("recurra_requests_total", path=named[0], method=named[1], status="204") == 1
+    assert b"my-secret" not in guarded.metrics.page().lower()
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/v1/models/a", "/v1", "/none"])
+def test_a_key_opens_what_is_guarded(path: str) -> None:
+    guarded = Guarded(fine, {"keys": ApiKeys([KEY])})
+    closed = path.startswith("/v1") or path == "/metrics"
+    for wrong in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": KEY[:-1]}):
+        answer = guarded.ask(path, **wrong)
+        assert answer.status == (401 if closed else 204)
+        if closed:
+            assert (answer.error["code"], answer.headers["www-authenticate"]) == ("no_key", "Bearer")
+            assert "Authorization: Bearer KEY" in answer.error["message"]
+    assert guarded.ask(path, **BEARER).status == guarded.ask(path, **{"x-api-key": KEY}).status == 204
+    assert guarded.counted("recurra_refused_total", code="no_key") == (3 if closed else 0)
+
+
+def test_who_asks_too_often_waits_and_nobody_else_does() -> None:
+    guarded = Guarded(fine, {"keys": ApiKeys([KEY]), "rate": Rate(2, 3600)})
+    assert [guarded.ask("/").status for _ in range(3)] == [204, 204, 429]
+    refused = guarded.ask("/v1/models")
+    # A wrong key counts as the address that it comes from.
+    assert (refused.status, refused.error["code"]) == (429, "rate_limited")
+    assert (
+        0 < int(refused.headers["retry-after"]) <= 3600
+        and "more than 2 requests in 3,600 s" in refused.error["message"]
+    )
+    assert [guarded.ask("/v1/models", **BEARER).status for _ in range(3)] == [204, 204, 429]
+    assert guarded.ask("/", client="192.0.2.2").status == 204
+    assert guarded.ask("/", client="2001:db8::1").status == guarded.ask("/", client="2001:db8::2").status == 204
+    assert guarded.ask("/", client="2001:db8::3").status == 429
+    # Who watches the server is never turned away.
+    assert {guarded.ask("/health/live").status for _ in range(5)} == {204}
+    assert guarded.counted("recurra_refused_total", code="rate_limited") == 4
+
+
+def test_what_is_asked_most_goes_straight_to_what_answers() -> None:
+    async def direct(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 202, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    guarded = Guarded(fine, {"direct": {("POST", "/v1/classify"): direct}})
+    asked = [("/v1/classify", "POST"), ("/v1/classify", "GET"), ("/v1/models", "POST")]
+    assert [guarded.ask(*each).status for each in asked] == [202, 204, 204]
+
+
+def test_the_life_of_the_server_is_no_request() -> None:
+    seen: list[str] = []
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["type"])
+
+    guarded = Guarded(application, {"keys": ApiKeys([KEY])})
+    asyncio.run(guarded.gate({"type": "lifespan"}, fine, fine))  # type: ignore[arg-type]
+    assert seen == ["lifespan"] and guarded.events == []
