@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from recurra.core.configuration import content_hash
 from recurra.core.environment import available_cores
-from recurra.core.errors import CheckpointError, ConfigurationError, DataError
+from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import FolderLock
 from recurra.core.folders import atomic_folder
 from recurra.core.model_files import MODEL_NAME, SEAL_NAME
@@ -34,8 +34,7 @@ from recurra.core.sealed import SealedByValues
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import IN_MEMORY
 from recurra.data.dataset import TextDataset
-from recurra.data.fitting import VALIDATION, fitting_rows, given_texts
-from recurra.data.label_arrays import InputError
+from recurra.data.fitting import VALIDATION, fitting_rows, given_texts, input_errors
 from recurra.data.tokenization import TRAINED
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import OneLabel
@@ -43,7 +42,7 @@ from recurra.deployment.engines.interface import load_engine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.evaluation.calibration import fit_temperature
 from recurra.evaluation.metrics import evaluate_logits
-from recurra.models.inference import check_precision, own_randomness, torch_threads
+from recurra.models.inference import check_precision, torch_threads
 from recurra.models.quiet import quiet_loading
 from recurra.study.assignments import sort_keywords
 from recurra.study.claim import CONFIG_NAME, claim_folder
@@ -53,7 +52,7 @@ from recurra.tasks.machine import Machine
 from recurra.tasks.profile import PLAN
 from recurra.tasks.run_folder import TRAINING_NAME, run_facts, shape_of
 from recurra.tasks.runs import RunConfig, make_run
-from recurra.training.fit import HISTORY_NAME, remove_checkpoints
+from recurra.training.fit import HISTORY_NAME, own_randomness, remove_checkpoints
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
 
 ESTIMATOR_NAME = "estimator.json"
@@ -174,7 +173,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
             ConfigurationError: If a parameter is wrong.
         """
         seed = self._seed()
-        with _input_errors():
+        with input_errors():
             dataset, weights, classes = fitting_rows(
                 X,
                 y,
@@ -323,7 +322,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
 
     def _logits(self, texts: Any) -> npt.NDArray[np.float32]:
         classifier = self.classifier
-        with _input_errors(), self._threads():
+        with input_errors(), self._threads():
             return classifier.logits(given_texts(texts, "X"))
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
@@ -391,13 +390,3 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
-
-
-@contextlib.contextmanager
-def _input_errors() -> Iterator[None]:
-    try:
-        yield
-    except InputError:
-        raise
-    except DataError as error:
-        raise InputError(str(error)) from error

@@ -60,8 +60,8 @@ def draw_plans(points: Sequence[PlanPoint], encoder: str, texts: int) -> Chart:
         )
     ]
     parts += [
-        svg.marker(number, x(place), y(value), 2.6)
-        for number, place, value in reversed(list(zip(series, places, kept, strict=True)))
+        svg.marker(number, x(place), y(value), 2.6, hint=f"{point.scored.plan}: {value:.3f}")
+        for point, number, place, value in reversed(list(zip(points, series, places, kept, strict=True)))
     ]
     best = points[0]
     name = f"{best.scored.plan}: {best.scored.kept:.2f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar, Generic, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recurra.core.configuration import HashedSettings
 from recurra.core.record_parts import AnyDecisionRecord, AnyTrainingRecord, DecisionRecord, Metrics, Part, RunRecordBase
@@ -44,6 +44,13 @@ class DataRecord(Part):
     dropped: dict[str, int] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
     tokenizer: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_splits(self) -> DataRecord:
+        named = ["train", self.selection_split, *self.reported_splits]
+        if missing := [name for name in named if name not in self.splits]:
+            raise ValueError(f"names the split '{missing[0]}' and says nothing of it")
+        return self
 
 
 class EpochRecord(Part):

@@ -27,7 +27,9 @@ DEFAULT_ID_COLUMN = "id"
 # A longer one is a text, and would stand in every table of a report.
 MAX_LABEL_CHARACTERS = 500
 STANDARD_INPUT = "-"
-# Texts of this many characters are cleaned and tokenised at once; 4,096 texts of usual length have a tenth of it.
+# Large enough for batches of like length, small enough that a chunk of long texts takes a few MiB.
+CHUNK_ROWS = 4096
+# Texts of this many characters are cleaned and tokenised at once; a chunk of texts of usual length has a tenth of it.
 MAX_CHUNK_CHARACTERS = 2**25
 STREAM_FORMATS = (*TABLE_FORMATS, ".txt")
 
@@ -264,7 +266,7 @@ class TextRows:
     columns: list[list[Any]]
 
 
-def stream_texts(path: Path | str, text_column: str = "text", chunk_rows: int = 4096) -> Iterator[list[str]]:
+def stream_texts(path: Path | str, text_column: str = "text", chunk_rows: int = CHUNK_ROWS) -> Iterator[list[str]]:
     """Yields the raw texts of a file in chunks, in order, in constant memory; rows without text come as ``""``.
 
     Args:
@@ -280,7 +282,7 @@ def stream_texts(path: Path | str, text_column: str = "text", chunk_rows: int = 
 
 
 def stream_rows(
-    path: Path | str, text_column: str, columns: Sequence[str], chunk_rows: int = 4096
+    path: Path | str, text_column: str, columns: Sequence[str], chunk_rows: int = CHUNK_ROWS
 ) -> Iterator[TextRows]:
     """Yields rows of a file in chunks as `stream_texts` does, with the values of other columns.
 

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
 
+from recurra.core.errors import DataError
 from recurra.data.cleaning import check_texts, clean_texts
 from recurra.data.corpora import IN_MEMORY
 from recurra.data.dataset import TextDataset, TextSplit
+from recurra.data.files import as_word
 from recurra.data.in_memory import is_missing, one_dimension
-from recurra.data.label_arrays import InputError, label_array, label_words, number_labels
 from recurra.data.splits import split_rows
 
 TRAIN, VALIDATION = "train", "validation"
+
+
+class InputError(DataError, ValueError):
+    """What an estimator cannot be fitted on; a ``ValueError`` as well, as scikit-learn has it."""
+
+
+@contextlib.contextmanager
+def input_errors() -> Iterator[None]:
+    """Raises errors of data as those of an estimator."""
+    try:
+        yield
+    except InputError:
+        raise
+    except DataError as error:
+        raise InputError(str(error)) from error
 
 
 def fitting_rows(
@@ -44,7 +63,7 @@ def fitting_rows(
         InputError: For what cannot be fitted.
     """
     listed, column = _rows(texts, labels, "X", "y")
-    classes, numbers = number_labels(column)
+    classes, numbers = _number_labels(column)
     weights = _weights(column, sample_weight, class_weight)
     whole = _split(TRAIN, listed, numbers)
     if eval_set is None:
@@ -62,7 +81,7 @@ def fitting_rows(
             "give more, at least three different ones of one class, or an eval_set"
         )
     splits = {TRAIN: train, VALIDATION: selection}
-    dataset = TextDataset(IN_MEMORY, "split", label_words(classes), splits, VALIDATION, [VALIDATION])
+    dataset = TextDataset(IN_MEMORY, "split", _label_words(classes), splits, VALIDATION, [VALIDATION])
     if weights is None:
         return dataset, None, classes
     chosen = weights[[int(place) for place in train.ids]]
@@ -89,7 +108,7 @@ def given_texts(texts: Any, what: str) -> list[str]:
 def _rows(texts: Any, labels: Any, what: str, of_labels: str) -> tuple[list[str], npt.NDArray[Any]]:
     """Texts, and labels of one type as an array ``(texts,)``."""
     listed = given_texts(texts, what)
-    column = label_array(labels, of_labels)
+    column = _label_array(labels, of_labels)
     if len(column) != len(listed):
         raise InputError(f"{what} has {len(listed):,} texts and {of_labels} {len(column):,} labels; give one each")
     return listed, column
@@ -126,3 +145,80 @@ def _split(name: str, texts: Sequence[str], labels: npt.NDArray[np.int64]) -> Te
     cleaned = clean_texts(texts)
     kept = [row for row, text in enumerate(cleaned) if text]
     return TextSplit(name, [cleaned[row] for row in kept], labels[kept], [str(row) for row in kept])
+
+
+def _label_array(labels: Any, what: str) -> npt.NDArray[Any]:
+    """Labels as an array ``(rows,)`` that keeps what they are.
+
+    Args:
+        labels: A list, an array or a Series; a table of one column is taken with scikit-learn's warning.
+        what: Their name, for messages.
+
+    Raises:
+        DataError: If they are no column.
+        ValueError: If one is missing, with its row, or they are no classes but measurements.
+    """
+    if labels is None:
+        raise InputError("RecurraClassifier requires y to be passed, but the target y is None; give a label a text")
+    if getattr(labels, "ndim", 1) == 2:
+        labels = column_or_1d(np.asarray(labels), warn=True)
+    values = one_dimension(labels, what)
+    for row, label in enumerate(values, start=1):
+        if is_missing(label):
+            raise InputError(f"{what}: the label of row {row:,} is missing (Input contains NaN or None); fill it in")
+    own = labels if isinstance(labels, np.ndarray) and labels.dtype != object else None
+    column = own if own is not None else _array(values)
+    if column.dtype.kind == "f":
+        if not np.isfinite(column).all():
+            raise InputError(f"{what} has the label inf (Input contains infinity); give finite numbers, or words")
+        check_classification_targets(column)
+    return column
+
+
+def _array(values: Sequence[Any]) -> npt.NDArray[Any]:
+    """Values as an array that keeps what they are: NumPy writes 1 and "a" as words, and tuples as a table."""
+    kinds = {type(value) for value in values}
+    if kinds in ({str}, {bool}, {int}, {float}, {int, float}):
+        return np.asarray(values)
+    column = np.empty(len(values), dtype=object)
+    for row, value in enumerate(values):
+        column[row] = value
+    return column
+
+
+def _number_labels(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """The labels in sorted order, and the number of each row's.
+
+    Raises:
+        InputError: If they cannot be sorted, or are not at least two.
+    """
+    values = labels.tolist()
+    try:
+        found = sorted(set(values))
+    except TypeError as error:
+        kinds = " and ".join(sorted({type(value).__name__ for value in values}))
+        raise InputError(f"y has labels ({kinds}) that cannot be hashed and sorted; give labels of one type") from error
+    if len(found) < 2:
+        only = f"one class only: {found[0]!r}" if found else "no labels"
+        raise InputError(f"y has {only}; a classifier needs texts of at least two")
+    classes = np.empty(len(found), dtype=object)
+    for number, label in enumerate(found):
+        classes[number] = label
+    index = {label: number for number, label in enumerate(found)}
+    return classes.astype(labels.dtype), np.array([index[label] for label in values], dtype=np.int64)
+
+
+def _label_words(classes: npt.NDArray[Any]) -> list[str]:
+    """Names of the labels where a file or a page has words.
+
+    Raises:
+        InputError: If two would read the same.
+    """
+    words = [
+        as_word(label, "y", "label", number, "y") if isinstance(label, str | int | float) else str(label)
+        for number, label in enumerate(classes.tolist(), start=1)
+    ]
+    twice = sorted({word for word in words if words.count(word) > 1})
+    if twice:
+        raise InputError(f"y has several labels that read '{twice[0]}' when they are written; name them apart")
+    return words

@@ -123,7 +123,12 @@ def csv_delimiter(path: Path, columns: Sequence[str]) -> str:
 
 
 def _header_names(line: str, delimiter: str) -> set[str]:
-    return {name.strip().casefold() for name in next(csv.reader([line[:_LONGEST_HEADER]], delimiter=delimiter), [])}
+    try:
+        names = next(csv.reader([line[:_LONGEST_HEADER]], delimiter=delimiter), [])
+    except csv.Error:
+        # Whoever reads the rows says what is wrong with it.
+        return set()
+    return {name.strip().casefold() for name in names}
 
 
 def _broken_csv(source: str, place: int, error: csv.Error) -> DataError:

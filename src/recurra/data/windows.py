@@ -22,6 +22,8 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from recurra.core.errors import CheckpointError
+
 MOST_WINDOWS = 64
 
 Counts = npt.NDArray[np.int64]
@@ -35,9 +37,20 @@ class Reading(TypedDict):
 
 
 def recorded_reading(config: Mapping[str, Any]) -> Reading:
-    """How much a recorded run reads of a text, by its configuration."""
-    data = config["data"]
-    return Reading(max_length=int(data["max_length"]), windows=int(data.get("windows", 1)))
+    """How much a recorded run reads of a text, by its configuration.
+
+    Raises:
+        CheckpointError: If that does not say.
+    """
+    data = config.get("data")
+    read = data if isinstance(data, Mapping) else {}
+    length, windows = read.get("max_length"), read.get("windows", 1)
+    if not (type(length) is int and type(windows) is int and min(length, windows) > 0):
+        raise CheckpointError(
+            "the record's configuration does not say how much of a text the model reads ('data' with 'max_length'); "
+            "the record was changed: copy the run again"
+        )
+    return Reading(max_length=length, windows=windows)
 
 
 def most_tokens(max_length: int, windows: int, added: int) -> int:

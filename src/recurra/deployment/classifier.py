@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core.best_run import find_run, no_run
-from recurra.core.errors import CheckpointError, ConfigurationError, RunError
+from recurra.core.errors import CheckpointError, ConfigurationError, no_numbers
 from recurra.core.model_files import sealed_model
 from recurra.core.record import RECORD_NAME, read_record
 from recurra.data.cleaning import check_texts, clean_texts
@@ -330,8 +330,5 @@ def checked_scores(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     finite = np.isfinite(logits).all(axis=1)
     if not finite.all():
         row = int(np.flatnonzero(~finite)[0])
-        raise RunError(
-            f"the model gives scores that are no numbers for text {row} of {len(logits)}: its weights are damaged, or "
-            "they are beyond the precision that it computes in; copy or train it again, or take --precision fp32"
-        )
+        raise no_numbers(f" for text {row} of {len(logits)}")
     return logits

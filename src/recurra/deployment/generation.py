@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, TextStreamer
 
-from recurra.core.errors import ConfigurationError, RunError, unknown
+from recurra.core.errors import ConfigurationError, no_numbers, unknown
 from recurra.deployment.language_model import LanguageModel, pad_left
 from recurra.models.cache import PER_LOOP, POLICIES, SHARED, RecurraCache, make_cache
 from recurra.models.exits.rule import ExitRule
@@ -292,10 +292,7 @@ class _OnlyNumbers(LogitsProcessor):
         # The largest is no number if one is none; -inf is a token that is forbidden, or a beam that never was.
         largest = scores.amax(-1, keepdim=True)
         if not largest.isfinite().all():
-            raise RunError(
-                "the model gives scores that are no numbers: its weights are damaged, or they are beyond the precision "
-                "that it computes in; copy or train it again, or take --precision fp32"
-            )
+            raise no_numbers()
         return cast("torch.FloatTensor", scores - largest) if self._draws else scores
 
 

@@ -124,10 +124,11 @@ def _check_fit(tokenizer: PreTrainedTokenizerFast, model: Any, folder: Path) -> 
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         named = getattr(model.generation_config, key)
         for each in named if isinstance(named, list) else [] if named is None else [named]:
-            if type(each) is not int:
+            # Some say -1 where nothing fills up.
+            if type(each) is not int or not (0 <= each < rows or (key, each) == ("pad_token_id", -1)):
                 raise ConfigurationError(
                     f"'{folder}': '{key}' of the configuration of generation is {one_line(repr(each), 60)}; "
-                    "the number of a token is needed: correct it, or copy the folder again"
+                    f"the number of a token is needed, below {rows:,}: correct it, or copy the folder again"
                 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,18 +36,6 @@ def torch_threads(count: int) -> Iterator[int]:
         yield torch.get_num_threads()
     finally:
         torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def own_randomness() -> Iterator[None]:
-    """Leaves the generators of the process as they were: a training seeds all of them."""
-    python, arrays = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(arrays)
 
 
 def check_precision(precision: str) -> str:

@@ -26,9 +26,8 @@ from recurra.report.load import Correctness, load_correctness
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.measures import Measure
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import PairTest, SeedTest
+from recurra.tasks.summary import SIGNIFICANCE_LEVEL, PairTest, SeedTest
 
-SIGNIFICANCE_LEVEL = 0.05
 KnownRows = dict[bytes, tuple[bytes, NDArray[np.int64]]]
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from recurra.core.formatting import p_value, words
 from recurra.evaluation.significance import discordant_odds_ratio, holm, mean_interval
 from recurra.report.compare import (
-    SIGNIFICANCE_LEVEL,
     ScoredModel,
     bootstrap,
     obstacle,
@@ -21,7 +20,7 @@ from recurra.report.compare import (
 from recurra.tasks.loaded_runs import TableKey
 from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Contrast, split_side
-from recurra.tasks.summary import ContrastLine, PairTest, Verdict
+from recurra.tasks.summary import SIGNIFICANCE_LEVEL, ContrastLine, PairTest, Verdict
 
 ScoredTables = Mapping[TableKey, Mapping[str, ScoredModel]]
 

@@ -14,6 +14,8 @@ from recurra.tasks.estimates import ExportLine
 SUMMARY_VERSION = 3
 # The priority under which the model stands that is taken if nothing else is asked.
 RECOMMENDED = "Recommended"
+# Of p, after correction for the number of tests.
+SIGNIFICANCE_LEVEL = 0.05
 
 Verdict = Literal["distinguishable", "by rows only", "not distinguishable", "untested"]
 
@@ -156,6 +158,14 @@ class PairTest:
         if self.low is None or self.high is None:
             return None
         return (self.low, self.high) if label == self.first else (-self.high, -self.low)
+
+    @property
+    def doubt(self) -> str:
+        """Why a gap is not supported whose own interval leaves out 0; empty for any other."""
+        if self.supported or self.p_holm is None or self.low is None or self.high is None or self.low <= 0 <= self.high:
+            return ""
+        by_chance = "of so many pairs one may be apart by chance"
+        return "the seeds overlap" if self.p_holm < SIGNIFICANCE_LEVEL else by_chance
 
 
 @dataclass(frozen=True)

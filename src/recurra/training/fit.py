@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 from transformers import EarlyStoppingCallback, EvalPrediction, PretrainedConfig, PreTrainedModel
 
@@ -235,3 +238,15 @@ def _record(trainer: RecurraTrainer, train: EncodedSplit, protocol: ProtocolConf
         resumed=resumed,
         history=history,
     )
+
+
+@contextlib.contextmanager
+def own_randomness() -> Iterator[None]:
+    """Leaves the generators of the process as they were: a training seeds all of them."""
+    python, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(arrays)

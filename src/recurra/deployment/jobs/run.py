@@ -20,7 +20,7 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.jobs.job import TOKEN_PREFIX, Job, owned_folder
 from recurra.deployment.jobs.partitions import Partition, PartManifest, find_partitions, finished, hash_of, total_of
 from recurra.deployment.prediction.files import open_writer
-from recurra.deployment.prediction.stream import CHUNK_ROWS, write_stream
+from recurra.deployment.prediction.stream import write_stream
 
 
 def carry_out(partition: Partition, job: str, text_column: str, classifier: Classifier) -> tuple[PartManifest, bool]:
@@ -49,7 +49,7 @@ def carry_out(partition: Partition, job: str, text_column: str, classifier: Clas
     partition.manifest.unlink(missing_ok=True)
     before, digest = _stamp(partition.source), hash_of(partition.source)
     with open_writer(partition.output, classifier.decision) as writer:
-        chunks = stream_rows(partition.source, text_column, (), CHUNK_ROWS)
+        chunks = stream_rows(partition.source, text_column, ())
         counts = write_stream(classifier, chunks, writer)
         if _stamp(partition.source) != before:
             raise DataError(f"'{partition.source}' was changed while it was read; start again when nobody writes to it")

@@ -29,7 +29,7 @@ from recurra.deployment.onnx.contract import (
     MODEL_NAME,
     RECURRENCES,
 )
-from recurra.deployment.onnx.sessions import Sessions
+from recurra.deployment.onnx.sessions import Sessions, run_session
 from recurra.models.exits.measures import CONFIDENCE, ENTROPY
 from recurra.models.exits.rule import Bound, ExitRule
 
@@ -166,10 +166,7 @@ class OnnxEngine:
 
         def compute(session: Any, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
             ids, keep = padded_ids(input_ids, starts[rows], lengths[rows], self.pad_token_id)
-            found: list[npt.NDArray[Any]] = session.run(
-                outputs, {INPUT_IDS: ids, MASK: keep.astype(np.int64), **(more or {})}
-            )
-            return found
+            return run_session(session, outputs, {INPUT_IDS: ids, MASK: keep.astype(np.int64), **(more or {})})
 
         if len(lengths) == 1:
             return compute(self.sessions.alone(lengths), np.zeros(1, dtype=np.int64))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from recurra.core.environment import available_cores
 from recurra.core.errors import CheckpointError, UnavailableError
+from recurra.core.terminal import one_line
 from recurra.deployment.engines.computation import TOKENS_A_ROW, budget_batches
 
 Integers = npt.NDArray[np.int64]
@@ -144,3 +145,19 @@ def open_session(path: Path, threads: int = 0) -> Any:
         raise CheckpointError(
             f"'{path}' cannot be read by ONNX Runtime {runtime.__version__} ({first}); export the run again"
         ) from error
+
+
+def run_session(session: Any, outputs: Sequence[str], feeds: Mapping[str, Any]) -> list[npt.NDArray[Any]]:
+    """Computes outputs of a loaded model.
+
+    Raises:
+        CheckpointError: If ONNX Runtime cannot: what the files of the export say does not fit together.
+    """
+    try:
+        found: list[npt.NDArray[Any]] = session.run(outputs, feeds)
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime."):
+            raise
+        first = one_line(str(error), 200)
+        raise CheckpointError(f"ONNX Runtime cannot compute the export ({first}); export the run again") from error
+    return found

@@ -18,8 +18,6 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.explanation import explain
 from recurra.deployment.prediction.layout import PredictedRows, PredictionWriter
 
-# Large enough for batches of like length, small enough that a chunk of long texts takes a few MiB.
-CHUNK_ROWS = 4096
 Bounds = float | Sequence[float]
 
 
@@ -174,4 +172,4 @@ def source_chunks(
         if not texts:
             raise ConfigurationError("no texts are given; write them behind the run, or --input FILE, or --input -")
         return iter([TextRows(list(texts), [])])
-    return stream_rows(source, text_column, [] if kept is None else kept.names, CHUNK_ROWS)
+    return stream_rows(source, text_column, [] if kept is None else kept.names)

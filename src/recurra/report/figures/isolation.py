@@ -81,5 +81,5 @@ def _row(line: ContrastLine, index: int, x: svg.Scale, scale: float) -> Markup:
         low, high = x((line.gap - line.half) * scale), x((line.gap + line.half) * scale)
         drawn += svg.element("line", x1=low, x2=high, y1=y, y2=y, class_="interval s0")
     shape = "mark s0" if line.verdict == "distinguishable" else "open s0"
-    hint = svg.hint(f"{line.a} − {line.b}: {line.gap * scale:+.4g}, {line.verdict}")
+    hint = svg.tooltip(f"{line.a} − {line.b}: {line.gap * scale:+.4g}, {line.verdict}")
     return drawn + svg.element("circle", hint, cx=x(line.gap * scale), cy=y, r=4.2, class_=shape)

@@ -116,13 +116,13 @@ def _against(
         ", ".join([f"{model.label}: {name} {measure.value(item.mean)}", *dict.fromkeys((cost, size))])
         for model, item, cost, size in zip(models, values, costly, sizes, strict=True)
     ]
-    drawn = zip(models, circles, values, map(svg.hint, said), strict=True)
+    drawn = zip(models, circles, values, said, strict=True)
     for model, (cx, cy, r), item, hint in sorted(drawn, key=lambda entry: -entry[1][2]):
         color = f"s{model.color % 8}"
-        parts.append(svg.element("circle", hint, cx=cx, cy=cy, r=r, class_=f"bubble {color}"))
+        parts.append(svg.element("circle", svg.tooltip(hint), cx=cx, cy=cy, r=r, class_=f"bubble {color}"))
         if item.low is not None and item.high is not None:
             parts.append(svg.element("line", x1=cx, x2=cx, y1=y(item.low), y2=y(item.high), class_=f"error {color}"))
-        parts.append(svg.marker(model.color, cx, cy, 2.6, hint))
+        parts.append(svg.marker(model.color, cx, cy, 2.6, hint=hint))
     parts += _bubble_labels(models, circles)
     reference = _round_down(largest)
     legend = [

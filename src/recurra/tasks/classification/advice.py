@@ -182,7 +182,9 @@ class _Choice:
     def _far(self, model: ClassifierSummary) -> str:
         """How far a model is from the best one, with its interval."""
         found = self.interval(model)
-        within = f" (95 % {self.measure.range(*found)})" if found else ""
+        test = find_test(self.tests, self.best, model)
+        doubt = f", but not supported: {test.doubt}" if test is not None and test.doubt else ""
+        within = f" (95 % {self.measure.range(*found)}{doubt})" if found else ""
         gap = self.measure.signed(self.gap(model, self.best))
         return f"{gap} {self.measure.unit}{within} against {self.best.label}"
 

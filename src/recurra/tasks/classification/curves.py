@@ -54,7 +54,7 @@ def accuracy_by_epoch(models: Sequence[ModelSummary], histories: Histories, key:
         points = [(x(epoch), y(value)) for epoch, value in means]
         parts.append(svg.polyline(points, f"line solid s{model.color % 8}"))
         parts += [
-            svg.marker(model.color, *point, 3.4, svg.hint(f"{model.label}, epoch {epoch:g}: {value:.4f}"))
+            svg.marker(model.color, *point, hint=f"{model.label}, epoch {epoch:g}: {value:.4f}")
             for point, (epoch, value) in zip(points, means, strict=True)
         ]
     described = "; ".join(
@@ -132,7 +132,7 @@ def loss_by_epoch(
             ("validation", validation, [epoch.validation_loss for epoch in history]),
         ):
             parts += [
-                svg.marker(model.color, *point, 2.4, svg.hint(f"{name} loss, epoch {epoch.epoch:g}: {loss:.4f}"))
+                svg.marker(model.color, *point, 2.4, hint=f"{name} loss, epoch {epoch.epoch:g}: {loss:.4f}")
                 for point, epoch, loss in zip(line, history, losses, strict=True)
             ]
     for history, best in zip(histories, best_epochs, strict=False):
@@ -280,7 +280,7 @@ def _one_accuracy_by_rows(name: str, parts: Sequence[_Part], key: str) -> Chart 
                 drawn.append(
                     svg.element("line", x1=px, x2=px, y1=y(item.low), y2=y(item.high), class_=f"error s{index % 8}")
                 )
-            drawn.append(svg.marker(index, px, py, 3.4, svg.hint(f"{label}, {count(rows)} rows: {item.mean:.4f}")))
+            drawn.append(svg.marker(index, px, py, hint=f"{label}, {count(rows)} rows: {item.mean:.4f}"))
     described = "; ".join(
         f"{label} from {curve[0][1].mean:.4f} at {count(curve[0][0])} rows to {curve[-1][1].mean:.4f} at "
         f"{count(curve[-1][0])}"

@@ -125,7 +125,7 @@ def calibration(model: ClassifierSummary, table: ClassificationTable, key: str) 
     most = max(each.rows for each in bins)
     points = [(x(each.said), y(each.right), 2.0 + 5.0 * (each.rows / most) ** 0.5) for each in bins]
     line = svg.polyline([(x(low), y(low)), (x(1.0), y(1.0))], f"line dashed s{model.color % 8}")
-    said = [svg.hint(f"says {each.said:.3f}, right {each.right:.3f}, {each.rows:,} rows") for each in bins]
+    said = [svg.tooltip(f"says {each.said:.3f}, right {each.right:.3f}, {each.rows:,} rows") for each in bins]
     marks = [
         svg.element("circle", hint, cx=px, cy=py, r=r, class_=f"area s{model.color % 8}")
         for (px, py, r), hint in zip(points, said, strict=True)

@@ -19,6 +19,7 @@ from recurra.tasks.questions import COST
 
 BOOTSTRAP_SAMPLES = 2000
 BOOTSTRAP_SEED = 20
+_CELLS_AT_ONCE = 2**18
 F1_OF = "f1"
 
 Floats = NDArray[np.float64]
@@ -102,8 +103,14 @@ def bootstrap(confusion_matrix: Sequence[Sequence[int]], score: MatrixScore) -> 
     if rows == 0 or matrix.shape[0] < 2:
         return None
     generator = np.random.default_rng(BOOTSTRAP_SEED)
-    draws = generator.multinomial(rows, matrix.ravel() / rows, size=BOOTSTRAP_SAMPLES)
-    low, high = np.quantile(score(draws.reshape(-1, *matrix.shape).astype(np.float64)), [0.025, 0.975])
+    shares = matrix.ravel() / rows
+    # Of 200 labels the draws of all samples would take a gigabyte.
+    at_once = max(1, _CELLS_AT_ONCE // matrix.size)
+    scores = []
+    for done in range(0, BOOTSTRAP_SAMPLES, at_once):
+        draws = generator.multinomial(rows, shares, size=min(at_once, BOOTSTRAP_SAMPLES - done))
+        scores.append(score(draws.reshape(-1, *matrix.shape).astype(np.float64)))
+    low, high = np.quantile(np.concatenate(scores), [0.025, 0.975])
     return float(low), float(high)
 
 

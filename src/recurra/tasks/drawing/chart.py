@@ -38,7 +38,7 @@ class LegendEntry:
             circle = svg.element("circle", cx=side / 2, cy=side / 2, r=self.radius, class_="size-key")
             return svg.element("svg", circle, width=side, height=side, aria_hidden="true")
         if self.style == "mark":
-            inside = svg.marker(self.color or 0, 9, 6, 4)
+            inside = svg.marker(self.color or 0, 9, 6, 4, hint="")
         elif self.style == "open":
             inside = svg.element("circle", cx=9, cy=6, r=4, class_=f"open {color}")
         elif self.style in ("interval", "rows"):

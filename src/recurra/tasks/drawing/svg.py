@@ -196,22 +196,31 @@ def axes(
     return Markup("").join(parts)
 
 
-def polyline(points: Sequence[tuple[float, float]], class_: str, *children: Markup) -> Markup:
+def polyline(points: Sequence[tuple[float, float]], class_: str) -> Markup:
     """An open line through points in coordinates."""
-    return element("polyline", *children, points=" ".join(f"{number(x)},{number(y)}" for x, y in points), class_=class_)
+    return element("polyline", points=" ".join(f"{number(x)},{number(y)}" for x, y in points), class_=class_)
 
 
-def hint(text: str) -> Markup:
+def tooltip(text: str) -> Markup:
     """What a browser shows while the pointer rests on the element that this stands in; needs no script."""
     return element("title", text)
 
 
-def marker(index: int, x: float, y: float, size: float = 3.4, *children: Markup) -> Markup:
-    """The marker of a series: shape and colour both tell it, so that it is known on grey paper too."""
+def marker(index: int, x: float, y: float, size: float = 3.4, *, hint: str) -> Markup:
+    """The marker of a series: shape and colour both tell it, so that it is known on grey paper too.
+
+    Args:
+        index: Of the series.
+        x: Place.
+        y: Place.
+        size: Radius, about.
+        hint: What a pointer that rests on it is shown; empty for one that stands for no value.
+    """
     shape = MARKERS[index % len(MARKERS)]
     class_ = f"mark s{index % 8}"
+    inside = [tooltip(hint)] if hint else []
     if shape == "circle":
-        return element("circle", *children, cx=x, cy=y, r=size, class_=class_)
+        return element("circle", *inside, cx=x, cy=y, r=size, class_=class_)
     s = size * 1.1
     paths = {
         "square": ((-s, -s), (s, -s), (s, s), (-s, s)),
@@ -221,4 +230,4 @@ def marker(index: int, x: float, y: float, size: float = 3.4, *children: Markup)
         "cross": tuple((s * sign * dx, s * sign * dy) for sign in (1, -1) for dx, dy in _HALF_CROSS),
     }
     points = " ".join(f"{number(x + dx)},{number(y + dy)}" for dx, dy in paths[shape])
-    return element("polygon", *children, points=points, class_=class_)
+    return element("polygon", *inside, points=points, class_=class_)

@@ -23,7 +23,7 @@ def by_training_rows(curve: LearningCurveRecord, label: str, color: int, key: st
     titles = (f"{curve.split} rows right", "training rows")
     axes = svg.axes(x, y, x_title=titles[1], y_title=titles[0], x_format=count, y_format=lambda v: f"{v:.3f}")
     said = [f"{count(rows)}: {right:.4f}" for rows, right in zip(curve.rows, curve.right, strict=True)]
-    marks = (svg.marker(color, *point, 3.4, svg.hint(each)) for point, each in zip(points, said, strict=True))
+    marks = (svg.marker(color, *point, hint=each) for point, each in zip(points, said, strict=True))
     parts = [axes, svg.polyline(points, f"line solid s{color % 8}"), *marks]
     heading = "What more labels bring"
     facts = "; ".join(said)

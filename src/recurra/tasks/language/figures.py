@@ -101,9 +101,7 @@ def _speed_up(models: Sequence[tuple[int, LanguageModelSummary]], key: str) -> C
             svg.polyline([(x(loss), y(speed)) for loss, speed in line], f"line {style} s{place % EXIT_SERIES}")
         )
         parts += [
-            svg.marker(
-                place, x(loss), y(speed), 2.8, svg.hint(f"{label}, batch {size}: {speed:.2f} times at {loss:.3f}")
-            )
+            svg.marker(place, x(loss), y(speed), 2.8, hint=f"{label}, batch {size}: {speed:.2f} times at {loss:.3f}")
             for loss, speed in line
         ]
         legend.append(LegendEntry(f"{label}, batch {size}", place, style))
@@ -190,10 +188,14 @@ def learning_curve(models: Sequence[LanguageModelSummary], key: str) -> Chart:
     parts = [_axes(x, y, "epoch", "objective in nats a token", lambda value: f"{value:.0f}")]
     legend = []
     for place, model in enumerate(models):
-        for index, style in ((1, "dashed"), (2, "solid")):
-            points = [(x(row[0]), y(row[index])) for row in means[model.label]]
+        for index, style, split in ((1, "dashed", "train"), (2, "solid", "validation")):
+            rows = [(row[0], row[index]) for row in means[model.label]]
+            points = [(x(epoch), y(value)) for epoch, value in rows]
             parts.append(svg.polyline(points, f"line {style} s{place % SERIES}"))
-            parts += [svg.marker(place, px, py, 2.6) for px, py in points]
+            parts += [
+                svg.marker(place, *point, 2.6, hint=f"{model.label}, {split}, epoch {epoch:g}: {value:.3f}")
+                for point, (epoch, value) in zip(points, rows, strict=True)
+            ]
         legend.append(LegendEntry(model.label, place, "mark"))
     ends = "; ".join(f"{label} ends at {rows[-1][1]:.3f} and {rows[-1][2]:.3f}" for label, rows in means.items())
     heading = "Objective by epoch"
@@ -235,7 +237,10 @@ def by_loop(models: Sequence[LanguageModelSummary], table: LanguageTable, headin
     for place, model in enumerate(models):
         points = [(x(_place(names, name)), y(value)) for name, value in found[model.label]]
         parts.append(svg.polyline(points, f"line solid s{place % SERIES}"))
-        parts += [svg.marker(place, px, py) for px, py in points]
+        parts += [
+            svg.marker(place, *point, hint=f"{model.label}, {name}: {value:,.3g}")
+            for point, (name, value) in zip(points, found[model.label], strict=True)
+        ]
     said = "; ".join(
         f"{label}: {', '.join(f'{name} {value:,.3g}' for name, value in rows)}" for label, rows in found.items()
     )

@@ -12,7 +12,7 @@ import numpy as np
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset
 from recurra.data.multilabel import MultiLabelData
-from recurra.evaluation.audits import audit_leakage, audit_shortcuts
+from recurra.evaluation import audits
 from recurra.tasks.labelling.task import LabellingTask
 
 # A probe a label is fitted: of many labels, the rare ones are the least likely to be guessed from the format.
@@ -31,7 +31,7 @@ class MultiLabelTask(LabellingTask):
 
     def data_audits(self, dataset: TextDataset) -> list[AuditResult]:
         """Leakage between splits, and shortcuts to any of the labels."""
-        return [*audit_leakage(dataset), *audit_label_shortcuts(dataset)]
+        return [*audits.audit_leakage(dataset), *audit_label_shortcuts(dataset)]
 
 
 def audit_label_shortcuts(dataset: TextDataset) -> list[AuditResult]:
@@ -47,7 +47,7 @@ def audit_label_shortcuts(dataset: TextDataset) -> list[AuditResult]:
     frequent = np.argsort(-dataset.splits["train"].labels.sum(axis=0), kind="stable")[:MOST_PROBED]
     found: dict[str, list[tuple[str, AuditResult]]] = defaultdict(list)
     for label in frequent.tolist():
-        for result in audit_shortcuts(_of_label(dataset, label)):
+        for result in audits.audit_shortcuts(_of_label(dataset, label)):
             found[result.name].append((dataset.label_names[label], result))
     return [_worst(results) for results in found.values()]
 
