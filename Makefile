@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 test: $(DEV) ## run the test suite but its slow part (RECURRA_DATA_ROOT=DIR adds the tests on real corpora)
 	@$(PYTEST) -m "not slow"
 
-test-slow: $(DEV) ## run the slow part: killed studies and nodes, several processes, a million rows
+test-slow: $(DEV) ## run the slow part: killed studies and nodes, several processes, browsers, wheels, a million rows
 	@$(PYTEST) -m slow
 
 test-faults: $(DEV) ## kill, starve and mislead the commands for 20 minutes; SEED=N draws the same again, JSON=FILE keeps the figures
