@@ -336,3 +336,73 @@ def test_the_end_does_not_wait_for_who_does_not_take_an_answer() -> None:
         assert connection.recv(1024)
         server.server.should_exit = True
         wait_for(server, 0)
+
+
+@contextlib.contextmanager
+def prompt_server(limits: Limits | None = None) -> Iterator[Running]:
+    """A server of its own, whose engine answers at once."""
+    model, engine = slow_model()
+    engine.open.set()
+    with running([model], limits) as found:
+        yield found
+
+
+@pytest.mark.parametrize("sent", [0, 1, 40, len(WHOLE) - 1])
+def test_who_had_connected_is_answered_before_the_end(sent: int) -> None:
+    with prompt_server() as server, connected(server) as connection:
+        connection.sendall(WHOLE[:sent])
+        wait_for_connections(server, 1)
+        server.server.should_exit = True
+        wait_for_the_end_to_begin(server)
+        connection.sendall(WHOLE[sent:])
+        head, _, body = until_closed(connection).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200") and b"connection: close" in head.lower()
+        assert json.loads(body)["results"]
+
+
+def test_who_waits_in_the_queue_of_the_system_is_answered_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with prompt_server() as server, contextlib.ExitStack() as stack:
+        clients: list[socket.socket] = []
+
+        async def end_before_they_are_accepted(_: int) -> bool:
+            # On the server's own thread: nobody is accepted until this has returned.
+            for _ in range(30):
+                clients.append(stack.enter_context(connected(server)))
+                clients[-1].sendall(WHOLE)
+            return True
+
+        monkeypatch.setattr(server.server, "on_tick", end_before_they_are_accepted)
+        wait_for_the_end_to_begin(server)
+        answers = [until_closed(client) for client in clients]
+        assert len(answers) == 30 and all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+
+
+def test_the_end_waits_a_moment_only_for_who_sends_nothing() -> None:
+    with prompt_server(Limits(body_timeout_s=0.4, timeout_s=60)) as server, connected(server) as connection:
+        wait_for_connections(server, 1)
+        server.server.should_exit = True
+        assert until_closed(connection) == b""
+
+
+def test_the_end_does_not_wait_for_who_was_answered() -> None:
+    with prompt_server() as server, connected(server) as connection:
+        connection.sendall(WHOLE)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        server.server.should_exit = True
+        assert until_closed(connection) == b""
+
+
+def wait_for_connections(server: Running, wanted: int) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while len(server.server.server_state.connections) != wanted:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def wait_for_the_end_to_begin(server: Running) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while server.server.servers[0].is_serving():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    # The connections are told after the listening socket was closed.
+    time.sleep(0.05)

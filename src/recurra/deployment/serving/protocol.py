@@ -21,6 +21,8 @@ _LEAST_TAKEN_BYTES = 64 * 1024
 # Of a request that was answered before it ended: a client that is cut off while it sends sees a broken connection
 # instead of the answer.
 _MOST_LINGERING_BYTES = 2 * 2**20
+# At the end of the server, for a client that has connected and whose request is still on its way.
+_LAST_HEAD_S = 1.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -42,6 +44,8 @@ class BoundedProtocol(HttpToolsProtocol):
     # The head was read, the request is not whole.
     _in_body = False
     _keeps_alive = False
+    # The server ends: a request that is read from now on is the last of its connection.
+    _stopping = False
     # Set while more of an answer is left than is kept for a client.
     _taking_timer: asyncio.TimerHandle | None = None
     # No further request is read; the response that follows those to the earlier ones.
@@ -81,9 +85,13 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Begins the end of the server: what is being answered is the last."""
+        """Begins the end of the server: what is being answered is the last, or what a new client is sending."""
+        self._stopping = True
         self._keeps_alive = False
-        if self._linger_timer is not None or not self._unanswered:
+        if self._head_timer is not None and not self.closing:
+            self._head_timer.cancel()
+            self._head_timer = self.loop.call_later(min(_LAST_HEAD_S, self.limits.body_timeout_s), self._close)
+        elif self._linger_timer is not None or not self._unanswered:
             self._close()
         else:
             super().shutdown()
@@ -147,7 +155,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unanswered.append(cycle)
         self._in_body = True
         # Nothing can be read behind an upgrade, which we never grant.
-        self._keeps_alive = cycle.keep_alive and not self.parser.should_upgrade()
+        self._keeps_alive = cycle.keep_alive and not self._stopping and not self.parser.should_upgrade()
         # Until the request is whole: who is answered before is told that the connection closes.
         cycle.keep_alive = False
 
@@ -201,6 +209,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _close(self) -> None:
         """Closes the connection once its client has taken what is written, or has had the time to."""
+        self._stop_head_timer()
         self.transport.close()
         if self.transport.get_write_buffer_size():
             self._expect_taking()

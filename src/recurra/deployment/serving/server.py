@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import selectors
 import signal
 import socket
 import sys
@@ -21,6 +22,10 @@ from recurra.deployment.serving.protocol import bounded_protocol
 from recurra.deployment.serving.settings import Limits
 
 _KEEP_ALIVE_S = 30
+# Connections that may wait in the system's queue.
+_BACKLOG = 1024
+# Passes of the loop from the moment at which a connection is accepted until what it has sent is read.
+_READING_PASSES = 8
 
 
 class Server(uvicorn.Server):
@@ -56,6 +61,20 @@ class Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started and self._when_started is not None:
             self._when_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops, once it has taken up who had connected; the system would break those connections off."""
+        with selectors.DefaultSelector() as waiting:
+            for taken in sockets or ():
+                waiting.register(taken, selectors.EVENT_READ)
+            # A loop may accept one connection a pass.
+            for _ in range(_BACKLOG):
+                if not waiting.select(0):
+                    break
+                await asyncio.sleep(0)
+        for _ in range(_READING_PASSES):
+            await asyncio.sleep(0)
+        await super().shutdown(sockets=sockets)
 
     def begin(self) -> None:
         """Belongs to the loop that runs from now on."""
@@ -150,6 +169,6 @@ def make_server(
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(limits.body_timeout_s + limits.timeout_s + 1),
-        backlog=1024,
+        backlog=_BACKLOG,
     )
     return Server(config, application.reload, log, started)
