@@ -178,9 +178,10 @@ def compare(
         from_scratch: Whether no pretrained weights are used.
         max_mib: Files on disk, in MiB, that the recommended model may have; it changes no run.
         max_ms: Median milliseconds a text at batch 1 that it may take.
-        measure: What the models are judged by: ``accuracy``, ``macro_f1``, ``balanced_accuracy``, ``f1:LABEL`` or
-            ``cost:FILE`` (a CSV or JSON file of what each mistake costs, true by predicted label); of several labels a
-            text ``micro_f1``, ``macro_f1`` or ``subset_accuracy``. None lets the data decide. It changes no run.
+        measure: What the models are judged by: ``accuracy``, ``macro_f1``, ``balanced_accuracy``,
+            ``average_precision``, ``f1:LABEL``, ``average_precision:LABEL`` or ``cost:FILE`` (a CSV or
+            JSON file of what each mistake costs, true by predicted label); of several labels a text ``micro_f1``,
+            ``macro_f1`` or ``subset_accuracy``. None lets the data decide. It changes no run.
         minutes: Minutes of training; see `recurra.study.planning.within_minutes`.
         estimate: Whether time and memory of each model are estimated and said before the first run starts; not if
             nothing is said, or ``minutes`` were given.

@@ -63,8 +63,9 @@ def compare(
         str | None,
         typer.Option(
             "--measure",
-            help="What models are judged by: accuracy, macro_f1, balanced_accuracy, f1:LABEL, or cost:FILE (CSV or "
-            "JSON, true by predicted label). Default: accuracy, or macro_f1 where classes are unequal.",
+            help="What models are judged by: accuracy, macro_f1, balanced_accuracy, average_precision, f1:LABEL, "
+            "average_precision:LABEL, or cost:FILE (CSV or JSON, true by predicted label). "
+            "Default: accuracy, or macro_f1 where classes are unequal.",
             show_default=False,
         ),
     ] = None,

@@ -85,6 +85,8 @@ class MetricsRecord(HashedSettings):
         calibration_error: Expected calibration error of the probabilities that the model gives
             (`recurra.evaluation.calibration`); none in records from before there was a temperature.
         uncalibrated_error: The same of the softmax of the logits, without the temperature.
+        average_precision: Of each label, by the softmax of the logits; none of one that no row has, and none at all in
+            records from before it was measured.
     """
 
     rows: int
@@ -97,6 +99,7 @@ class MetricsRecord(HashedSettings):
     confusion_matrix: list[list[int]]
     calibration_error: float | None = None
     uncalibrated_error: float | None = None
+    average_precision: list[float | None] | None = None
 
     def figures(self) -> dict[str, str]:
         """What a model card shows, by heading."""

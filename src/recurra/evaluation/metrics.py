@@ -10,13 +10,14 @@ import numpy.typing as npt
 from recurra.core.errors import DataError, RunError
 from recurra.core.record import MetricsRecord
 from recurra.evaluation.calibration import expected_calibration_error
+from recurra.evaluation.ranking import rank_labels
 from recurra.evaluation.significance import wilson_interval
 
 
 def evaluate_logits(
     logits: npt.ArrayLike, labels: npt.ArrayLike, probabilities: npt.ArrayLike | None = None
 ) -> MetricsRecord:
-    """Computes accuracy, precision, recall, F1, loss and the confusion matrix.
+    """Computes accuracy, precision, recall, F1, loss, the confusion matrix, and average precision by label.
 
     With two classes precision, recall and F1 are those of label 1. With more they are macro means over the classes
     that occur among labels or predictions (scikit-learn's convention: a class that never occurs counts for nothing).
@@ -53,9 +54,10 @@ def evaluate_logits(
     confusion = np.bincount(truth * classes + predictions, minlength=classes * classes).reshape(classes, classes)
     precision, recall, f1 = _precision_recall_f1(confusion)
     right = int(np.trace(confusion))
+    log_probabilities = log_softmax(scores)
     calibration = {}
     if probabilities is not None:
-        plain = np.exp(scores - _log_total(scores))
+        plain = np.exp(log_probabilities)
         calibration = {
             "calibration_error": expected_calibration_error(probabilities, truth),
             "uncalibrated_error": expected_calibration_error(plain, truth),
@@ -66,11 +68,23 @@ def evaluate_logits(
         precision=precision,
         recall=recall,
         f1=f1,
-        loss=_cross_entropy(scores, truth),
+        loss=float(-log_probabilities[np.arange(rows), truth].mean()),
         accuracy_interval=wilson_interval(right, rows),
         confusion_matrix=[[int(count) for count in row] for row in confusion],
+        average_precision=[
+            None if ranked is None else float(ranked.average_precision())
+            for ranked in rank_labels(truth, log_probabilities)
+        ],
         **calibration,
     )
+
+
+def log_softmax(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Logarithm of the softmax of each row in float64, ``(rows, classes)``: no score is lost where another is large."""
+    scores = np.asarray(logits, dtype=np.float64)
+    shifted = scores - scores.max(axis=-1, keepdims=True)
+    found: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return found
 
 
 def _precision_recall_f1(confusion: npt.NDArray[Any]) -> tuple[float, float, float]:
@@ -85,16 +99,3 @@ def _precision_recall_f1(confusion: npt.NDArray[Any]) -> tuple[float, float, flo
         return float(precision[1]), float(recall[1]), float(f1[1])
     occurs = (predicted + true) > 0
     return float(precision[occurs].mean()), float(recall[occurs].mean()), float(f1[occurs].mean())
-
-
-def _cross_entropy(scores: npt.NDArray[Any], truth: npt.NDArray[Any]) -> float:
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    log_total = _log_total(shifted)[:, 0]
-    return float((log_total - shifted[np.arange(len(truth)), truth]).mean())
-
-
-def _log_total(scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Logarithm of the sum of exponentials of each row, ``(rows, 1)``."""
-    highest = scores.max(axis=1, keepdims=True)
-    total: npt.NDArray[Any] = highest + np.log(np.exp(scores - highest).sum(axis=1, keepdims=True))
-    return total

@@ -257,13 +257,44 @@ def paired_bootstrap_by_class(
         result: npt.NDArray[np.float64] = np.mean(scores[: len(a)], axis=0) - np.mean(scores[len(a) :], axis=0)
         return result
 
+    return weighted_bootstrap(gap, counts, samples=samples, seed=seed, level=level)
+
+
+def weighted_bootstrap(
+    gap: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]],
+    counts: npt.ArrayLike,
+    *,
+    samples: int = 2_000,
+    seed: int = 0,
+    level: float = 0.95,
+) -> BootstrapDifference:
+    """Bootstrap of a difference that is known for any number of times that each row, or kind of row, occurs.
+
+    Args:
+        gap: The difference, ``(...)``, from those numbers, ``(..., kinds)``.
+        counts: Of the rows as they are, ``(kinds,)``.
+        samples: Number of resamples.
+        seed: Makes the draws reproducible.
+        level: Coverage of the percentile interval.
+
+    Returns:
+        As `paired_bootstrap` does.
+
+    Raises:
+        ValueError: If there is no row.
+    """
+    _check_level(level)
+    seen = np.asarray(counts, dtype=np.float64)
+    rows = int(seen.sum())
+    if rows == 0:
+        raise ValueError("a bootstrap needs a row")
     rng = np.random.default_rng(seed)
-    piece = max(1, _COUNTS_A_PIECE // counts.size)
+    piece = max(1, _COUNTS_A_PIECE // seen.size)
     drawn = [
-        gap(rng.multinomial(true.size, counts / true.size, size=min(piece, samples - start)).astype(np.float64))
+        gap(rng.multinomial(rows, seen / rows, size=min(piece, samples - start)).astype(np.float64))
         for start in range(0, samples, piece)
     ]
-    gaps, difference = np.concatenate(drawn), float(gap(counts.astype(np.float64)))
+    gaps, difference = np.concatenate(drawn), float(gap(seen))
     low, high = np.quantile(gaps, [0.5 - level / 2, 0.5 + level / 2])
     extreme = int((np.abs(gaps - difference) >= abs(difference) - 1e-12).sum())
     return BootstrapDifference(difference, float(low), float(high), (extreme + 1) / (samples + 1))

@@ -21,12 +21,18 @@ from recurra.evaluation.significance import (
     mean_interval,
     paired_bootstrap,
     paired_bootstrap_by_class,
+    weighted_bootstrap,
 )
 from recurra.report.load import Correctness, load_correctness
 from recurra.tasks.loaded_runs import LoadedRun
-from recurra.tasks.measures import Measure
+from recurra.tasks.measures import LogitScore, Measure
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import SIGNIFICANCE_LEVEL, PairTest, SeedTest
+
+# Resamples of what takes the logits; fewer where labels times rows are many, for every one passes over all of them.
+_MOST_SAMPLES = 2_000
+_FEWEST_SAMPLES = 400
+_WEIGHTED_CELLS = 500_000_000
 
 KnownRows = dict[bytes, tuple[bytes, NDArray[np.int64]]]
 
@@ -86,6 +92,11 @@ class ScoredModel:
         return truth, np.stack(predicted)
 
     @property
+    def logits(self) -> list[NDArray[np.float32]]:
+        """Of each seed, ``(rows, labels)``."""
+        return [item.logits for item in self.correct if item is not None and item.logits is not None]
+
+    @property
     def spread(self) -> float | None:
         """What the seed alone moves: the best seed less the worst one; none for a single run."""
         return max(self.every_value) - min(self.every_value) if len(self.every_value) > 1 else None
@@ -140,9 +151,26 @@ def bootstrap(first: ScoredModel, second: ScoredModel, measure: Measure) -> Boot
     if measure.of_rows is not None:
         values = [np.mean([measure.of_rows(truth, said) for said in side], axis=0) for side in (a, b)]
         return paired_bootstrap(*values)
+    if measure.of_logits is not None:
+        return _bootstrap_of_logits(truth, (first.logits, second.logits), measure.of_logits)
     assert measure.of_classes is not None
     labels = int(max(truth.max(), a.max(), b.max())) + 1
     return paired_bootstrap_by_class(truth, a, b, labels=labels, score=measure.of_classes)
+
+
+def _bootstrap_of_logits(
+    truth: NDArray[np.int64], sides: tuple[Sequence[NDArray[np.float32]], ...], score: LogitScore
+) -> BootstrapDifference:
+    a, b = ([score(truth, logits) for logits in side] for side in sides)
+    cells = len(truth) * sum(logits.shape[1] for side in sides for logits in side)
+    samples = min(_MOST_SAMPLES, max(_FEWEST_SAMPLES, _WEIGHTED_CELLS // cells))
+
+    def gap(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        means = [np.mean([value(weights) for value in side], axis=0) for side in (a, b)]
+        difference: NDArray[np.float64] = means[0] - means[1]
+        return difference
+
+    return weighted_bootstrap(gap, np.ones(len(truth)), samples=samples)
 
 
 def value_of(item: Correctness, measure: Measure) -> float:
@@ -153,6 +181,9 @@ def value_of(item: Correctness, measure: Measure) -> float:
     assert item.predicted is not None
     if measure.of_rows is not None:
         return float(measure.of_rows(item.truth, item.predicted).mean())
+    if measure.of_logits is not None:
+        assert item.logits is not None
+        return float(measure.of_logits(item.truth, item.logits)(None))
     assert measure.of_classes is not None
     least = int(max(item.truth.max(), item.predicted.max())) + 1
     right = np.bincount(item.truth[item.correct], minlength=least).astype(np.float64)

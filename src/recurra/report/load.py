@@ -40,17 +40,22 @@ class Correctness:
         correct: Whether the prediction is right, ``(rows,)`` of bool.
         truth: True labels, ``(rows,)``, where they were asked for.
         predicted: Predicted labels, likewise.
+        logits: ``(rows, labels)``, likewise.
     """
 
     rows_key: bytes
     correct: NDArray[np.bool_]
     truth: NDArray[np.int64] | None = None
     predicted: NDArray[np.int64] | None = None
+    logits: NDArray[np.float32] | None = None
 
     def only(self, rows: NDArray[np.bool_]) -> Correctness:
         """The same of some of the rows."""
-        parts = (None if part is None else part[rows] for part in (self.truth, self.predicted))
-        return Correctness(self.rows_key, self.correct[rows], *parts)
+
+        def some(part: NDArray[Any] | None) -> NDArray[Any] | None:
+            return None if part is None else part[rows]
+
+        return Correctness(self.rows_key, self.correct[rows], some(self.truth), some(self.predicted), some(self.logits))
 
     def same_rows(self, other: Correctness) -> bool:
         """Whether both judge the same rows in the same order."""
@@ -116,7 +121,7 @@ def load_correctness(
         run: The run.
         split: The split.
         known: Rows that were read before; see `recurra.evaluation.predictions.read_correctness`.
-        labels: Whether true and predicted labels are wanted too.
+        labels: Whether true and predicted labels and the logits are wanted too.
     """
     if split not in run.record.metrics:
         return None
@@ -125,7 +130,7 @@ def load_correctness(
         if not labels:
             return found
         rows = read_predictions(run.folder, split)
-        return replace(found, truth=rows.labels, predicted=rows.predicted)
+        return replace(found, truth=rows.labels, predicted=rows.predicted, logits=rows.logits)
     except RecurraError:
         return None
 

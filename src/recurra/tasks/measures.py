@@ -14,6 +14,10 @@ from recurra.tasks.estimates import Estimate
 
 Interval = tuple[float, float]
 RowScore = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
+# A figure ``(...)`` for how often each row counts, ``(..., rows)``; once each if that is absent.
+WeightedScore = Callable[[NDArray[np.float64] | None], NDArray[np.float64]]
+# The same from true labels ``(rows,)`` and logits ``(rows, labels)``.
+LogitScore = Callable[[NDArray[np.int64], NDArray[np.float32]], WeightedScore]
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Measure:
             their labels.
         of_rows: Value of each row, ``(rows,)``, from true and predicted labels, likewise, where it is a mean over rows
             but not that of being right.
+        of_logits: Value from the logits, likewise, where it takes more than what was said.
         limits: Between which all values lie; an open end is none.
         scale: What a difference is multiplied by to be in ``unit``.
         digits: Decimals of a value.
@@ -53,6 +58,7 @@ class Measure:
     paired_by_rows: bool = False
     of_classes: ClassScore | None = None
     of_rows: RowScore | None = None
+    of_logits: LogitScore | None = None
     limits: tuple[float | None, float | None] = (None, None)
     scale: float = 1.0
     digits: int = 4
@@ -77,7 +83,7 @@ class Measure:
     @property
     def by_labels(self) -> bool:
         """Whether it takes the labels of rows to hold two models against each other, and not what was right alone."""
-        return self.of_classes is not None or self.of_rows is not None
+        return any(part is not None for part in (self.of_classes, self.of_rows, self.of_logits))
 
     def merit(self, value: float) -> float:
         """A number that is higher for what is better."""

@@ -128,6 +128,8 @@ def tests_by_rows(judge: Callable[[Any], Measure]) -> Table:
 def _bootstrap_of(measure: Measure) -> str:
     if measure.of_classes is not None:
         return f"The bootstrap draws rows with all their labels; {measure.in_text} is averaged over a model's seeds"
+    if measure.of_logits is not None:
+        return f"The bootstrap draws rows with all their scores; {measure.in_text} is averaged over a model's seeds"
     what = "correctness" if measure.of_rows is None else "cost"
     return f"The bootstrap draws rows, each with its {what} averaged over a model's seeds"
 

@@ -14,7 +14,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from factories import RunFactory, invariance, leakage, seen, skipped, study_latency
-from recurra.core.record import read_record
+from recurra.core.record import AuditResult, read_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.report import markdown_table, summarise_folders, summarise_runs
 from recurra.report.load import load_runs
@@ -396,6 +396,20 @@ def test_unequal_classes_are_judged_by_macro_f1_and_one_answer_never_wins(tmp_pa
     (test,) = table["tests"]
     assert test["gap"] == pytest.approx(expected[0] - expected[1])
     assert test["low"] < test["gap"] < test["high"]
+
+
+def test_what_nobody_needs_to_read_for_stands_in_every_conclusion(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL, label_names=("a", "b"), shares=(0.6, 0.4))
+    form = AuditResult(name="shortcuts.format.test", status="passed", summary="", details={"accuracy": 0.6171})
+    folders = [factory.run("linear", 0.8, audits=[form]), factory.run("recurrent", 0.95, audits=[form])]
+    (table,) = summarise_runs(folders)["tables"]
+    counts = np.sum(read_record(folders[0]).metrics["test"].confusion_matrix, axis=1)
+    wanted = f"the commonest label alone is right on {100 * max(counts) / sum(counts):.1f} %"
+    both = f"{wanted}, length and punctuation alone on 61.7 %."
+    assert f"Without reading: {both}" in table["conclusion"]
+    assert dict(table["recommended"]["details"])["How good"].endswith(both)
+    (alone,) = summarise_runs([factory.run("linear", 0.8, seed=5)])["tables"]
+    assert f"Without reading: {wanted}." in alone["conclusion"]
 
 
 def test_a_model_that_ignores_a_class_or_gains_nothing_is_named_and_not_recommended(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from recurra.core.formatting import duration, significant, times, words
-from recurra.tasks.classification.conclusions import best_model, fault_of, find_test, majority_share
+from recurra.tasks.classification.conclusions import best_model, fault_of, find_test, without_reading
 from recurra.tasks.classification.measures import ACCURACY, margin
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
 from recurra.tasks.measures import Measure
@@ -51,7 +51,8 @@ def advise(table: ClassificationTable, measure: Measure, limits: Limits) -> list
 def _choice(table: ClassificationTable, models: Sequence[ClassifierSummary], measure: Measure) -> _Choice:
     split = table.headline_split
     least = margin(table, models[0].scores[split].confusion_matrix) if models else 0.0
-    return _Choice(models, table.tests, split, measure, least)
+    guess = without_reading(table, models[0]) if models else ""
+    return _Choice(models, table.tests, split, measure, least, guess)
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class _Choice:
     split: str
     measure: Measure
     margin: float
+    guess: str
 
     @property
     def best(self) -> ClassifierSummary:
@@ -135,9 +137,8 @@ class _Choice:
         """What a reader asks of a recommendation, and the answers."""
         best, rivals = self.best, [model for model in self.models if model is not chosen]
         score = chosen.scores[self.split]
-        guess = f"; the commonest label alone has {majority_share(chosen, self.split):.4f} of the rows"
         value = f"{self.measure.heading} {self.measure.value(self.score(chosen))}"
-        good = f"{value} on {score.rows:,} {self.split} rows{guess}."
+        good = f"{value} on {score.rows:,} {self.split} rows; {self.guess}."
         if chosen is not best:
             unsure = f" It could be more than {self.slack} behind." if self.surely_close(chosen) is False else ""
             sure = f"{self._far(chosen)}.{unsure}"

@@ -35,6 +35,7 @@ def conclude(table: ClassificationTable, measure: Measure) -> str:
     if not scored:
         return "No model was evaluated on a common split: nothing can be concluded."
     sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored, measure)
+    sentences.append(f"Without reading: {without_reading(table, scored[0])}.")
     if any(len(model.seeds) == 1 and model.kind != "linear" for model in scored):
         sentences.append("With one seed, another training could turn out differently.")
     sentences.extend(_audit_sentences(table.audits, split))
@@ -91,7 +92,7 @@ def _several(table: ClassificationTable, models: Sequence[ClassifierSummary], me
 
 
 def _why(table: ClassificationTable, model: ClassifierSummary, measure: Measure) -> list[str]:
-    """What models are judged by and why, and what who does not read gets; nothing where that is accuracy as ever."""
+    """What models are judged by and why, and what an answer for all costs; nothing where that is accuracy as ever."""
     split = table.headline_split
     unequal = are_unequal(sum(row) for row in model.scores[split].confusion_matrix)
     if measure.key == (MACRO_F1 if unequal else ACCURACY).key:
@@ -101,11 +102,15 @@ def _why(table: ClassificationTable, model: ClassifierSummary, measure: Measure)
     if isinstance(table, CostTable):
         said, cost = cheapest_answer(table.costs, model.scores[split].confusion_matrix)
         return [f"{reason}; it is {measure.value(cost)} for who always says '{table.label_names[said]}'."]
-    if unequal:
-        share = _percent(majority_share(model, split))
-        link = ", which" if reason.endswith("accuracy") else "; accuracy"
-        return [f"{reason}{link} is {share} for who always gives the most frequent answer."]
-    return [] if measure.key == ACCURACY.key else [f"{reason}."]
+    return [] if measure.key == ACCURACY.key and not unequal else [f"{reason}."]
+
+
+def without_reading(table: ClassificationTable, model: ClassifierSummary) -> str:
+    """What the commonest label gets, and what length and punctuation do, on the rows that a model was judged on."""
+    share = f"the commonest label alone is right on {_percent(majority_share(model, table.headline_split))}"
+    if table.form_accuracy is None:
+        return share
+    return f"{share}, length and punctuation alone on {_percent(table.form_accuracy)}"
 
 
 def said_costs(table: CostTable) -> str:

@@ -1,7 +1,8 @@
-"""What classifiers are judged by, all of it from the confusion matrix, with intervals over rows."""
+"""What classifiers are judged by, from the confusion matrix or the logits, with intervals over rows."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,18 +10,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recurra.core.errors import ConfigurationError, unknown
+from recurra.core.errors import ConfigurationError, RunError, unknown
 from recurra.core.record import MetricsRecord
+from recurra.evaluation.metrics import log_softmax
+from recurra.evaluation.ranking import rank_labels
 from recurra.evaluation.significance import ClassScore
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary, CostTable, JudgedScore
 from recurra.tasks.estimates import Estimate
-from recurra.tasks.measures import Measure, RowScore
+from recurra.tasks.measures import Measure, RowScore, WeightedScore
 from recurra.tasks.questions import COST
 
 BOOTSTRAP_SAMPLES = 2000
 BOOTSTRAP_SEED = 20
 _CELLS_AT_ONCE = 2**18
 F1_OF = "f1"
+AVERAGE_PRECISION = "average_precision"
+# Of a standard normal distribution.
+_Z_95 = 1.959964
 
 Floats = NDArray[np.float64]
 # A figure ``(...)`` of confusion matrices ``(..., labels, labels)``.
@@ -174,6 +180,54 @@ MACRO_F1 = _class_measure("macro_f1", "Macro F1", macro_f1, _of("macro_f1"))
 BALANCED_ACCURACY = _class_measure("balanced_accuracy", "Balanced accuracy", balanced_accuracy)
 
 
+def _average_precision(key: str, heading: str, chosen: int | None) -> Measure:
+    """How well the probability of a label puts its rows first, whatever the threshold; none chosen: the mean of all."""
+
+    def read(metrics: MetricsRecord) -> float:
+        values = metrics.average_precision
+        if values is None:
+            raise RunError("the record has no average precision: an earlier version made it; train the model again")
+        if chosen is not None:
+            return values[chosen] or 0.0
+        return float(np.mean([value for value in values if value is not None]))
+
+    def over_rows(metrics: MetricsRecord) -> tuple[float, float] | None:
+        return None if chosen is None else _logit_interval(read(metrics), sum(metrics.confusion_matrix[chosen]))
+
+    def of_logits(truth: NDArray[np.int64], logits: NDArray[np.float32]) -> WeightedScore:
+        found = rank_labels(truth, log_softmax(logits))
+        ranked = [label for label in (found if chosen is None else found[chosen : chosen + 1]) if label is not None]
+        if not ranked:
+            return lambda weights: np.zeros(() if weights is None else weights.shape[:-1])
+
+        def value(weights: Floats | None) -> Floats:
+            mean: Floats = np.mean([label.average_precision(weights) for label in ranked], axis=0)
+            return mean
+
+        return value
+
+    return replace(
+        F1,
+        key=key,
+        heading=heading,
+        read=read,
+        of=_judged,
+        over_rows=over_rows,
+        paired_by_rows=True,
+        of_logits=of_logits,
+        better=f"better by {heading[0].lower() + heading[1:]}",
+    )
+
+
+def _logit_interval(value: float, relevant: int) -> tuple[float, float] | None:
+    """95 % interval of an average precision over so many rows of its label (Boyd, Eng and Page 2013, section 3)."""
+    if relevant == 0 or not 0 < value < 1:
+        return None
+    centre, half = math.log(value / (1 - value)), _Z_95 / math.sqrt(relevant * value * (1 - value))
+    low, high = (1 / (1 + math.exp(-end)) for end in (centre - half, centre + half))
+    return low, high
+
+
 def _cost_measure(costs: Sequence[Sequence[float]]) -> Measure:
     each, score = np.asarray(costs, dtype=np.float64), by_cost(costs)
     of_rows: RowScore = lambda truth, said: each[truth, said]  # noqa: E731
@@ -196,24 +250,29 @@ def named_measure(name: str, label_names: Sequence[str], costs: Sequence[Sequenc
     """A measure by the name that a user gives it.
 
     Args:
-        name: ``accuracy``, ``macro_f1``, ``balanced_accuracy``, ``f1:LABEL``, or ``cost``.
+        name: ``accuracy``, ``macro_f1``, ``balanced_accuracy``, ``average_precision`` (the mean over labels), ``cost``,
+            or ``f1:LABEL`` and ``average_precision:LABEL``.
         label_names: Of the data.
         costs: For ``cost``, ``[true][predicted]`` in the order of the labels.
 
     Raises:
         ConfigurationError: If there is none of that name, or no such label.
     """
-    plain = {measure.key: measure for measure in (ACCURACY, MACRO_F1, BALANCED_ACCURACY)}
+    mean = _average_precision(AVERAGE_PRECISION, "Mean average precision", None)
+    plain = {measure.key: measure for measure in (ACCURACY, MACRO_F1, BALANCED_ACCURACY, mean)}
     if name in plain:
         return plain[name]
     if name == COST and costs is not None:
         return _cost_measure(costs)
     kind, colon, label = name.partition(":")
-    if kind == F1_OF and colon:
+    if colon and kind in (F1_OF, AVERAGE_PRECISION):
         if label not in label_names:
             raise ConfigurationError(unknown("label of the measure", label, label_names))
-        return _class_measure(name, f"F1 of '{label}'", _f1_of_label(list(label_names).index(label)))
-    raise ConfigurationError(unknown("measure", name, [*plain, "f1:LABEL", "cost:FILE"]))
+        index = list(label_names).index(label)
+        if kind == AVERAGE_PRECISION:
+            return _average_precision(name, f"Average precision of '{label}'", index)
+        return _class_measure(name, f"F1 of '{label}'", _f1_of_label(index))
+    raise ConfigurationError(unknown("measure", name, [*plain, "f1:LABEL", "average_precision:LABEL", "cost:FILE"]))
 
 
 def judge(table: ClassificationTable) -> Measure:

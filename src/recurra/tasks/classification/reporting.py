@@ -141,7 +141,7 @@ class ClassificationReporting(LabellingReporting):
         return [*advice, *advise_exports(table.exports, level)]
 
     def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> ClassificationTable:
-        facts = self.data_facts(table)
+        facts = {**self.data_facts(table), "form_accuracy": _form_accuracy(table)}
         if questions.judging.costs is None:
             return ClassificationTable(**vars(common), **facts)
         return CostTable(**vars(common), **facts, costs=matrix_of(questions.judging.costs, facts["label_names"]))
@@ -197,6 +197,12 @@ def _calibration(metrics: Sequence[MetricsRecord]) -> CalibrationErrors | None:
     if min(len(after), len(before)) < len(metrics):
         return None
     return CalibrationErrors(statistics.fmean(after), statistics.fmean(before))
+
+
+def _form_accuracy(table: TableRuns) -> float | None:
+    name = f"shortcuts.format.{table.headline}"
+    found = (audit.details.get("accuracy") for audit in _record(table.runs[0]).audits if audit.name == name)
+    return next((float(value) for value in found if isinstance(value, (int, float))), None)
 
 
 def _record(run: LoadedRun) -> RunRecord:

@@ -119,12 +119,15 @@ class ClassificationTable(LabellingTable):
     """A table of classifiers.
 
     Attributes:
+        form_accuracy: Of a classifier that sees nothing but length, punctuation and case, on the headline split; none
+            where the shortcut audit could not fit one.
         mistakes: There where the data are a file of the user that can still be read.
         reliability: Of the recommended model on the headline split, all its seeds together; none where its records do
             not say how its probabilities are made.
     """
 
     models: Sequence[ClassifierSummary]
+    form_accuracy: float | None = None
     mistakes: list[Mistake] = field(default_factory=list)
     reliability: list[ReliabilityBin] = field(default_factory=list)
     published: list[PublishedLine]

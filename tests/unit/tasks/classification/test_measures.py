@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score
+from scipy.special import softmax
+from sklearn.metrics import accuracy_score, average_precision_score, balanced_accuracy_score, f1_score
 
 from factories import RunFactory
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import ConfigurationError, RunError
 from recurra.core.record import read_record
+from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
 from recurra.evaluation.significance import paired_bootstrap_by_class
 from recurra.report import markdown_table, summarise_folders
-from recurra.report.compare import value_of
+from recurra.report.compare import ScoredModel, value_of
+from recurra.report.compare import bootstrap as paired_bootstrap_of
 from recurra.report.load import Correctness
 from recurra.study.preflight import check_measure
 from recurra.study.spec import StudySpec
@@ -79,6 +82,65 @@ def test_intervals_and_tests_over_rows_are_those_of_resampled_rows() -> None:
     ]
     paired = paired_bootstrap_by_class(truth, good[None], bad[None], labels=3, score=balanced_accuracy)
     assert (paired.low, paired.high) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])), abs=0.02)
+
+
+LOGITS = some.lists(
+    some.tuples(some.integers(0, 2), *[some.integers(-8, 8)] * 3).map(lambda row: (row[0], np.array(row[1:]) / 4)),
+    min_size=1,
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("name", ["average_precision", "average_precision:spam"])
+@given(rows=LOGITS)
+def test_average_precision_of_rows_and_of_records_is_that_of_scikit_learn(
+    name: str, rows: list[tuple[int, np.ndarray]]
+) -> None:
+    truth, logits = np.array([row[0] for row in rows]), np.stack([row[1] for row in rows]).astype(np.float32)
+    shares = softmax(logits.astype(np.float64), axis=1)
+    each = {label: average_precision_score(truth == label, shares[:, label]) for label in np.unique(truth)}
+    wanted = float(np.mean(list(each.values()))) if name == "average_precision" else each.get(1, 0.0)
+    measure = named_measure(name, NAMES)
+    said = logits.argmax(axis=1)
+    assert value_of(Correctness(b"", truth == said, truth, said, logits), measure) == pytest.approx(wanted)
+    assert measure.read(evaluate_logits(logits, truth)) == pytest.approx(wanted)
+
+
+def test_intervals_of_average_precision_are_those_of_resampled_rows() -> None:
+    rng = np.random.default_rng(3)
+    truth = rng.choice(2, 400, p=[0.7, 0.3])
+    sides = [np.stack([np.zeros(400), truth * gain + rng.normal(size=400)], axis=1) for gain in (2.0, 1.0)]
+    good, bad = (
+        ScoredModel(
+            label, "test", (0,), (0.0,), (Correctness(b"", truth == truth, truth, truth, logits),), True, (0.0,)
+        )
+        for label, logits in zip("ab", sides, strict=True)
+    )
+    measure = named_measure("average_precision:spam", ("ham", "spam"))
+    drawn = []
+    for rows in (rng.integers(0, 400, 400) for _ in range(1500)):
+        drawn.append([average_precision_score(truth[rows], logits[rows, 1]) for logits in sides])
+    gaps = np.subtract(*np.transpose(drawn))
+    found = paired_bootstrap_of(good, bad, measure)
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])), abs=0.02)
+    alone = measure.over_rows(evaluate_logits(sides[0], truth))
+    assert alone == pytest.approx(tuple(np.quantile(np.array(drawn)[:, 0], [0.025, 0.975])), abs=0.03)
+
+
+def test_average_precision_decides_and_old_records_say_that_they_have_none(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL, label_names=("ham", "spam"))
+    folders = [factory.run("linear", 0.7), factory.run("recurrent", 0.9, seed=1)]
+    table = one_table(folders, measure="average_precision:ham")
+    assert table.conclusion.startswith("Models are judged by average precision of 'ham', as asked.")
+    found = read_predictions(folders[1], "test")
+    wanted = average_precision_score(found.labels == 0, softmax(found.logits.astype(np.float64), axis=1)[:, 0])
+    recurrent = next(model for model in table.models if model.label == "recurrent")
+    assert recurrent.scores["test"].judged.mean == pytest.approx(wanted)
+    (test,) = table.tests
+    assert test.low is not None and test.low < test.gap < test.high
+    metrics = read_record(folders[0]).metrics["test"].model_copy(update={"average_precision": None})
+    with pytest.raises(RunError, match="has no average precision: an earlier version made it"):
+        named_measure("average_precision", NAMES).read(metrics)
 
 
 def one_table(folders: list[Path], **judging: object) -> TableSummary:
@@ -183,7 +245,8 @@ def test_costs_that_cannot_be_used_are_refused_in_one_line(text: str, message: s
     [
         (
             {"measure": "f2"},
-            r"unknown measure 'f2'.*; allowed: accuracy, macro_f1, balanced_accuracy, f1:LABEL, cost:FILE",
+            r"unknown measure 'f2'.*; allowed: accuracy, macro_f1, balanced_accuracy, average_precision, "
+            r"f1:LABEL, average_precision:LABEL, cost:FILE",
         ),
         ({"measure": "f1:neutral"}, "unknown label of the measure 'neutral'.*; allowed: negative, positive"),
         (
