@@ -231,6 +231,9 @@ class MultiLabelMetricsRecord(Part):
         hamming_loss: Share of pairs of a text and a label that are wrong.
         loss: Mean binary cross-entropy over texts and labels, in nats; it knows no thresholds.
         labels: By label.
+        calibration_error: Expected calibration error of the decisions about each label, 0.5 taken as the threshold
+            (`recurra.evaluation.calibration`); none in records from before there was a temperature.
+        uncalibrated_error: The same without the temperature.
     """
 
     rows: int
@@ -241,6 +244,8 @@ class MultiLabelMetricsRecord(Part):
     hamming_loss: float
     loss: float
     labels: dict[str, LabelFiguresRecord]
+    calibration_error: float | None = None
+    uncalibrated_error: float | None = None
 
     def figures(self) -> dict[str, str]:
         """What a model card shows, by heading."""
@@ -252,6 +257,7 @@ class MultiLabelMetricsRecord(Part):
             "all labels right": f"{self.subset_accuracy:.4f}",
             "Hamming loss": f"{self.hamming_loss:.4f}",
             "loss": f"{self.loss:.4f}",
+            **({} if self.calibration_error is None else {"calibration error": f"{self.calibration_error:.4f}"}),
         }
 
 

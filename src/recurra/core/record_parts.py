@@ -102,14 +102,16 @@ class DecisionRecord(Part):
     """How logits become labels where each label is decided for itself.
 
     Attributes:
-        kind: ``independent``: a probability a label, the logistic function of its logit.
+        kind: ``independent``: a probability a label, the logistic function of its logit, divided by the temperature.
         thresholds: A text has the labels whose probability is not below theirs, in the order of the labels.
         separator: What stands between labels where they are written as one text; ``json`` writes a JSON list.
+        temperature: Of all labels, chosen on the rows that chose the weights; records from before it have 1.
     """
 
     kind: Literal["independent"] = "independent"
     thresholds: list[float]
     separator: str
+    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
 
 class OneLabelRecord(Part):

@@ -131,18 +131,24 @@ class AnyLabels(Decision):
         label_names: Name of each label, in the order of the logits.
         thresholds: Of each label.
         separator: What stands between labels in one text; ``json`` writes a JSON list.
+        temperature: Above 1 it draws the probabilities of all labels towards one half, below 1 away from it.
     """
 
     exclusive = False
 
-    def __init__(self, label_names: Sequence[str], thresholds: Sequence[float], separator: str) -> None:
+    def __init__(
+        self, label_names: Sequence[str], thresholds: Sequence[float], separator: str, temperature: float = 1.0
+    ) -> None:
         super().__init__(label_names)
         self.thresholds = np.asarray(thresholds, dtype=np.float64)
         self.separator = separator
+        self.temperature = temperature
 
     def probabilities(self, logits: Floats) -> Probabilities:
-        """The logistic function."""
-        found: Probabilities = sigmoid(logits.astype(np.float64))
+        """The logistic function at the temperature."""
+        # A quotient beyond all numbers is a probability of 0 or 1.
+        with np.errstate(over="ignore"):
+            found: Probabilities = sigmoid(logits.astype(np.float64) / self.temperature)
         return found
 
     def decide(self, scores: Floats) -> Mask:
@@ -164,8 +170,10 @@ class AnyLabels(Decision):
         return self.separator.join(labels)
 
     def record(self) -> DecisionRecord:
-        """Thresholds and separator."""
-        return DecisionRecord(thresholds=self.thresholds.tolist(), separator=self.separator)
+        """Thresholds, separator and temperature."""
+        return DecisionRecord(
+            thresholds=self.thresholds.tolist(), separator=self.separator, temperature=self.temperature
+        )
 
 
 def read_decision(label_names: Sequence[str], record: AnyDecisionRecord | None) -> Decision:
@@ -174,4 +182,4 @@ def read_decision(label_names: Sequence[str], record: AnyDecisionRecord | None) 
         return OneLabel(label_names)
     if isinstance(record, OneLabelRecord):
         return OneLabel(label_names, record.temperature)
-    return AnyLabels(label_names, record.thresholds, record.separator)
+    return AnyLabels(label_names, record.thresholds, record.separator, record.temperature)

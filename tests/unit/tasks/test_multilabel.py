@@ -23,12 +23,13 @@ from recurra.core.errors import ConfigurationError, DataError, RunError
 from recurra.core.label_record import MultiLabelRunRecord
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
+from recurra.core.record_parts import DecisionRecord
 from recurra.data.corpora import load_dataset
 from recurra.data.files import read_table
 from recurra.data.multilabel import MultiLabelData, SeveralLabels
 from recurra.data.subsets import iterative_split
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.decision import AnyLabels
+from recurra.deployment.decision import AnyLabels, read_decision
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import read_manifest
 from recurra.deployment.export.options import ExportOptions
@@ -265,6 +266,38 @@ def test_figures_are_those_of_scikit_learn(seed: int) -> None:
     rows = np.random.default_rng(1).integers(0, 50, (200, 50))
     drawn = [f1_score(truth[draw], given[draw], average="micro") for draw in rows]
     assert [low, high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]).tolist(), abs=0.04)
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
+def test_one_temperature_makes_the_probabilities_of_all_labels_honest(factor: float) -> None:
+    """Labels are drawn with the probabilities of logits, which the model then gives `factor` times as large."""
+    dice = np.random.default_rng(2)
+    honest = dice.normal(0, 2, (3000, 4))
+    truth = (dice.random(honest.shape) < 1 / (1 + np.exp(-honest))).astype(np.int64)
+    config = MultiLabelData(name="x.csv", label_separator=";")
+    names = ["a", "b", "c", "d"]
+    decision = ENGINE.decide(config, names, factor * honest, truth)
+    assert isinstance(decision, AnyLabels)
+    assert decision.temperature == pytest.approx(factor, rel=0.1)
+    assert (decision.temperature == 1) == (factor == 1)
+    assert read_decision(names, decision.record()).probabilities(honest) == pytest.approx(
+        decision.probabilities(honest)
+    )
+    metrics = measure_labels(factor * honest, truth, decision)
+    assert metrics.calibration_error is not None and metrics.calibration_error < 0.02
+    assert metrics.uncalibrated_error is not None
+    if factor != 1:
+        assert metrics.uncalibrated_error > 0.05
+    # Thresholds are of the probabilities that are given: the labels are those of the same thresholds without.
+    plain = AnyLabels(names, choose_thresholds(1 / (1 + np.exp(-factor * honest)), truth), ";")
+    rows = np.asarray(decision.of_logits(factor * honest) == plain.of_logits(factor * honest))
+    assert rows.mean() > 0.995
+
+
+def test_a_record_without_a_temperature_has_one_of_one() -> None:
+    record = DecisionRecord.model_validate({"kind": "independent", "thresholds": [0.5, 0.5], "separator": ";"})
+    decision = read_decision(["a", "b"], record)
+    assert isinstance(decision, AnyLabels) and decision.temperature == 1
 
 
 def test_figures_of_nothing_and_of_no_numbers() -> None:

@@ -20,8 +20,7 @@ _IMBALANCE = 0.6
 _ONE_LABEL = "Every text gets one of the labels, also one that none of them fits, and one without words."
 _UNCALIBRATED = "Probabilities are the softmax of the logits and were not calibrated."
 _ANY_LABELS = (
-    "Every text gets the labels whose probability is not below their threshold, or none; texts without words too.",
-    "Probabilities are the logistic function of the logits, each label for itself, and were not calibrated.",
+    "Every text gets the labels whose probability is not below their threshold, or none; texts without words too."
 )
 
 
@@ -80,12 +79,20 @@ def _thresholds(manifest: ExportManifest) -> dict[str, float]:
 def _probabilities(manifest: ExportManifest) -> tuple[str, ...]:
     decision = manifest.decision
     if isinstance(decision, DecisionRecord):
-        return _ANY_LABELS
+        function = "logistic function of each label's logit"
+        return _ANY_LABELS, _calibrated(function, decision.temperature) if decision.temperature != 1 else (
+            f"Probabilities are the {function}; no temperature was found better."
+        )
     if not isinstance(decision, OneLabelRecord):
         return _ONE_LABEL, _UNCALIBRATED
-    return _ONE_LABEL, (
-        f"Probabilities are the softmax of the logits divided by the temperature {decision.temperature:.6g}, which the "
-        "split that chose the weights chose; a program of its own must divide too. Exits judge the logits as they are."
+    said = _calibrated("softmax of the logits", decision.temperature)
+    return _ONE_LABEL, f"{said} Exits judge the logits as they are."
+
+
+def _calibrated(function: str, temperature: float) -> str:
+    return (
+        f"Probabilities are the {function} divided by the temperature {temperature:.6g}, which the split "
+        "that chose the weights chose; a program of its own must divide too."
     )
 
 

@@ -10,7 +10,6 @@ from recurra.tasks.classification.errors import CONFUSED, LABELS, MISTAKES
 from recurra.tasks.classification.export_columns import EXPORTS, PUBLISHED_TABLE
 from recurra.tasks.classification.measures import ACCURACY, judge
 from recurra.tasks.classification.summary import (
-    CalibrationErrors,
     ClassificationTable,
     ClassifierSummary,
     SplitScore,
@@ -33,7 +32,7 @@ from recurra.tasks.columns import (
     numbers,
     with_interval,
 )
-from recurra.tasks.labelling.columns import BRIEF, ENDS, NAMES, SIZES, TELLING_WORDS, latency
+from recurra.tasks.labelling.columns import BRIEF, CALIBRATION, ENDS, NAMES, SIZES, TELLING_WORDS, latency
 from recurra.tasks.measures import Measure
 from recurra.tasks.tables import ADVICE, AUDITS, contrasts, tests_by_rows
 
@@ -76,15 +75,6 @@ _COSTS = [
 ]  # fmt: skip
 
 
-def _calibration_text(errors: CalibrationErrors) -> str:
-    return f"{form.decimal(errors.after, 3)} ({form.decimal(errors.before, 3)})"
-
-
-def _calibration_fields(key: str, errors: CalibrationErrors | None) -> Fields:
-    return {key: getattr(errors, "after", None), "uncalibrated_error": getattr(errors, "before", None)}
-
-
-_CALIBRATION = Format(_calibration_text, spread=_calibration_fields)
 _NAME = Column("model", "Model", lambda row: row.model.label)
 
 
@@ -129,10 +119,7 @@ def _result_columns(table: ClassificationTable) -> list[Column]:
             "loss_nats", "Loss", lambda row: row.score.loss if row.score else None,
             numbers(lambda value: form.decimal(value, 3)), NOT_IN_PAPERS,
         ),
-        Column(
-            "calibration_error", "Calibration error (before)", lambda row: row.score.calibration if row.score else None,
-            _CALIBRATION, NOT_IN_PAPERS, optional=True,
-        ),
+        CALIBRATION,
         *SIZES,
         *(column.only("csv") for column in _COSTS[:2]),
         *(latency(batch) for batch in table.batch_sizes),

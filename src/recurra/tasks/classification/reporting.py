@@ -24,7 +24,6 @@ from recurra.tasks.classification.figures import LABELS_IN_MATRIX, calibration, 
 from recurra.tasks.classification.measures import ACCURACY, F1, MACRO_F1, judge, named_measure
 from recurra.tasks.classification.published import PUBLISHED, published_lines
 from recurra.tasks.classification.summary import (
-    CalibrationErrors,
     ClassificationTable,
     ClassifierSummary,
     CostTable,
@@ -35,6 +34,7 @@ from recurra.tasks.classification.summary import (
 from recurra.tasks.cost_matrix import matrix_of
 from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.estimates import ExportLine, MeasuredExports
+from recurra.tasks.labelling.columns import calibration_errors
 from recurra.tasks.labelling.reporting import LabellingReporting, more_rows
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Measure, estimate
@@ -102,7 +102,7 @@ class ClassificationReporting(LabellingReporting):
             confusion_matrix=[
                 [sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)
             ],
-            calibration=_calibration(metrics),
+            calibration=calibration_errors(metrics),
         )
         if measure.key in (ACCURACY.key, MACRO_F1.key):
             return found
@@ -189,14 +189,6 @@ class ClassificationReporting(LabellingReporting):
 
     def charts_across(self, tables: Sequence[ClassificationTable], runs: Records) -> list[Chart | None]:
         return [*study_charts(tables, _records(runs))]
-
-
-def _calibration(metrics: Sequence[MetricsRecord]) -> CalibrationErrors | None:
-    after = [item.calibration_error for item in metrics if item.calibration_error is not None]
-    before = [item.uncalibrated_error for item in metrics if item.uncalibrated_error is not None]
-    if min(len(after), len(before)) < len(metrics):
-        return None
-    return CalibrationErrors(statistics.fmean(after), statistics.fmean(before))
 
 
 def _form_accuracy(table: TableRuns) -> float | None:

@@ -7,16 +7,9 @@ from dataclasses import dataclass, field
 
 from recurra.evaluation.calibration import ReliabilityBin
 from recurra.tasks.estimates import Estimate
+from recurra.tasks.labelling.columns import CalibrationErrors
 from recurra.tasks.labelling.reporting import LabellingTable
 from recurra.tasks.summary import ModelSummary
-
-
-@dataclass(frozen=True)
-class CalibrationErrors:
-    """Expected calibration error, mean over seeds: of the probabilities that a model gives, and without temperature."""
-
-    after: float
-    before: float
 
 
 @dataclass(frozen=True)

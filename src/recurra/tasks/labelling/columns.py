@@ -5,6 +5,9 @@ A row has a ``model``, a ``split``, and a ``score`` there or none.
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from recurra.core import formatting as form
@@ -51,6 +54,41 @@ def _audits(model: ModelSummary) -> str:
 
 def _failed(key: str, model: Any) -> Fields:
     return {key: "; ".join(model.failed_groups)}
+
+
+@dataclass(frozen=True)
+class CalibrationErrors:
+    """Expected calibration error, mean over seeds: of the probabilities that a model gives, and without temperature."""
+
+    after: float
+    before: float
+
+
+def calibration_errors(metrics: Sequence[Any]) -> CalibrationErrors | None:
+    """Of a model over its seeds, from their records' metrics; none if one of them is older than the temperature."""
+    after = [item.calibration_error for item in metrics if item.calibration_error is not None]
+    before = [item.uncalibrated_error for item in metrics if item.uncalibrated_error is not None]
+    if min(len(after), len(before)) < len(metrics):
+        return None
+    return CalibrationErrors(statistics.fmean(after), statistics.fmean(before))
+
+
+def _calibration_text(errors: CalibrationErrors) -> str:
+    return f"{form.decimal(errors.after, 3)} ({form.decimal(errors.before, 3)})"
+
+
+def _calibration_fields(key: str, errors: CalibrationErrors | None) -> Fields:
+    return {key: getattr(errors, "after", None), "uncalibrated_error": getattr(errors, "before", None)}
+
+
+CALIBRATION = Column(
+    "calibration_error",
+    "Calibration error (before)",
+    lambda row: row.score.calibration if row.score else None,
+    Format(_calibration_text, spread=_calibration_fields),
+    NOT_IN_PAPERS,
+    optional=True,
+)
 
 
 def _millions(value: float) -> str:

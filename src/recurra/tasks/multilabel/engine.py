@@ -18,11 +18,13 @@ from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextSplit
 from recurra.data.multilabel import MultiLabelData
 from recurra.deployment.decision import AnyLabels, Decision
+from recurra.evaluation.calibration import fit_temperature
 from recurra.evaluation.predictions import predictions_path
 from recurra.tasks.base import ExitSubject
+from recurra.tasks.labelling.columns import calibration_errors
 from recurra.tasks.labelling.engine import LabellingEngine, Logits
 from recurra.tasks.labelling.evaluation import ComputedRows
-from recurra.tasks.multilabel.measures import choose_thresholds, measure_labels
+from recurra.tasks.multilabel.measures import as_two_labels, choose_thresholds, measure_labels
 from recurra.tasks.multilabel.task import TASK
 from recurra.tasks.presentation import Shown, ShownTable
 
@@ -36,11 +38,12 @@ class MultiLabelEngine(LabellingEngine):
     def decide(
         self, config: DataConfig, label_names: Sequence[str], logits: Logits, labels: npt.NDArray[np.int64]
     ) -> Decision:
-        """Chooses a threshold a label."""
+        """Chooses a temperature for all labels, and a threshold for each."""
         assert isinstance(config, MultiLabelData)
-        undecided = AnyLabels(label_names, [0.5] * len(label_names), config.label_separator)
+        temperature = fit_temperature(*as_two_labels(logits, labels))
+        undecided = AnyLabels(label_names, [0.5] * len(label_names), config.label_separator, temperature)
         thresholds = choose_thresholds(undecided.probabilities(logits), labels)
-        return AnyLabels(label_names, thresholds, config.label_separator)
+        return AnyLabels(label_names, thresholds, config.label_separator, temperature)
 
     def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: Decision) -> MultiLabelMetricsRecord:
         """F1, subset accuracy, Hamming loss, loss, and figures of each label."""
@@ -59,13 +62,15 @@ class MultiLabelEngine(LabellingEngine):
             pq.write_table(table, temporary, compression="zstd")
 
     def figures(self, metrics: MultiLabelMetricsRecord) -> dict[str, str]:
-        """F1 over pairs and over labels, subset accuracy, Hamming loss, loss."""
+        """F1 over pairs and over labels, subset accuracy, Hamming loss, loss, calibration error."""
+        errors = calibration_errors([metrics])
         return {
             "Micro F1": f"{metrics.micro_f1:.4f}",
             "Macro F1": f"{metrics.macro_f1:.4f}",
             "All labels right": f"{metrics.subset_accuracy:.4f}",
             "Hamming loss": f"{metrics.hamming_loss:.4f}",
             "Loss": f"{metrics.loss:.4f}",
+            **({} if errors is None else {"Calibration error": f"{errors.after:.4f} ({errors.before:.4f} before)"}),
         }
 
     def evaluation(self, computed: ComputedRows) -> Shown:

@@ -10,8 +10,10 @@ import numpy.typing as npt
 
 from recurra.core.errors import DataError, RunError
 from recurra.core.label_record import LabelFiguresRecord, MultiLabelMetricsRecord
-from recurra.deployment.decision import Decision
+from recurra.deployment.decision import Decision, sigmoid
+from recurra.evaluation.calibration import expected_calibration_error
 from recurra.tasks.estimates import Estimate
+from recurra.tasks.labelling.columns import CalibrationErrors
 from recurra.tasks.measures import Measure
 from recurra.tasks.summary import ModelSummary
 
@@ -21,6 +23,31 @@ DEFAULT_THRESHOLD = 0.5
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+
+
+def as_two_labels(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Floats, Integers]:
+    """Every decision about one label of one text as a row of two labels, no and yes: what the softmax is the same of.
+
+    Args:
+        logits: ``(rows, labels)``.
+        labels: 0 and 1, likewise.
+
+    Returns:
+        Logits ``(rows * labels, 2)``, the first 0, and labels ``(rows * labels,)``.
+    """
+    yes = np.asarray(logits, dtype=np.float64).ravel()
+    return np.stack([np.zeros_like(yes), yes], axis=1), np.asarray(labels, dtype=np.int64).ravel()
+
+
+def decision_error(probabilities: Floats, labels: Integers) -> float:
+    """Expected calibration error of all decisions: how far the probability of what is said is from the share right.
+
+    Args:
+        probabilities: ``(rows, labels)``.
+        labels: 0 and 1, likewise.
+    """
+    yes = probabilities.ravel()
+    return expected_calibration_error(np.stack([1 - yes, yes], axis=1), labels.ravel())
 
 
 def choose_thresholds(probabilities: Floats, labels: Integers) -> list[float]:
@@ -102,6 +129,8 @@ def measure_labels(logits: npt.ArrayLike, labels: npt.ArrayLike, decision: Decis
         hamming_loss=float((given != truth).mean()),
         loss=float(losses.mean()),
         labels=by_label,
+        calibration_error=decision_error(decision.probabilities(scores), truth),
+        uncalibrated_error=decision_error(sigmoid(scores), truth),
     )
 
 
@@ -133,6 +162,7 @@ class MultiLabelScore:
     subset_accuracy: Estimate
     hamming_loss: float
     loss: float
+    calibration: CalibrationErrors | None
     labels: dict[str, tuple[float, float, float]]
     support: dict[str, int]
 

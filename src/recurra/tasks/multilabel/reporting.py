@@ -12,7 +12,18 @@ from recurra.core.label_record import MultiLabelMetricsRecord
 from recurra.tasks.audits import noted
 from recurra.tasks.columns import EVERYWHERE, Cell, Column, Format, Table, estimates, interval, numbers
 from recurra.tasks.estimates import Estimate
-from recurra.tasks.labelling.columns import BRIEF, ENDS, NAMES, NOT_IN_PAPERS, SIZES, TELLING_WORDS, TEXTUAL, latency
+from recurra.tasks.labelling.columns import (
+    BRIEF,
+    CALIBRATION,
+    ENDS,
+    NAMES,
+    NOT_IN_PAPERS,
+    SIZES,
+    TELLING_WORDS,
+    TEXTUAL,
+    calibration_errors,
+    latency,
+)
 from recurra.tasks.labelling.reporting import LabellingReporting, LabellingTable
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Measure, estimate
@@ -80,6 +91,7 @@ def _columns(table: LabellingTable) -> list[Column]:
         ),
         Column("hamming_loss", "Hamming loss", _score("hamming_loss"), _FOUR),
         Column("loss_nats", "Loss", _score("loss"), _FOUR, NOT_IN_PAPERS),
+        CALIBRATION,
         *SIZES,
         *(latency(batch) for batch in table.batch_sizes),
         *ENDS,
@@ -96,7 +108,8 @@ RESULTS = Table(
         f"On the {table.headline_split} split. Micro F1 counts pairs of a text and a label, macro F1 is the mean over "
         "labels: mean ± standard deviation over seeds; 95 % interval over seeds (Student's t) or, with one seed or a "
         "model that the seed does not change, over examples (bootstrap). Each label's threshold was chosen on the "
-        "split that chose the weights."
+        "split that chose the weights; so was one temperature for all. Calibration error is how far the probability of "
+        "what is said of a label lies from the share that is right, over 15 bins, in brackets before the temperature."
     ),
     paper_note=lambda _: "Mean ± half the 95 % interval over seeds (*: over examples).",
     numbers=lambda table: _on(table, table.reported_splits),
@@ -169,6 +182,7 @@ class MultiLabelReporting(LabellingReporting):
             subset_accuracy=estimate(SUBSET_ACCURACY, metrics),
             hamming_loss=statistics.fmean(item.hamming_loss for item in metrics),
             loss=statistics.fmean(item.loss for item in metrics),
+            calibration=calibration_errors(metrics),
             labels={name: (mean(name, "precision"), mean(name, "recall"), mean(name, "f1")) for name in labels},
             support={name: item.support for name, item in labels.items()},
         )
