@@ -86,9 +86,10 @@ def test_balanced_is_the_default_and_seeds_differ(root: Path) -> None:
 
 
 def test_missing_and_damaged_copies(root: Path, tmp_path: Path) -> None:
-    for place in (None, tmp_path):
+    for place, tried in ((None, "no data root is given"), (tmp_path, f"'{tmp_path}' has no folder amazon_fdu_mtl")):
         with pytest.raises(
-            UnavailableError, match=r"amazon_reviews: .*no public name; give --data-root DIR .*amazon_fdu_mtl"
+            UnavailableError,
+            match=rf"amazon_reviews: {tried} .*no public name; give --data-root DIR .*amazon_fdu_mtl",
         ):
             load_dataset(DataConfig(name="amazon_reviews"), place)
     write(root, "yelp_reviews", "test", [("three stars", 3)])

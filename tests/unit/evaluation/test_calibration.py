@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from recurra.evaluation.calibration import expected_calibration_error, fit_temperature
+from recurra.evaluation.calibration import expected_calibration_error, fit_temperature, reliability
 from recurra.evaluation.metrics import evaluate_logits
 
 
@@ -95,3 +95,12 @@ def test_a_temperature_takes_the_error_of_logits_that_are_too_sure_away() -> Non
     assert measured.uncalibrated_error == pytest.approx(plain)
     without = evaluate_logits(logits[reported], truth[reported])
     assert without == measured.model_copy(update={"calibration_error": None, "uncalibrated_error": None})
+
+
+def test_a_probability_below_the_first_bin_s_end_lies_in_the_first_bin() -> None:
+    """Of twenty labels the most probable may have less than a fifteenth."""
+    probabilities = np.full((4, 20), 0.05)
+    (only,) = reliability(probabilities, [0, 1, 2, 0])
+    assert (only.rows, only.right) == (4, 0.5) and only.said == pytest.approx(0.05)
+    both = np.vstack([probabilities, np.r_[0.1, np.full(19, 0.9 / 19)][None]])
+    assert [item.rows for item in reliability(both, [0, 1, 2, 0, 0])] == [4, 1]

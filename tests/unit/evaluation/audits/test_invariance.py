@@ -107,6 +107,9 @@ def test_right_models_pass_and_broken_ones_fail_where_they_are_broken(
         "invariance.padding": padding,
         "invariance.neighbours": neighbours,
     }
+    if kind is not NotFinite:
+        assert got["invariance.padding"].summary.startswith("padding changes a logit by at most")
+        assert got["invariance.neighbours"].summary.startswith("neighbours in the batch change a logit by at most")
     for result in got.values():
         if kind is not NotFinite:
             largest, scale = result.details["largest_difference"], result.details["logit_scale"]

@@ -39,7 +39,8 @@ def test_the_difference_at_equal_length_is_told_where_lengths_meet() -> None:
     expected = difference_at_equal_length(correct, np.arange(90) < 40, np.arange(90) >= 40, words)
     assert got.details["at_equal_length"] == {"difference": expected[0], "interval": [*expected[1:]]}
     assert got.value == pytest.approx(expected[0])
-    assert "; at equal length +0.300 (" in got.summary
+    low, high = (f"{'+' if end >= 0 else '-'}{abs(end):.3f}" for end in expected[1:])
+    assert f"; at equal length +0.300 ({low} to {high})" in got.summary.replace("\u2212", "-")
 
 
 def test_too_few_rows_of_a_group_are_said_to_be_so() -> None:

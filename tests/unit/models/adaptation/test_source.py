@@ -31,6 +31,12 @@ def test_the_packaged_encoder_is_what_was_released() -> None:
     assert (found.licence, found.shape("0 (3 4)x2 5")["num_recurrences"]) == ("Apache-2.0", 2)
 
 
+def test_a_folder_says_what_adapt_wrote_down_of_its_origin(folder: Path) -> None:
+    (folder / "adaptation.json").write_text('{"licence": "MIT", "trained_on": "pairs", "other": 1}', encoding="utf-8")
+    found = find_encoder(str(folder))
+    assert (found.licence, found.trained_on) == ("MIT", "pairs")
+
+
 def test_changed_weights_of_a_package_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_module.importlib.util, "find_spec", lambda _: Spec([str(folder.parent)]))
     monkeypatch.setitem(PACKAGED, "minilm", packaged(folder=folder.name))
