@@ -13,11 +13,12 @@ import multiprocessing.forkserver
 import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
+import pytest
 import transformers
 
 import recurra.core.folders as folders_module
@@ -62,6 +63,12 @@ def fork_server() -> ForkServerContext:
         else:
             os.environ["PYTHONPATH"] = before
     return context
+
+
+def one_fast(cases: Iterable[Any]) -> list[Any]:
+    """Parameters of a test, of which all but the first belong to the slow part: the same at other moments."""
+    first, *others = cases
+    return [first, *(pytest.param(case, marks=pytest.mark.slow) for case in others)]
 
 
 def in_a_process(target: Callable[..., None], *arguments: Any) -> int:

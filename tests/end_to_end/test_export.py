@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from interrupted import EXPORT_MOMENTS, ONNX_MOMENTS, export, in_a_process
+from interrupted import EXPORT_MOMENTS, ONNX_MOMENTS, export, in_a_process, one_fast
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.record import read_record
@@ -177,7 +177,7 @@ def test_bad_arguments_are_one_line(
     assert not output.exists()
 
 
-@pytest.mark.parametrize("moment", EXPORT_MOMENTS)
+@pytest.mark.parametrize("moment", one_fast(EXPORT_MOMENTS))
 def test_killed_at_any_moment_there_is_the_old_export_or_none(
     moment: str, run: Path, exported: Path, tmp_path: Path
 ) -> None:
@@ -197,7 +197,7 @@ def test_killed_at_any_moment_there_is_the_old_export_or_none(
     assert list(tmp_path.iterdir()) == [output]
 
 
-@pytest.mark.parametrize("moment", [*ONNX_MOMENTS, "check", "place"])
+@pytest.mark.parametrize("moment", one_fast([*ONNX_MOMENTS, "check", "place"]))
 def test_an_onnx_export_is_whole_or_absent_too(moment: str, run: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
     pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")

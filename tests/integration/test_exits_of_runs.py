@@ -23,6 +23,8 @@ from recurra.models.loading import load_classifier_model
 from recurra.report.load import load_runs
 from reviews import review_rows, train_linear, train_tiny
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:

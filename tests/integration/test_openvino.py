@@ -176,6 +176,7 @@ def test_recurrences_and_exits_are_inputs_once_their_defaults_are_gone(
                 assert set(wanted[1].tolist()) == {1, recurrences}
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(
     shape=st.builds(operator.or_, SHAPES, FEED_FORWARDS),

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_sample_weight
 
-from interrupted import MOMENTS, execute, execute_with_little_space, in_a_process
+from interrupted import MOMENTS, execute, execute_with_little_space, in_a_process, one_fast
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError, StorageError
@@ -112,14 +112,16 @@ def test_another_run_in_the_same_folder_is_refused(trained: TrainedRun) -> None:
 
 @pytest.mark.parametrize(
     "moments",
-    [
-        ["step 30"],
-        ["marker of checkpoint 2", "end of training"],
-        ["model folder"],
-        ["note that training is done"],
-        ["predictions"],
-        ["record"],
-    ],
+    one_fast(
+        [
+            ["marker of checkpoint 2", "end of training"],
+            ["step 30"],
+            ["model folder"],
+            ["note that training is done"],
+            ["predictions"],
+            ["record"],
+        ]
+    ),
     ids=", ".join,
 )
 def test_a_killed_run_started_again_gives_what_it_would_have_given(

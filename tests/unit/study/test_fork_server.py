@@ -17,6 +17,8 @@ from recurra.study import fork_server
 from recurra.study.fork_server import Forked, ForkServer, starting
 from recurra.study.process import Call, Ended, Start, ask, follow, start_python
 
+pytestmark = pytest.mark.slow
+
 PROBE = """
 import json, os, sys
 if sys.argv[1:] == ["told"]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from recurra.core.errors import ConfigurationError, unknown
+from recurra.core.formatting import NONE, words
 from recurra.report.summary import reporting_of
-from recurra.tasks.columns import Cell, Column, Table
+from recurra.tasks.columns import Cell, Column, Table, estimates
 from recurra.tasks.registry import PACKAGES
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import RunEntry, Summary, TableSummary
@@ -18,11 +19,12 @@ Link = Callable[[RunEntry], str]
 
 ALL = "all"
 CONCLUSION = "conclusion"
+ACROSS = "across"
 
 
 def parts_of(reporting: Reporting) -> tuple[str, ...]:
     """Names of the parts that documents may ask for."""
-    return (ALL, CONCLUSION, *(part.key for part in reporting.tables if "markdown" in part.places))
+    return (ALL, CONCLUSION, ACROSS, *(part.key for part in reporting.tables if "markdown" in part.places))
 
 
 def markdown_table(summary: Summary, *, part: str = ALL, link: Link | None = None) -> str:
@@ -30,7 +32,8 @@ def markdown_table(summary: Summary, *, part: str = ALL, link: Link | None = Non
 
     Args:
         summary: Of a study.
-        part: ``conclusion``, the key of one of its task's tables (``results``, ``contrasts``, ...), or ``all``.
+        part: ``conclusion``, ``across`` (a line for each table with a figure of each model), the key of one of its
+            task's tables (``results``, ``contrasts``, ...), or ``all``.
         link: Gives the address of a run's record; the seeds then link to the records.
 
     Raises:
@@ -41,6 +44,8 @@ def markdown_table(summary: Summary, *, part: str = ALL, link: Link | None = Non
     reporting = reporting_of(summary.task)
     if part not in parts_of(reporting):
         raise ConfigurationError(unknown("part of a results table", part, parts_of(reporting)))
+    if part == ACROSS:
+        return _ending([_across(summary.tables, reporting)] if summary.tables else [], summary, part)
     blocks = []
     for table in summary.tables:
         made = [_conclusion(table, reporting)] if part in (ALL, CONCLUSION) else []
@@ -91,6 +96,27 @@ def _cell(cell: Cell, link: Link | None) -> str:
     if cell.status == "failed":
         return f"**failed**: {text(cell.text)}" if cell.text != "failed" else "**FAILED**"
     return f"[{text(cell.text)}]({cell.address})" if cell.address else text(cell.whole)
+
+
+def _across(tables: Sequence[TableSummary], reporting: Reporting) -> str:
+    """What each model of a study scores on each of its data: all tables in one."""
+    labels = list(dict.fromkeys(model.label for table in tables for model in table.models))
+
+    def score(table: TableSummary, label: str) -> str:
+        model = next((model for model in table.models if model.label == label), None)
+        found = model and reporting.judge(table).of(model, table.headline_split)
+        return estimates(digits=3).write(found) if found else NONE
+
+    data = [table.data for table in tables]
+    measures = dict.fromkeys(reporting.judge(table).heading for table in tables)
+    seeds = max(len(model.seeds) for table in tables for model in table.models)
+    spread = f", mean ± standard deviation over {seeds} seeds" if seeds > 1 else ""
+    rows = [
+        [text(table.data if data.count(table.data) == 1 else table.title), *(score(table, label) for label in labels)]
+        for table in tables
+    ]
+    caption = f"{' or '.join(measures)} on {words(sorted({table.headline_split for table in tables}))}{spread}."
+    return f"{grid(['Data', *map(text, labels)], rows)}\n\n{text(caption)}"
 
 
 def _conclusion(table: TableSummary, reporting: Reporting) -> str:
