@@ -11,10 +11,14 @@ from recurra.cli import options
 from recurra.cli.output import print_json, print_table
 from recurra.core.errors import ConfigurationError, unknown
 
+# What a line of 80 characters has no room for.
+_ONLY_WIDE = ("Embedding", "Non-embedding", "MiB half")
+
 
 def models(
     name: Annotated[str | None, typer.Argument(metavar="[PRESET]", help="Show this one part by part.")] = None,
     labels: Annotated[int, typer.Option("--labels", min=2, help="Classes of the classifier.")] = 2,
+    wide: options.Wide = False,
     as_json: options.Json = False,
 ) -> None:
     """List the presets with their parameters, FLOPs a token and sizes, or one of them part by part.
@@ -33,7 +37,7 @@ def models(
         _print_items(presets[0])
         return
     for task in dict.fromkeys(item["task"] for item in presets):
-        _print_presets(task, [item for item in presets if item["task"] == task])
+        _print_presets(task, [item for item in presets if item["task"] == task], wide=wide)
 
 
 def _chosen(presets: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
@@ -43,24 +47,26 @@ def _chosen(presets: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]
     return chosen
 
 
-def _print_presets(task: str, presets: Sequence[dict[str, Any]]) -> None:
-    headings = ["Preset", "Total", "Embedding", "Non-embedding", "MFLOPs/token", "MiB FP32", "MiB half", "What it is"]
+def _print_presets(task: str, presets: Sequence[dict[str, Any]], *, wide: bool) -> None:
     rows = [
-        [
-            item["name"],
-            f"{item['parameters']['total']:,}",
-            f"{item['parameters']['embeddings']:,}",
-            f"{item['parameters']['non_embedding']:,}",
-            f"{item['flops_per_token'] / 1e6:.2f}",
-            f"{item['size_mib']['fp32']:.1f}",
-            f"{item['size_mib']['half']:.1f}",
-            item["description"],
-        ]
+        {
+            "Preset": item["name"],
+            "Total" if wide else "Million": f"{total:,}" if wide else f"{total / 1e6:.1f}",
+            "Embedding": f"{item['parameters']['embeddings']:,}",
+            "Non-embedding": f"{item['parameters']['non_embedding']:,}",
+            "MFLOPs/token" if wide else "MFLOPs": f"{item['flops_per_token'] / 1e6:.2f}",
+            "MiB FP32" if wide else "MiB": f"{item['size_mib']['fp32']:.1f}",
+            "MiB half": f"{item['size_mib']['half']:.1f}",
+            "What it is": item["description"],
+        }
         for item in presets
+        for total in (item["parameters"]["total"],)
     ]
+    headings = [heading for heading in rows[0] if wide or heading not in _ONLY_WIDE]
     first = presets[0]
     what = f"{first['num_labels']} labels, vocabulary {first['vocab_size']:,}" if task == "classification" else task
-    print_table(f"{what}; FLOPs over {first['tokens']} tokens", headings, rows, left=("What it is",))
+    title = f"{what}; FLOPs a token, of {first['tokens']}{'' if wide else '; parameters in millions'}"
+    print_table(title, headings, [[row[heading] for heading in headings] for row in rows], left=("What it is",))
 
 
 def _print_items(item: dict[str, Any]) -> None:

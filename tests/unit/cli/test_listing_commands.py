@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from recurra.cli.main import main
 from recurra.models.names import LANGUAGE_PRESET_NAMES, PRESET_NAMES
@@ -59,9 +60,23 @@ def test_models_shows_one_preset_part_by_part(capsys: pytest.CaptureFixture[str]
 
 
 def test_models_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, total in ((["models"], "25.9"), (["models", "--wide"], "25,912,706")):
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        assert total in out and all(name in out for name in PRESET_NAMES + LANGUAGE_PRESET_NAMES)
+
+
+def test_the_presets_fit_a_terminal_of_80_characters(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recurra.cli.output.console", lambda: Console(width=80))
     assert main(["models"]) == 0
-    out = capsys.readouterr().out
-    assert "25,912,706" in out and all(name in out for name in PRESET_NAMES + LANGUAGE_PRESET_NAMES)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    # No name and no number is broken: each preset begins one line, with its three figures.
+    for name in PRESET_NAMES + LANGUAGE_PRESET_NAMES:
+        (line,) = (line for line in lines if line.startswith(f"│ {name} "))
+        assert len([cell for cell in line.split("│")[2:5] if float(cell)]) == 3
 
 
 def test_data_list(capsys: pytest.CaptureFixture[str]) -> None:
