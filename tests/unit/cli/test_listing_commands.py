@@ -88,6 +88,20 @@ def test_data_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "official" in capsys.readouterr().out
 
 
+def test_data_describe_says_what_each_limit_of_tokens_cuts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "long.csv"
+    rows = [f"{'word ' * (90 if number % 4 == 0 else 3)}{number},{number % 2}" for number in range(400)]
+    path.write_text("text,label\n" + "\n".join(rows), encoding="utf-8")
+    cut = answer(capsys, "data", "describe", str(path))["cut"]
+    assert cut["64"] == pytest.approx(0.25, abs=0.05) and (cut["128"], cut["256"], cut["512"]) == (0, 0, 0)
+    assert main(["data", "describe", str(path)]) == 0
+    said = f"{cut['64']:.1%} at 64, 0.0% at 128, 0.0% at 256, 0.0% at 512"
+    assert f"training rows that a limit of tokens cuts (trained tokenizer): {said}" in capsys.readouterr().out
+    # A vocabulary that cannot be had is no reason to say nothing of the data.
+    without = answer(capsys, "data", "describe", str(path), "tokenizer=bert-base-uncased")
+    assert without["cut"] == {} and without["splits"]
+
+
 def test_data_describe_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [*review_rows(100), ("   ", "positive")]
     path = write_csv(tmp_path / "r.csv", [(label, text) for text, label in rows], ("mood", "body"))

@@ -23,6 +23,7 @@ from recurra.data.lengths import (
     Lengths,
     added_tokens,
     choose_max_length,
+    cut_texts,
     samples_of,
     say_cut,
     token_lengths,
@@ -145,8 +146,10 @@ class LabellingTask(Task):
         return min(longest, MODEL_MAX_LENGTH) if isinstance(longest, int) else MODEL_MAX_LENGTH
 
     def describe_data(self, data: RunData, data_root: Path | None) -> Shown:
-        """Splits, labels, lengths, fingerprints and left-out rows."""
-        record = load_dataset(labelled(data), data_root).record()
+        """Splits, labels, lengths, fingerprints and left-out rows; and how many rows each limit of tokens cuts."""
+        config = labelled(data)
+        dataset = load_dataset(config, data_root)
+        record = dataset.record()
         headings = ["Split", "Rows", *record.label_names, "Words, mean", "median", "90 %", "longest", "Fingerprint"]
         rows = [
             [
@@ -163,7 +166,11 @@ class LabellingTask(Task):
         ]
         title = f"{record.name}, protocol {record.protocol}, fingerprint {record.fingerprint}"
         dropped = [f"left out, {reason}: {count:,}" for reason, count in record.dropped.items() if count]
-        return Shown(record.model_dump(mode="json"), [ShownTable(title, headings, rows), [*record.notes, *dropped]])
+        cut = _cut_by_limit(config, dataset, data_root)
+        shares = ", ".join(f"{share:.1%} at {limit}" for limit, share in cut.items())
+        said = [f"training rows that a limit of tokens cuts ({config.tokenizer} tokenizer): {shares}"] if cut else []
+        plain = {**record.model_dump(mode="json"), "cut": {str(limit): share for limit, share in cut.items()}}
+        return Shown(plain, [ShownTable(title, headings, rows), [*said, *record.notes, *dropped]])
 
     def prepare_data(self, data: RunData, data_root: Path | None, cache_dir: Path | None) -> Shown:
         """Tokenises all splits; ``cut`` counts the rows at the limit of tokens, or with as many windows as allowed."""
@@ -281,6 +288,16 @@ def _reads_by(data: DataConfig, overrides: Mapping[str, Any]) -> str:
 def _count(data: DataConfig, texts: Mapping[str, Sequence[str]], tokenizer: str, data_root: Path | None) -> _Counted:
     counting = counting_tokenizer(tokenizer, texts["train"], data.trained_vocab_size, data_root)
     return _Counted({name: token_lengths(each, counting) for name, each in texts.items()}, added_tokens(counting))
+
+
+def _cut_by_limit(data: DataConfig, dataset: TextDataset, data_root: Path | None) -> dict[int, float]:
+    """Share of the training rows that each limit cuts; nothing where the tokenizer cannot be had."""
+    texts = samples_of(dataset).get("train", [])
+    try:
+        lengths = _count(data, {"train": texts}, data.tokenizer, data_root).lengths["train"]
+    except UnavailableError:
+        return {}
+    return {limit: cut_texts(lengths, limit).rows for limit in LIMITS}
 
 
 def _audit_length(data: DataConfig, dataset: TextDataset, data_root: Path | None) -> list[AuditResult]:
