@@ -30,6 +30,16 @@ def export(
         float | None,
         typer.Option("--agreement", help="Of a model with exits: share of labels to keep. Default: 0.99."),
     ] = None,
+    precision_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--precision-of",
+            metavar="LABEL=P",
+            help="Texts get LABEL only from the least probability that the run's validation rows show to be right P of "
+            "the time, wherever the export predicts. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     vocabulary: Annotated[
         int | None,
         typer.Option(
@@ -52,6 +62,14 @@ def export(
     from recurra.models.quiet import quieten_libraries
 
     quieten_libraries()
+    run, reporter = options.one_run(run, quiet=quiet), Reporter(quiet=quiet)
+    bounds = None
+    if precision_of:
+        from recurra.tasks.labelling.precision import choose_precision_thresholds, parse_precisions
+
+        bounds, shown = choose_precision_thresholds(run, parse_precisions(precision_of))
+        for sentence in shown:
+            reporter.say(sentence)
     chosen = ExportOptions(
         format=format_name,
         precision=precision,
@@ -61,8 +79,9 @@ def export(
         data_root=data_root,
         vocabulary=vocabulary,
         agreement=agreement,
+        abstain_below=bounds,
     )
-    manifest = export_run(options.one_run(run, quiet=quiet), output, chosen, reporter=Reporter(quiet=quiet))
+    manifest = export_run(run, output, chosen, reporter=reporter)
     if as_json:
         print_json({"output": str(output), **manifest.plain()})
         return

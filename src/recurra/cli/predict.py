@@ -149,6 +149,8 @@ def predict(
         if precision is None and needs_torch(run):
             precision = "fp32"
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
+    if bounds.values is not None:
+        classifier.decision = classifier.decision.abstaining_below(bounds.values)
     if early:
         classifier.stop_early(rule)
     reporter = Reporter(quiet=quiet)
@@ -161,7 +163,6 @@ def predict(
         as_json=as_json,
         escape_formulas=escape_formulas,
         kept=kept,
-        abstain_below=bounds.values,
         explain_words=explain,
     )
     _tell(classifier, counts, reporter, kept=kept, bounds=bounds)
@@ -224,7 +225,8 @@ def _tell(
         reporter.say(f"{counts.empty:,} of {counts.rows:,} texts are empty; their labels say nothing of them")
     if counts.abstained is not None:
         share = f" ({counts.abstained / counts.rows:.1%})" if counts.rows else ""
-        reporter.say(f"{counts.abstained:,} of {counts.rows:,} rows{share} have no label: {bounds.short}")
+        why = bounds.short or "below the threshold of their label that the export carries"
+        reporter.say(f"{counts.abstained:,} of {counts.rows:,} rows{share} have no label: {why}")
     for sentence in bounds.said:
         reporter.say(sentence)
     if kept is not None and kept.delimiter == ";":
@@ -263,22 +265,21 @@ def _write(
     as_json: bool,
     escape_formulas: bool,
     kept: KeptColumns | None,
-    abstain_below: float | list[float] | None,
     explain_words: int | None,
 ) -> PredictionCounts:
     from recurra.deployment.prediction.files import open_writer
     from recurra.deployment.prediction.stream import write_stream
     from recurra.deployment.prediction.text_writers import JsonDocumentWriter, LineWriter
 
-    abstains, explains = abstain_below is not None, explain_words is not None
-    stream = partial(write_stream, classifier, chunks, abstain_below=abstain_below, explain_words=explain_words)
+    explains = explain_words is not None
+    stream = partial(write_stream, classifier, chunks, explain_words=explain_words)
     if output is None:
         with standard_output():
             if not as_json:
                 lines = LineWriter(sys.stdout, classifier.decision)
                 return stream(lines)
             how = classifier.computation
-            json_writer = JsonDocumentWriter(sys.stdout, classifier.decision, how, abstains=abstains, explains=explains)
+            json_writer = JsonDocumentWriter(sys.stdout, classifier.decision, how, explains=explains)
             with json_writer as document:
                 return stream(document)
         raise typer.Exit  # the reader has left
@@ -287,7 +288,6 @@ def _write(
         classifier.decision,
         escape_formulas=escape_formulas,
         kept=kept,
-        abstains=abstains,
         explains=explains,
     )
     with reporter.task("predicting", None) as task, opened as writer:

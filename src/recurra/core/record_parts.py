@@ -120,10 +120,13 @@ class OneLabelRecord(Part):
     Attributes:
         kind: ``exclusive``: the softmax of the logits, divided by the temperature.
         temperature: Chosen on the rows that chose the weights; it changes no label.
+        abstain_below: Of each label, the probability below which a text that would get it gets none; absent where every
+            text gets a label.
     """
 
     kind: Literal["exclusive"] = "exclusive"
     temperature: float = Field(gt=0, allow_inf_nan=False)
+    abstain_below: list[float] | None = None
 
 
 AnyDecisionRecord = Annotated[DecisionRecord | OneLabelRecord, Field(discriminator="kind")]

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recurra.core.errors import ConfigurationError
 from recurra.core.record_parts import AnyDecisionRecord, DecisionRecord, OneLabelRecord
 from recurra.deployment.engines.depth import softmax
 
 Floats = npt.NDArray[np.floating[Any]]
 Probabilities = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+Bounds = float | Sequence[float]
 AS_JSON = "json"
 
 
@@ -62,6 +64,24 @@ class Decision(ABC):
     def record(self) -> AnyDecisionRecord | None:
         """What records and manifests keep; none for the softmax of the logits as they are."""
 
+    @property
+    def abstains(self) -> bool:
+        """Whether a text may get no label where it would have one."""
+        return False
+
+    def abstained(self, probabilities: Probabilities) -> Mask | None:
+        """Which texts get none for that, ``(texts,)``; nothing if all get theirs."""
+        del probabilities
+        return None
+
+    @abstractmethod
+    def abstaining_below(self, bounds: Bounds) -> Decision:
+        """The same that gives no label where its probability is lower than a bound, one for all or one for each.
+
+        Raises:
+            ConfigurationError: If texts have any number of labels.
+        """
+
     def texts(self, probabilities: Probabilities) -> list[str]:
         """The labels of each text as one text."""
         return [self.text(labels) for labels in self.labels(probabilities)]
@@ -88,13 +108,18 @@ class OneLabel(Decision):
     Args:
         label_names: Name of each label, in the order of the logits.
         temperature: Above 1 it draws probabilities together, below 1 apart; no label changes.
+        abstain_below: Of each label, the probability below which a text that would get it gets none; no bounds give
+            every text a label.
     """
 
     exclusive = True
 
-    def __init__(self, label_names: Sequence[str], temperature: float = 1.0) -> None:
+    def __init__(
+        self, label_names: Sequence[str], temperature: float = 1.0, abstain_below: Sequence[float] | None = None
+    ) -> None:
         super().__init__(label_names)
         self.temperature = temperature
+        self.abstain_below = None if abstain_below is None else np.asarray(abstain_below, dtype=np.float64)
 
     def probabilities(self, logits: Floats) -> Probabilities:
         """The softmax at the temperature."""
@@ -119,9 +144,29 @@ class OneLabel(Decision):
         """The label."""
         return labels[0]
 
+    @property
+    def abstains(self) -> bool:
+        """Whether there are bounds."""
+        return self.abstain_below is not None
+
+    def abstained(self, probabilities: Probabilities) -> Mask | None:
+        """Where the highest probability is lower than the bound of its label."""
+        if self.abstain_below is None:
+            return None
+        return np.asarray(probabilities.max(axis=1) < self.abstain_below[self.decide(probabilities)])
+
+    def abstaining_below(self, bounds: Bounds) -> OneLabel:
+        """With these bounds, or with its own where they are higher."""
+        wanted = np.broadcast_to(np.asarray(bounds, dtype=np.float64), len(self.label_names))
+        own = wanted if self.abstain_below is None else self.abstain_below
+        return OneLabel(self.label_names, self.temperature, np.maximum(own, wanted).tolist())
+
     def record(self) -> OneLabelRecord | None:
-        """The temperature; nothing at 1."""
-        return None if self.temperature == 1 else OneLabelRecord(temperature=self.temperature)
+        """Temperature and bounds; nothing at 1 and without them."""
+        if self.temperature == 1 and self.abstain_below is None:
+            return None
+        bounds = None if self.abstain_below is None else self.abstain_below.tolist()
+        return OneLabelRecord(temperature=self.temperature, abstain_below=bounds)
 
 
 class AnyLabels(Decision):
@@ -169,6 +214,14 @@ class AnyLabels(Decision):
             return json.dumps(list(labels), ensure_ascii=False)
         return self.separator.join(labels)
 
+    def abstaining_below(self, bounds: Bounds) -> Decision:
+        """Refuses: a label that is not likely enough is not given anyway."""
+        del bounds
+        raise ConfigurationError(
+            "a multi-label model has a threshold for each label and gives none where none is reached; "
+            "leave --abstain-below out"
+        )
+
     def record(self) -> DecisionRecord:
         """Thresholds, separator and temperature."""
         return DecisionRecord(
@@ -181,5 +234,5 @@ def read_decision(label_names: Sequence[str], record: AnyDecisionRecord | None) 
     if record is None:
         return OneLabel(label_names)
     if isinstance(record, OneLabelRecord):
-        return OneLabel(label_names, record.temperature)
+        return OneLabel(label_names, record.temperature, record.abstain_below)
     return AnyLabels(label_names, record.thresholds, record.separator, record.temperature)

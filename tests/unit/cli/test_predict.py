@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import datetime
+import itertools
 import json
 import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,19 +19,34 @@ import pytest
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.record import read_record
+from recurra.core.record_parts import OneLabelRecord
 from recurra.deployment.decision import read_decision
 from recurra.deployment.prediction.files import SUFFIXES
+from recurra.deployment.serving.answers import Answers, predictions_of
 from recurra.evaluation.calibration import precision_thresholds
-from recurra.evaluation.predictions import read_predictions
+from recurra.evaluation.predictions import read_predictions, write_predictions
 from reviews import train_linear
 
 TEXTS = ['the film was "great", and clever', "the plot was awful\nand boring", "the pace was number 7"]
+MIXED = [each for n in (1, 2, 3) for each in itertools.permutations(["great", "awful", "clever", "boring", "film"], n)]
 OURS = ["label", "probability", "probability_negative", "probability_positive"]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(train_linear(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+def doubtful(model: str, tmp_path: Path) -> str:
+    """The same, on validation rows of which the least sure positive ones turn out to be negative."""
+    folder = shutil.copytree(model, tmp_path / "doubtful")
+    kept = read_predictions(folder, "validation")
+    gap = kept.logits[:, 1] - kept.logits[:, 0]
+    turned = np.argsort(np.where(gap > 0, gap, np.inf))[:4]
+    kept.labels[turned] = 0
+    write_predictions(folder, "validation", kept.ids, kept.labels, kept.logits)
+    return str(folder)
 
 
 def write(path: Path, columns: dict[str, list[Any]]) -> Path:
@@ -186,19 +203,60 @@ def test_doubtful_rows_get_no_label_a_column_says_so_and_the_share_is_told(
         assert row["probability"] == before["probability"]
 
 
-def test_a_label_is_given_from_the_probability_that_shows_its_precision(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_export_holds_a_label_to_a_precision_wherever_it_predicts(
+    doubtful: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, written = write(tmp_path / "in.csv", {"text": [*TEXTS, ""]}), tmp_path / "out.jsonl"
+    model = doubtful
+    kept = read_predictions(model, "validation")
+    decision = read_decision(["negative", "positive"], read_record(model).decision)
+    looked_at = precision_thresholds(decision.probabilities(kept.logits), kept.labels, 1)
+    wanted = f"positive={max(one.bound for one in looked_at)}"
+    export, inputs = tmp_path / "export", tmp_path / "in"
+    inputs.mkdir()
+    path = write(inputs / "in.csv", {"text": [*TEXTS, "", *(" and ".join(words) for words in MIXED)]})
+    assert main(["export", model, "-o", str(export), "--precision-of", wanted]) == 0
+    assert "Clopper-Pearson" in capsys.readouterr().err
+    written = tmp_path / "of_run.jsonl", tmp_path / "of_export.jsonl"
+    assert main(["predict", model, "-i", str(path), "-o", str(written[0]), "-q", "--precision-of", wanted]) == 0
+    capsys.readouterr()
+    assert main(["predict", str(export), "-i", str(path), "-o", str(written[1])]) == 0
+    assert "have no label: below the threshold of their label that the export carries" in capsys.readouterr().err
+    expected, found = (read(one)[1] for one in written)
+    assert found == expected and 0 < sum(row["abstained"] for row in found) < len(found)
+    # So do the files of a folder, and the server.
+    assert main(["predict", str(export), "-i", str(inputs), "-o", str(tmp_path / "out"), "-q"]) == 0
+    (part,) = (tmp_path / "out").rglob("*.parquet")
+    assert [row["label"] for row in read(part)[1]] == [row["label"] for row in expected]
+    classifier = Classifier.open(export)
+    texts = [row["text"] for row in expected]
+    answers = predictions_of(Answers(classifier.predict_proba(texts)), classifier.decision)
+    assert [one["label"] for one in answers] == [row["label"] for row in expected]
+    assert [one["abstained"] for one in answers] == [row["abstained"] for row in expected]
+    card = (export / "README.md").read_text(encoding="utf-8")
+    bounds = classifier.decision.record()
+    assert isinstance(bounds, OneLabelRecord) and bounds.abstain_below is not None
+    assert f"| positive | {bounds.abstain_below[1]:.4f} |" in card and "| negative |" not in card.split("## This")[0]
+    assert "gets one label or none" in card and main(["export", model, "-o", str(tmp_path / "no")]) == 0
+    assert "gets one label or none" not in (tmp_path / "no" / "README.md").read_text(encoding="utf-8")
+    assert main(["export", model, "-o", str(tmp_path / "other"), "--precision-of", "positve=0.5"]) == 2
+    assert "did you mean 'positive'" in capsys.readouterr().err and not (tmp_path / "other").exists()
+
+
+def test_a_label_is_given_from_the_probability_that_shows_its_precision(
+    doubtful: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, texts = doubtful, [*TEXTS, "", *(" and ".join(words) for words in MIXED)]
+    path, written = write(tmp_path / "in.csv", {"text": texts}), tmp_path / "out.jsonl"
     arguments = ["predict", model, "-i", str(path), "-o", str(written), "--precision-of"]
     kept = read_predictions(model, "validation")
     decision = read_decision(["negative", "positive"], read_record(model).decision)
     looked_at = precision_thresholds(decision.probabilities(kept.logits), kept.labels, 1)
-    wanted = looked_at[len(looked_at) // 2].bound
+    wanted = max(one.bound for one in looked_at)
     smallest = [one for one in looked_at if one.bound >= wanted][-1]
     assert main([*arguments, f"positive={wanted}"]) == 0
     err = capsys.readouterr().err
     assert f"'positive' from a probability of {smallest.threshold:.4f}" in err and "Clopper-Pearson" in err
+    assert 0 < sum(row["abstained"] for row in read(written)[1]) < len(texts)
     for row in read(written)[1]:
         sure = row["probabilities"]["positive"]
         assert row["abstained"] == (0.5 < sure < smallest.threshold)

@@ -65,3 +65,20 @@ def test_thresholds_of_several_labels_are_those_of_the_record() -> None:
     assert (decision.text(["a", "b"]), decision.text([])) == ("a|b", "")
     in_json = read_decision(["a", "b"], DecisionRecord(thresholds=[0.2, 0.9], separator="json"))
     assert (in_json.text(["a", "größer"]), in_json.text([])) == ('["a", "größer"]', "[]")
+
+
+@given(own=st.lists(st.floats(0, 1), min_size=3, max_size=3), asked=st.floats(0, 1), seed=st.integers(0, 99))
+def test_bounds_of_labels_are_kept_and_the_higher_one_counts(own: list[float], asked: float, seed: int) -> None:
+    names = ["a", "b", "c"]
+    probabilities = softmax(np.random.default_rng(seed).normal(size=(40, 3)), axis=1)
+    decision = read_decision(names, OneLabel(names, 2.0, own).record())
+    assert decision.abstains and not OneLabel(names).abstains
+    assert OneLabel(names).abstained(probabilities) is None
+    both = decision.abstaining_below(asked)
+    for found, bounds in ((decision, own), (both, [max(one, asked) for one in own])):
+        said = probabilities.argmax(axis=1)
+        expected = [row.max() < bounds[label] for row, label in zip(probabilities, said, strict=True)]
+        abstained = found.abstained(probabilities)
+        assert abstained is not None and abstained.tolist() == expected
+    np.testing.assert_array_equal(both.probabilities(probabilities), decision.probabilities(probabilities))
+    assert OneLabel(names).abstaining_below(own).record() == OneLabel(names, 1.0, own).record()

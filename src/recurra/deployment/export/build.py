@@ -23,7 +23,7 @@ from recurra.core.record import RECORD_NAME, AnyLabelRecord, read_record
 from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
 from recurra.data.encoding import encode_windows
 from recurra.data.windows import first_windows, recorded_reading
-from recurra.deployment.decision import read_decision
+from recurra.deployment.decision import Decision, read_decision
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE
 from recurra.deployment.engines.depth import DeepEngine
 from recurra.deployment.engines.interface import LinearEngine
@@ -100,6 +100,8 @@ def export_run(
         reporter.say(f"not checked on the run's own rows: {rows.note}")
     source = _load(run, record)
     decision = read_decision(record.data.label_names, record.decision)
+    if options.abstain_below is not None:
+        decision = decision.abstaining_below(options.abstain_below)
     asked = None
     if isinstance(source, ExportSource):
         export_format.check_model(source.engine.model.config)
@@ -137,7 +139,7 @@ def export_run(
             )
             exits = calibrate_exits(engine, exit_rows, asked, DEFAULT_BATCH_SIZE)
             reporter.say(exits.describe())
-        return _describe(source, options, stored, check=check, exits=exits, vocabulary=vocabulary)
+        return _describe(source, options, stored, check=check, decision=decision, exits=exits, vocabulary=vocabulary)
 
 
 def _read_run(run: Path) -> AnyLabelRecord:
@@ -275,6 +277,7 @@ def _describe(
     stored: StoredModel,
     *,
     check: CheckRecord,
+    decision: Decision,
     exits: CalibrationRecord | None,
     vocabulary: VocabularyRecord | None,
 ) -> ExportManifest:
@@ -297,7 +300,7 @@ def _describe(
         files=_files(folder),
         check=check,
         exits=exits,
-        decision=record.decision,
+        decision=decision.record(),
         vocabulary=vocabulary,
         kind="linear" if stored.linear else "transformer",
         windows=stored.windows,

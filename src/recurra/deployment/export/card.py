@@ -18,6 +18,7 @@ MIB = 2**20
 # Above this share of one label in training the classifier has learned to lean towards it.
 _IMBALANCE = 0.6
 _ONE_LABEL = "Every text gets one of the labels, also one that none of them fits, and one without words."
+_ABSTAINS = "A text gets one label or none, also one that does not fit; one without words is judged like any other."
 _UNCALIBRATED = "Probabilities are the softmax of the logits and were not calibrated."
 _ANY_LABELS = (
     "Every text gets the labels whose probability is not below their threshold, or none; texts without words too."
@@ -59,6 +60,7 @@ def render_card(record: AnyLabelRecord, manifest: ExportManifest, *, num_recurre
             check=manifest.check,
             exits=manifest.exits,
             thresholds=_thresholds(manifest),
+            bounds=_bounds(manifest),
             linear=linear,
             num_recurrences=num_recurrences,
             train=record.data.splits["train"],
@@ -76,6 +78,13 @@ def _thresholds(manifest: ExportManifest) -> dict[str, float]:
     return dict(zip(manifest.label_names, decision.thresholds, strict=True))
 
 
+def _bounds(manifest: ExportManifest) -> dict[str, float]:
+    decision = manifest.decision
+    if not isinstance(decision, OneLabelRecord) or decision.abstain_below is None:
+        return {}
+    return {name: bound for name, bound in zip(manifest.label_names, decision.abstain_below, strict=True) if bound}
+
+
 def _probabilities(manifest: ExportManifest) -> tuple[str, ...]:
     decision = manifest.decision
     if isinstance(decision, DecisionRecord):
@@ -83,10 +92,11 @@ def _probabilities(manifest: ExportManifest) -> tuple[str, ...]:
         return _ANY_LABELS, _calibrated(function, decision.temperature) if decision.temperature != 1 else (
             f"Probabilities are the {function}; no temperature was found better."
         )
-    if not isinstance(decision, OneLabelRecord):
-        return _ONE_LABEL, _UNCALIBRATED
+    gets = _ABSTAINS if _bounds(manifest) else _ONE_LABEL
+    if not isinstance(decision, OneLabelRecord) or decision.temperature == 1:
+        return gets, _UNCALIBRATED
     said = _calibrated("softmax of the logits", decision.temperature)
-    return _ONE_LABEL, f"{said} Exits judge the logits as they are."
+    return gets, f"{said} Exits judge the logits as they are."
 
 
 def _calibrated(function: str, temperature: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ class ExportOptions:
         data_root: Local copies of public data.
         vocabulary: Pieces that the tokenizer keeps at most; 0 keeps all that the training rows use, and none all there
             are. Single characters always stay.
+        abstain_below: Of each label, the probability below which a text that would get it gets none.
         agreement: Of a model with exits: share of rows that keep their label when texts stop early; none means 0.99.
     """
 
@@ -30,3 +32,4 @@ class ExportOptions:
     data_root: Path | None = None
     vocabulary: int | None = None
     agreement: float | None = None
+    abstain_below: Sequence[float] | None = None

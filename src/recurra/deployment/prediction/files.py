@@ -51,7 +51,6 @@ def open_writer(
     truth: bool = False,
     escape_formulas: bool = False,
     kept: KeptColumns | None = None,
-    abstains: bool = False,
     explains: bool = False,
 ) -> Iterator[PredictionWriter]:
     """Opens a file of predictions by its extension; it takes its place when all is written, and not at all otherwise.
@@ -63,7 +62,6 @@ def open_writer(
         truth: Whether rows carry the true label.
         escape_formulas: Whether cells of CSV and TSV that a spreadsheet would run are written as text.
         kept: Columns of the input that are written before ours.
-        abstains: Whether rows may get no label.
         explains: Whether labels are explained.
 
     Raises:
@@ -73,7 +71,7 @@ def open_writer(
     """
     check_output(path)
     names = [] if kept is None else kept.names
-    layout = Layout(decision, ids=ids, truth=truth, kept=names, abstains=abstains, explains=explains)
+    layout = Layout(decision, ids=ids, truth=truth, kept=names, explains=explains)
     suffix = path.suffix.lower()
     with atomic_path(path) as temporary:
         if suffix == ".parquet":

@@ -76,7 +76,6 @@ class Layout:
         ids: Whether rows carry an id.
         truth: Whether rows carry the true label.
         kept: Names of the columns of the input that are kept, the text's own among them; none keeps none.
-        abstains: Whether rows may get no label.
         explains: Whether labels are explained.
 
     Raises:
@@ -90,12 +89,10 @@ class Layout:
         ids: bool = False,
         truth: bool = False,
         kept: Sequence[str] = (),
-        abstains: bool = False,
         explains: bool = False,
     ) -> None:
         self.label_names = decision.label_names
         self.kept = list(kept)
-        self.abstains = abstains
         self.explains = explains
         self._decision = decision
         self._ids = ids
@@ -115,7 +112,7 @@ class Layout:
         front = [name for name, there in (("id", self._ids), ("truth", self._truth)) if there]
         text = [] if self.kept else ["text"]
         chosen = ["probability"] if self._decision.exclusive else []
-        more = [name for name, there in (("abstained", self.abstains), (WORDS, self.explains)) if there]
+        more = [name for name, there in (("abstained", self._decision.abstains), (WORDS, self.explains)) if there]
         return [*front, *text, "label", *chosen, *more]
 
     @property
@@ -137,7 +134,7 @@ class Layout:
         if self._decision.exclusive:
             best = self._decision.decide(rows.probabilities)
             front.append(probabilities[np.arange(len(rows)), best].tolist())
-        if self.abstains:
+        if self._decision.abstains:
             front.append([False] * len(rows) if rows.abstained is None else rows.abstained.tolist())
         if self.explains:
             front.append([None] * len(rows) if rows.explanations is None else list(rows.explanations))

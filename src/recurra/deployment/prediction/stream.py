@@ -9,16 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.files import STANDARD_INPUT, STREAM_FORMATS, TextRows, stream_rows
 from recurra.data.formats import all_columns, check_columns, check_path, csv_delimiter
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.explanation import explain
 from recurra.deployment.prediction.layout import PredictedRows, PredictionWriter
-
-Bounds = float | Sequence[float]
 
 
 @dataclass
@@ -80,35 +76,24 @@ class KeptColumns:
 def predict_chunks(
     classifier: Classifier,
     chunks: Iterable[TextRows],
-    abstain_below: Bounds | None = None,
     *,
     explain_words: int | None = None,
 ) -> Iterator[PredictedRows]:
-    """Yields predictions chunk by chunk, rows in their order.
+    """Yields predictions chunk by chunk, rows in their order; those without a label where `Decision.abstained` says so.
 
     Args:
         classifier: What predicts; cleans the texts itself.
         chunks: Raw texts, for example from `recurra.data.files.stream_rows`.
-        abstain_below: Rows whose highest probability is lower get no label; a bound for all labels, or for each.
         explain_words: How many words to say of each row that speak most for its most probable label; none says none.
 
     Raises:
-        ConfigurationError: If a multi-label model is to abstain, for it gives no label where none is likely, or is to
-            be explained: which label of a text were meant.
+        ConfigurationError: If a multi-label model is to be explained: which label of a text were meant.
     """
     if explain_words is not None and not classifier.decision.exclusive:
         raise ConfigurationError("labels of a multi-label model are not explained; leave --explain out")
-    if abstain_below is not None and not classifier.decision.exclusive:
-        raise ConfigurationError(
-            "a multi-label model has a threshold for each label and gives none where none is reached; "
-            "leave --abstain-below out"
-        )
     for chunk in chunks:
         found = classifier.predict_proba(chunk.texts)
-        abstained = None
-        if abstain_below is not None:
-            bounds = np.broadcast_to(abstain_below, found.shape[1:])
-            abstained = found.max(axis=1) < bounds[classifier.decision.decide(found)]
+        abstained = classifier.decision.abstained(found)
         explanations = None
         if explain_words is not None:
             labels = classifier.decision.decide(found).tolist()
@@ -123,7 +108,6 @@ def write_stream(
     writer: PredictionWriter,
     *,
     advance: Callable[[int], None] | None = None,
-    abstain_below: Bounds | None = None,
     explain_words: int | None = None,
 ) -> PredictionCounts:
     """Predicts all chunks and writes them.
@@ -133,11 +117,10 @@ def write_stream(
         chunks: Raw texts.
         writer: Where predictions go.
         advance: Called with the number of rows after each chunk.
-        abstain_below: As `predict_chunks` takes it.
         explain_words: Likewise.
     """
-    counts = PredictionCounts(abstained=None if abstain_below is None else 0)
-    for rows in predict_chunks(classifier, chunks, abstain_below, explain_words=explain_words):
+    counts = PredictionCounts(abstained=0 if classifier.decision.abstains else None)
+    for rows in predict_chunks(classifier, chunks, explain_words=explain_words):
         writer.write(rows)
         counts.rows += len(rows)
         counts.empty += sum(not text.strip() for text in rows.texts)

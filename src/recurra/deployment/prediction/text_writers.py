@@ -141,7 +141,6 @@ class JsonDocumentWriter:
         stream: Where to write.
         decision: What makes labels of probabilities.
         computation: How the predictions were computed, to be said in the document too.
-        abstains: Whether rows may get no label.
         explains: Whether labels are explained.
     """
 
@@ -151,12 +150,11 @@ class JsonDocumentWriter:
         decision: Decision,
         computation: Computation | None = None,
         *,
-        abstains: bool = False,
         explains: bool = False,
     ) -> None:
         self._stream = stream
         self._computation = computation
-        self._rows = JsonLinesWriter(stream, Layout(decision, abstains=abstains, explains=explains), between=",")
+        self._rows = JsonLinesWriter(stream, Layout(decision, explains=explains), between=",")
 
     def __enter__(self) -> JsonDocumentWriter:
         how = f'"computation": {json.dumps(self._computation.plain())}, ' if self._computation else ""

@@ -77,18 +77,18 @@ def answer(classifier: Classifier, texts: list[str], asked: Asked) -> Answers:
     return Answers(found.probabilities, found.exited_after)
 
 
-def predictions_of(answers: Answers, decision: Decision, abstain_below: float | None = None) -> list[dict[str, Any]]:
+def predictions_of(answers: Answers, decision: Decision) -> list[dict[str, Any]]:
     """Returns an object for each text; what was not asked for has no key.
 
     Args:
         answers: What the model said.
         decision: What makes labels of probabilities.
-        abstain_below: Texts whose highest probability is lower get no label.
     """
     found = _said(answers.probabilities, decision)
-    if abstain_below is not None:
-        for one, abstained in zip(found, (answers.probabilities.max(axis=1) < abstain_below).tolist(), strict=True):
-            one.update({"label": None if abstained else one["label"], "abstained": abstained})
+    abstained = decision.abstained(answers.probabilities)
+    if abstained is not None:
+        for one, without in zip(found, abstained.tolist(), strict=True):
+            one.update({"label": None if without else one["label"], "abstained": without})
     if answers.exited_after is not None:
         for one, number in zip(found, answers.exited_after.tolist(), strict=True):
             one["exited_after"] = number

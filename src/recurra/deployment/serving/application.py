@@ -185,10 +185,13 @@ def _check_one_label(models: Sequence[Answering], key: str) -> None:
 
 
 def _result(one: Answering, computed: Computed, abstain_below: float | None) -> dict[str, Any]:
+    decision = one.model.classifier.decision
+    if abstain_below is not None:
+        decision = decision.abstaining_below(abstain_below)
     return {
         "model": one.model.name,
         "content_hash": one.description.content_hash,
-        "predictions": predictions_of(computed.answers, one.model.classifier.decision, abstain_below),
+        "predictions": predictions_of(computed.answers, decision),
         "waited_ms": round(computed.waited_ms, 3),
         "computed_ms": round(computed.computed_ms, 3),
         "batch_texts": computed.batch_texts,

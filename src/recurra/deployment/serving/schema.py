@@ -121,7 +121,9 @@ class Prediction(BaseModel):
     labels: list[str] | None = Field(default=None, description="Of a multi-label model: the labels, perhaps none.")
     probabilities: dict[str, float] = Field(description="By label; they add up to 1, but of a multi-label model.")
     abstained: bool | None = Field(
-        default=None, description="If 'abstain_below' was asked for: whether the highest probability is lower."
+        default=None,
+        description="If 'abstain_below' was asked for, or the export holds labels to a precision: whether the highest "
+        "probability is lower.",
     )
     words: list[Word] | None = Field(default=None, description="If 'explain' was asked for: in the order of the text.")
     exited_after: int | None = Field(

@@ -113,7 +113,7 @@ def test_columns_of_the_input_are_kept_and_ours_give_way(tmp_path: Path, suffix:
 
 def test_rows_that_do_not_abstain_and_explain_nothing_say_so(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
-    with open_writer(path, OneLabel(NAMES), abstains=True, explains=True) as writer:
+    with open_writer(path, OneLabel(NAMES, abstain_below=[0.0] * len(NAMES)), explains=True) as writer:
         writer.write(rows(0, 2))
     assert [(row["abstained"], row[WORDS]) for row in read(path)] == [(False, None)] * 2
 

@@ -97,8 +97,10 @@ def test_texts_come_from_one_place(tmp_path: Path) -> None:
 def test_rows_below_the_threshold_get_no_label_and_the_others_theirs(texts: list[str], least: float) -> None:
     found = classifier().predict_proba(texts)
     stream = io.StringIO()
-    with JsonDocumentWriter(stream, OneLabel(["short", "long"]), abstains=True) as writer:
-        counts = write_stream(classifier(), [chunk(texts)], writer, abstain_below=least)
+    doubting = classifier()
+    doubting.decision = doubting.decision.abstaining_below(least)
+    with JsonDocumentWriter(stream, doubting.decision) as writer:
+        counts = write_stream(doubting, [chunk(texts)], writer)
     rows = json.loads(stream.getvalue())["predictions"]
     expected = [None if row.max() < least else ("short", "long")[row.argmax()] for row in found]
     assert [row["label"] for row in rows] == expected
@@ -114,4 +116,5 @@ def test_several_labels_a_row_do_not_abstain() -> None:
     decision = AnyLabels(["short", "long"], [0.5, 0.5], ";")
     several = Classifier(LengthEngine(), ["short", "long"], decision=decision)
     with pytest.raises(ConfigurationError, match="leave --abstain-below out"):
-        list(predict_chunks(several, [chunk(["a"])], 0.9))
+        decision.abstaining_below(0.9)
+    assert all(rows.abstained is None for rows in predict_chunks(several, [chunk(["a"])]))
