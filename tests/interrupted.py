@@ -105,6 +105,7 @@ MOMENTS: dict[str, tuple[Any, str, int]] = {
     "first step": (trainer_module.RecurraTrainer, "training_step", 1),
     "middle of epoch 2": (trainer_module.RecurraTrainer, "training_step", 5),
     "step 23": (trainer_module.RecurraTrainer, "training_step", 23),
+    "step 10": (trainer_module.RecurraTrainer, "training_step", 10),
     "step 20": (trainer_module.RecurraTrainer, "training_step", 20),
     "step 30": (trainer_module.RecurraTrainer, "training_step", 30),
     "evaluation of epoch 2": (trainer_module.RecurraTrainer, "evaluate", 2),

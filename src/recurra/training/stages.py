@@ -269,7 +269,7 @@ def pretrain(
             collator=Collator(classifier.config.pad_token_id or 0),
             data_seed=derive_seed(seed, "pretraining order"),
             tokens=tokens,
-            callbacks=[progress],
+            callbacks=[progress, TimedCheckpoints()],
         )
 
     return train_stage("pretraining", model, len(rows), arguments, trainer, reporter=reporter)

@@ -164,7 +164,12 @@ def test_a_killed_training_goes_on_as_if_nothing_had_been(
 
 
 @pytest.mark.parametrize(
-    ("name", "moments"), [("first", ["middle of epoch 2"]), ("averaged", ["step 23", "middle of epoch 2"])]
+    ("name", "moments"),
+    [
+        ("first", ["middle of epoch 2"]),
+        ("averaged", ["step 23", "middle of epoch 2"]),
+        ("averaged", ["step 10", "middle of epoch 2"]),
+    ],
 )
 def test_a_training_killed_within_an_epoch_goes_on_within_it(
     name: str, moments: list[str], uninterrupted: dict[str, Path], tmp_path: Path
