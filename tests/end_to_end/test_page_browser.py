@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
@@ -286,6 +287,40 @@ def test_a_file_is_classified_in_parts_and_comes_back(visit: Any) -> None:
     for row, one in zip(written, answers, strict=True):
         assert row["label_predicted"] == one["label"]
         assert float(row["probability"]) == pytest.approx(one["probabilities"][one["label"]], abs=1e-6)
+    assert found.complaints == []
+
+
+def test_a_model_that_gives_no_label_where_it_is_not_sure_says_so(visit: Any) -> None:
+    model, engine = slow_model()
+    engine.open.set()
+    texts = [f"text {number}" for number in range(12)]
+    classifier = model.classifier
+    bound = float(np.median(classifier.predict_proba(texts).max(axis=1)))
+    classifier.decision = classifier.decision.abstaining_below(bound)
+    with running([model]) as server:
+        answers = [server.post({"text": text}).json["results"][0]["predictions"][0] for text in texts]
+        doubtful = next(text for text, answer in zip(texts, answers, strict=True) if answer["abstained"])
+        found = visit(server)
+        page = found.page
+        page.locator("#text").fill(doubtful)
+        page.click("#classify")
+        page.wait_for_selector("#results .card")
+        assert page.locator("#results .label").inner_text() == "no label: not sure enough"
+        page.click("#results .why")
+        page.wait_for_selector("#results .words")
+        assert "For null" not in page.locator("#results").inner_text()
+        content = "text\n" + "".join(f"{text}\n" for text in texts)
+        page.set_input_files("#file", {"name": "in.csv", "mimeType": "text/csv", "buffer": content.encode()})
+        page.click("#run")
+        link = page.locator("#state a")
+        playwright.expect(link).to_contain_text("in-labels.csv")
+        with page.expect_download() as download:
+            link.click()
+        written = list(csv.DictReader(io.StringIO(download.value.path().read_text(encoding="utf-8"), newline="")))
+    assert [row["label"] for row in written] == [answer["label"] or "" for answer in answers]
+    assert 0 < sum(row["label"] == "" for row in written) < len(texts)
+    for row, answer in zip(written, answers, strict=True):
+        assert float(row["probability"]) == pytest.approx(max(answer["probabilities"].values()), abs=1e-6)
     assert found.complaints == []
 
 
