@@ -24,7 +24,7 @@ from faults.mutation import Mutants
 PARTS = ("soak", "kills", "servers", "ray", "processes", "clocks", "hostile", "guided", "storage", "mutants")
 # Shares of the time; what a part leaves goes to those behind it. The soak takes what it is given.
 _SHARES = {
-    "soak": 1.0, "kills": 0.3, "servers": 0.1, "ray": 0.25, "processes": 0.1, "clocks": 0.1, "hostile": 0.8,
+    "soak": 1.0, "kills": 0.42, "servers": 0.1, "ray": 0.25, "processes": 0.1, "clocks": 0.1, "hostile": 0.8,
     "guided": 0.1, "storage": 1.0,
 }  # fmt: skip
 # Packages that a part needs.

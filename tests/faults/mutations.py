@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 from typing import Any
@@ -58,7 +57,7 @@ def _mutate_once(dice: random.Random, data: bytes) -> bytes:
 
 def mutate_value(dice: random.Random, value: Any, *, most: int = 2) -> Any:
     """Changes a plain value in up to ``most`` places; the value that is given stays as it is."""
-    value = copy.deepcopy(value)
+    value = _copied(value)
     for _ in range(dice.randint(1, most)):
         value = _change_one(dice, value)
     return value
@@ -89,8 +88,21 @@ def _change_one(dice: random.Random, value: Any) -> Any:
     elif kind == 5 and isinstance(holder, list):
         holder.extend([holder[key]] * dice.choice([1, 5, 5 if isinstance(holder[key], dict | list) else 3000]))
     else:
-        holder[key] = copy.deepcopy(dice.choice(_VALUES))
+        holder[key] = _copied(dice.choice(_VALUES))
     return value
+
+
+def _copied(value: Any) -> Any:
+    """A plain value again, however deep it is."""
+    root = [value]
+    waiting: list[tuple[Any, Any]] = [(root, 0)]
+    while waiting:
+        holder, key = waiting.pop()
+        if isinstance(holder[key], dict | list):
+            fresh = holder[key].copy()
+            holder[key] = fresh
+            waiting.extend((fresh, each) for each in (fresh if isinstance(fresh, dict) else range(len(fresh))))
+    return root[0]
 
 
 def _holders(value: Any) -> list[Any]:

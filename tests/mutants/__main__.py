@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,21 @@ from mutants.rooms import REPOSITORY, ROOMS
 from mutants.score import HEADING, Score, Survivors
 from mutants.trial import Trials, Verdict
 
+# Mutants of a room that are tried without their change first.
+_CONTROLS = 2
+
 
 def main() -> int:
-    """Tries the mutants of each room and prints the table; 1 if a room is under the bound."""
+    """Tries the mutants of each room and prints the table; 1 if a room is under the bound, 2 if tests fail anyway."""
     options = _options()
     end_with_parent()
     found: dict[str, Any] = {"seed": options.seed, "scores": [], "mutants": []}
     for room in options.room:
-        tried = _tried(room, options) if len(options.room) == 1 else _tried_apart(room)
+        try:
+            tried = _tried(room, options) if len(options.room) == 1 else _tried_apart(room)
+        except RuntimeError as error:
+            _say(str(error))
+            return 2
         found["scores"] += tried["scores"]
         found["mutants"] += tried["mutants"]
         if options.json:
@@ -62,18 +70,35 @@ def _tried(room: str, options: argparse.Namespace) -> dict[str, Any]:
     places, drawn = draw(sources, options.sample, f"{options.seed} {room}")
     fresh = [mutant for mutant in drawn if mutant.name not in known]
     if options.control:
-        fresh = [replace(mutant, source=(REPOSITORY / mutant.file).read_text(encoding="utf-8")) for mutant in fresh]
+        fresh = list(map(_unchanged, fresh))
+    most_seconds = options.most_seconds or ROOMS[room].most_seconds
+    if not options.control:
+        check_control(
+            room, Trials(covering, most_seconds, lambda *_: None).run(list(map(_unchanged, fresh[:_CONTROLS])))
+        )
     _say(f"{room}: {len(fresh)} of {places:,} mutants ...")
-    trials = Trials(
-        covering,
-        options.most_seconds or ROOMS[room].most_seconds,
-        lambda number, mutant, verdict: _tell(mutant, verdict),
-    )
+    trials = Trials(covering, most_seconds, lambda number, mutant, verdict: _tell(mutant, verdict))
     verdicts = {mutant.name: verdict for mutant, verdict in zip(fresh, trials.run(fresh), strict=True)}
     tried = [(mutant, verdicts.get(mutant.name) or known[mutant.name]) for mutant in drawn]
     score = Score.of(room, places, [(verdict, survivors.reason(vars(mutant))) for mutant, verdict in tried])
     records = [_record(room, mutant, verdict, survivors.reason(vars(mutant))) for mutant, verdict in tried]
     return {"scores": [vars(score)], "mutants": records}
+
+
+def _unchanged(mutant: Mutant) -> Mutant:
+    return replace(mutant, source=(REPOSITORY / mutant.file).read_text(encoding="utf-8"))
+
+
+def check_control(room: str, verdicts: Sequence[Verdict]) -> None:
+    """Refuses a room whose tests fail where nothing is changed: every mutant would count as killed.
+
+    Raises:
+        RuntimeError: With the test that failed.
+    """
+    for verdict in verdicts:
+        if verdict.is_killed:
+            why = verdict.killer or "too slow"
+            raise RuntimeError(f"{room}: tests fail with nothing changed ({why}); no mutant was tried")
 
 
 def _options() -> argparse.Namespace:

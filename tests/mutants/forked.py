@@ -25,7 +25,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def warm_up(modules: Sequence[str]) -> None:
-    """Imports modules of others, so that a child need not."""
+    """Imports modules of others, so that a child need not; with the threads that the suite gives them.
+
+    The suite's own settings come too late for what is imported here, and a forked child of a pool of threads fails.
+    """
+    os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in modules:

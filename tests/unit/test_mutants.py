@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from faults.mutation import figures_of
+from faults.mutations import mutate_value
 from mutants.rooms import REPOSITORY, ROOMS
 
 SOURCE = '''"""A module of words."""
@@ -86,3 +89,25 @@ def test_a_live_function_takes_the_changed_code(tmp_path: Path, monkeypatch: pyt
     assert (held(5), module.outer()(5)) == (4, 4)
     with pytest.raises(LookupError, match="no function nothing"):
         trial.swap_code(Mutant("src/swapped_in_a_test.py", "nothing", 3, 3, "", "", changed))
+
+
+def test_a_room_whose_tests_fail_by_themselves_is_refused() -> None:
+    pytest.importorskip("mutmut", reason="pip install mutmut")
+    from mutants.__main__ import check_control
+    from mutants.trial import Verdict
+
+    check_control("data", [Verdict("survived"), Verdict("unreached")])
+    for verdict, why in ((Verdict("killed", "tests/a.py::test_b"), "test_b"), (Verdict("time"), "too slow")):
+        with pytest.raises(RuntimeError, match=rf"data: tests fail with nothing changed \(.*{why}\); no mutant"):
+            check_control("data", [Verdict("survived"), verdict])
+
+
+def test_a_value_of_any_depth_is_changed_and_the_one_that_was_given_is_not() -> None:
+    value: Any = "end"
+    for number in range(20_000):
+        value = [value] if number % 2 else {"a": value}
+    found, depth = mutate_value(random.Random(1), value), 0
+    assert found is not value
+    while value != "end" if isinstance(value, str) else True:
+        value, depth = value[0] if isinstance(value, list) else value["a"], depth + 1
+    assert depth == 20_000
