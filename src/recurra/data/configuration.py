@@ -59,6 +59,8 @@ class DataConfig(RunData):
         test: File of the user with test rows; split off by us if absent.
         split_seed: Seed of every random decision about the data: splits, held-out sentences, fractions.
         fraction: Share of the training split that is used, stratified by label. Other splits stay whole.
+        rows_per_label: Rows of each label that are used, in training and in the split that chooses the weights, as if a
+            user had labelled so few; a label with fewer keeps all. Other splits stay whole. Not beside ``fraction``.
         length_tail: Keep only the longest or the shortest texts **of every split**: the papers train and test
             separately on such a subset. Applied before ``fraction``.
         tail_fraction: Share of the rows that a length tail keeps.
@@ -110,6 +112,7 @@ class DataConfig(RunData):
     test: str | None = None
     split_seed: int = Field(default=0, ge=0)
     fraction: float = Field(default=1.0, gt=0, le=1)
+    rows_per_label: int | None = Field(default=None, ge=1, le=1_000_000)
     length_tail: Literal["longest", "shortest"] | None = None
     tail_fraction: float = Field(default=0.3, gt=0, le=1)
     max_length: int = Field(default=128, ge=3, le=512)
@@ -159,6 +162,8 @@ class DataConfig(RunData):
             parts.append(f"{self.length_tail}-{percent(self.tail_fraction)}")
         if self.fraction != 1:
             parts.append(f"train-{percent(self.fraction)}")
+        if self.rows_per_label is not None:
+            parts.append(f"{self.rows_per_label}-a-label")
         if self.split_seed:
             parts.append(f"split-{self.split_seed}")
         if self.auxiliary is not None:
@@ -182,6 +187,14 @@ class DataConfig(RunData):
     def _columns_differ(self) -> Self:
         if self.text_column == self.label_column:
             raise ValueError(f"text_column and label_column are both '{self.text_column}'; name two different columns")
+        return self
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if self.rows_per_label is not None and self.fraction != 1:
+            raise ValueError(
+                f"rows_per_label is {self.rows_per_label} beside fraction {self.fraction:g}; leave one of the two out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ from recurra.data.reviews import AMAZON_REVIEWS, PRODUCT_REVIEWS, YELP_REVIEWS, 
 from recurra.data.splits import load_files
 from recurra.data.sst2 import load_sst2, with_treebank_labels
 from recurra.data.sst2_source import LAYOUT, PUBLIC_NAME
-from recurra.data.subsets import length_tail, stratified_fraction
+from recurra.data.subsets import length_tail, rows_of_each_label, stratified_fraction
 from recurra.data.unlabelled import UnlabelledSource, with_unlabelled
 
 FILE_PROTOCOL = "split"
@@ -275,6 +275,17 @@ def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
             )
         splits["train"] = stratified_fraction(whole, config.fraction, config.split_seed)
         notes.append(f"{len(splits['train'])} of {len(whole)} train rows ({config.fraction:.0%}), stratified by label.")
+    if config.rows_per_label is not None:
+        if splits["train"].labels.ndim == 2:
+            raise DataError(
+                f"rows_per_label is {config.rows_per_label} and a row of '{dataset.name}' may have several labels; "
+                "take fraction instead"
+            )
+        for name in ("train", dataset.selection_split):
+            splits[name] = rows_of_each_label(splits[name], config.rows_per_label, config.split_seed)
+        notes.append(
+            f"{config.rows_per_label:,} rows of each label in train and in {dataset.selection_split}, at most."
+        )
     present = _present(splits["train"])
     if len(present) < 2:
         only = f"one class only in train: '{dataset.label_names[present[0]]}'" if len(present) else "no class in train"

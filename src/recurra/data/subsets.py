@@ -92,6 +92,24 @@ def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSpl
     return split.select(np.sort(np.concatenate(chosen)))
 
 
+def rows_of_each_label(split: TextSplit, most: int, seed: int) -> TextSplit:
+    """Returns a random choice of rows with at most so many of each label.
+
+    The rows keep their order. With one seed the rows of a smaller number are among those of a larger one, and of
+    `stratified_fraction`'s.
+
+    Args:
+        split: Where to take from; one label a row.
+        most: Rows of each label.
+        seed: Seed of the choice.
+    """
+    chosen = [
+        np.random.default_rng(derive_seed(seed, "fraction", label)).permutation(np.flatnonzero(split.labels == label))
+        for label in np.unique(split.labels).tolist()
+    ]
+    return split.select(np.sort(np.concatenate([rows[:most] for rows in chosen])))
+
+
 def _iterative_fraction(split: TextSplit, fraction: float, seed: int) -> npt.NDArray[np.int64]:
     units = [[row] for row in range(len(split))]
     # The identity as well: equal texts would have equal keys.

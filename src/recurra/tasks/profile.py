@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import ConfigurationError, UnavailableError, unknown
 from recurra.data.configuration import RunData
 from recurra.models.adaptation.source import EncoderSource, find_encoder
 from recurra.tasks.registry import PACKAGES, part_of
 from recurra.training.protocols import ProtocolConfig, load_protocol
 
-# Keys among a model's that say what it starts from and whom it learns from; the others are those of its configuration.
-ENCODER, ENCODER_SHA256, PLAN, TEACHER = "encoder", "encoder_sha256", "plan", "teacher"
-START_KEYS = ("preset", ENCODER, ENCODER_SHA256, PLAN, TEACHER)
+# Keys among a model's that say what it starts from, who trains it and whom it learns from; the others are those of its
+# configuration.
+ENCODER, ENCODER_SHA256, PLAN, TEACHER, METHOD = "encoder", "encoder_sha256", "plan", "teacher", "method"
+START_KEYS = ("preset", ENCODER, ENCODER_SHA256, PLAN, TEACHER, METHOD)
+# Methods of others that train an encoder in place of a training protocol of ours.
+METHODS = ("setfit",)
+# Models by name that others train.
+PEERS: Mapping[str, Mapping[str, Any]] = {"setfit": {ENCODER: "minilm", METHOD: "setfit"}}
 
 
 class TaskProfile(ABC):
@@ -102,6 +108,17 @@ def encoder_of(overrides: Mapping[str, Any]) -> EncoderSource | None:
     return source
 
 
+def check_method(overrides: Mapping[str, Any]) -> None:
+    """Looks for the package of whoever trains a model in place of a protocol, without importing it.
+
+    Raises:
+        UnavailableError: If it is not installed.
+    """
+    method = overrides.get(METHOD)
+    if method is not None and importlib.util.find_spec(str(method)) is None:
+        raise UnavailableError(f"method '{method}' needs the package {method}; pip install 'recurra[peers]'")
+
+
 def own_keys(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a model's configuration among what a run changes of it."""
     return {key: value for key, value in overrides.items() if key not in START_KEYS}
@@ -142,6 +159,10 @@ def check_model(profile: TaskProfile, model: str, overrides: Mapping[str, Any], 
     if ENCODER in overrides:
         _check_encoder(profile, model, overrides)
         return
+    if METHOD in overrides:
+        raise ConfigurationError(
+            f"model '{model}': 'method' is '{overrides[METHOD]}' without an encoder that it trains; add encoder"
+        )
     if PLAN in overrides:
         raise ConfigurationError(
             f"model '{model}': 'plan' is '{overrides[PLAN]}' without an encoder whose layers it chooses; add encoder"
@@ -157,6 +178,17 @@ def _check_encoder(profile: TaskProfile, model: str, overrides: Mapping[str, Any
         raise ConfigurationError(
             f"model '{model}' starts from the encoder '{overrides[ENCODER]}', which reads texts both ways; "
             f"data of this kind are {profile.kind_of_data}: take {profile.advice}"
+        )
+    method = overrides.get(METHOD)
+    if method is not None and method not in METHODS:
+        raise ConfigurationError(f"model '{model}': {unknown('method', str(method), METHODS)}")
+    if method is not None and getattr(profile.data_config, "problem_type", None) is not None:
+        raise ConfigurationError(f"model '{model}': method '{method}' takes one label a text, and these data several")
+    beside = next((key for key in (PLAN, TEACHER, *own_keys(overrides)) if method and overrides.get(key)), None)
+    if beside is not None:
+        raise ConfigurationError(
+            f"model '{model}': '{beside}' is '{overrides[beside]}' beside method '{method}', which trains the encoder "
+            "as it is on labels alone; leave one of the two out"
         )
     if "preset" in overrides:
         raise ConfigurationError(

@@ -18,6 +18,8 @@ from recurra.models.folder import CONFIG_NAME
 from recurra.tasks.profile import (
     ENCODER,
     ENCODER_SHA256,
+    METHOD,
+    PEERS,
     TEACHER,
     check_model,
     controls,
@@ -145,7 +147,7 @@ def resolve_model(name: str | ModelVariant | Mapping[str, Any]) -> tuple[str, di
         name = ModelVariant.parse(name, source="model")
     if isinstance(name, ModelVariant):
         return name.name, name.overrides
-    known = {**controls(), **{key: {} for key in presets()}}
+    known = {**controls(), **{key: {} for key in presets()}, **PEERS}
     if name in known:
         return name, dict(known[name])
     if Path(name).suffix in {".yaml", ".yml"}:
@@ -206,6 +208,8 @@ def make_run(
     elif teachers is None:
         teachers = [locate_teacher(each) for each in asked]
     protocol = protocol.for_model(taught=bool(asked))
+    if METHOD in changed:
+        protocol = protocol.model_copy(update={"max_epochs": 1})
     return RunConfig.parse(
         {
             "model": name,

@@ -14,7 +14,7 @@ from recurra.core.record import LabelRunRecord, holds_any_record, read_any_recor
 from recurra.deployment.export.manifest import is_export, read_manifest
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME
 from recurra.models.names import MODEL_KEYS
-from recurra.tasks.profile import START_KEYS, controls, presets
+from recurra.tasks.profile import PEERS, START_KEYS, controls, presets
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS
 
 
@@ -32,6 +32,7 @@ class ModelVariant(Settings):
         plan: Which of its layers are shared, as `recurra.models.adaptation.plan.SharingPlan` reads it.
         teacher: Whom it learns from, named as in `recurra.training.protocols.ProtocolConfig` and trained under the same
             protocol. None takes the protocol's, if it has one.
+        method: Who trains it in place of the protocol: ``setfit`` (`recurra.training.setfit`); none is the protocol.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", validate_default=True, allow_inf_nan=False)
@@ -41,11 +42,12 @@ class ModelVariant(Settings):
     encoder: str | None = None
     plan: str | None = None
     teacher: str | None = None
+    method: str | None = None
 
     @field_validator("name")
     @classmethod
     def _own_name(cls, value: str) -> str:
-        if value in (*controls(), *presets()):
+        if value in (*controls(), *presets(), *PEERS):
             raise ValueError("that is a preset's name; give the variant a name of its own")
         return value
 
@@ -73,7 +75,7 @@ class ModelVariant(Settings):
     @property
     def overrides(self) -> dict[str, Any]:
         """What it starts from and the changed keys, as a model file would hold them."""
-        start = {"preset": self.preset, "encoder": self.encoder, "plan": self.plan, "teacher": self.teacher}
+        start = {key: getattr(self, key, None) for key in START_KEYS}
         return {**{key: value for key, value in start.items() if value is not None}, **(self.model_extra or {})}
 
 

@@ -46,7 +46,9 @@ from recurra.tasks.labelling.training import Trained, latency_batches, time_clas
 from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown, ShownTable
 from recurra.tasks.run_folder import run_facts, shape_of
+from recurra.tasks.profile import METHOD
 from recurra.tasks.runs import RunConfig
+from recurra.training.setfit import reads_of_a_row
 
 Logits = npt.NDArray[np.float32]
 
@@ -244,7 +246,8 @@ class LabellingEngine(TaskEngine):
     def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], data: DataCost) -> float:
         """Operations of the forward passes over rows of these lengths."""
         shape = model_configuration(config, data.label_names, None)
-        return float(sum(rows * forward_flops(shape, int(length)) for length, rows in lengths.items()))
+        once = float(sum(rows * forward_flops(shape, int(length)) for length, rows in lengths.items()))
+        return once * reads_of_a_row(sum(lengths.values())) if METHOD in config.model_overrides else once
 
     def timing_key(self, record: AnyRecord) -> str:
         """Runs on the same data are timed on the same texts."""

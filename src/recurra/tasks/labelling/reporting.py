@@ -85,6 +85,8 @@ class LabellingReporting(Reporting):
         fraction = data.get("fraction")
         if isinstance(fraction, (int, float)) and fraction != 1:
             parts.append(f"{fraction:.3g} of train")
+        if data.get("rows_per_label"):
+            parts.append(f"{data['rows_per_label']:,} rows a label")
         if data.get("length_tail"):
             parts.append(f"{data['length_tail']} {data.get('tail_fraction', '')} by words".replace("  ", " "))
         if data.get("split_seed"):

@@ -37,7 +37,7 @@ from recurra.tasks.base import DataCost, Given, Task, named_options, refuse_opti
 from recurra.tasks.labelling.data import count_lengths, labelled
 from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown, ShownTable
-from recurra.tasks.profile import ENCODER, encoder_of
+from recurra.tasks.profile import ENCODER, check_method, encoder_of
 from recurra.tasks.runs import RunConfig
 from recurra.training.protocols import PROTOCOLS
 
@@ -223,6 +223,7 @@ class LabellingTask(Task):
 
     def preflight(self, config: RunConfig, machine: Machine) -> list[str]:
         """Looks at data, tokenizer and model configuration; says what is cut of long texts."""
+        check_method(config.model_overrides)
         key = content_hash([config.data.plain(), config.data_hash, str(machine.data_root)])
         if key not in self._looked:
             dataset = load_dataset(labelled(config.data), machine.data_root)

@@ -42,7 +42,7 @@ from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.task import LINEAR_TUNED
 from recurra.tasks.labelling.teacher import Lesson, learn_from_teachers
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import PLAN, encoder_of
+from recurra.tasks.profile import METHOD, PLAN, check_method, encoder_of
 from recurra.tasks.run_folder import (
     TRAINING_NAME,
     keep_trained,
@@ -53,6 +53,7 @@ from recurra.tasks.runs import RunConfig
 from recurra.training.fit import train_transformer
 from recurra.training.masking import MaskTokens
 from recurra.training.protocols import check_several_labels
+from recurra.training.setfit import train_by_setfit, version
 
 # What the tuned linear control finds telling of a label, at most.
 TELLING_WORDS = 15
@@ -106,7 +107,8 @@ def train_classifier(
     if dataset is None:
         reporter.stage(config.run_id, "loading data")
         dataset = load_dataset(labelled(config.data), machine.data_root)
-    if config.protocol.class_weights == "balanced" and not config.teachers and not config.is_control:
+    own_loss = not (config.teachers or config.is_control or METHOD in config.model_overrides)
+    if config.protocol.class_weights == "balanced" and own_loss:
         weights = balanced_weights(dataset.splits["train"].labels, weights)
     if weights is not None:
         _check_weights(config, dataset)
@@ -140,6 +142,21 @@ def train_classifier(
     done = folder / TRAINING_NAME
     if done.exists() and (folder / MODEL_NAME).is_dir():
         training = TrainingRecord.model_validate(read_json(done))
+    elif METHOD in config.model_overrides:
+        check_method(config.model_overrides)
+        assert source is not None
+        split = dataset.splits["train"]
+        training = train_by_setfit(
+            model,
+            source,
+            split.texts,
+            split.labels,
+            max_length=labelled(config.data).max_length,
+            seed=config.seed,
+            protocol=config.protocol.name,
+            reporter=reporter,
+        )
+        keep_trained(folder, model, tokenizer, labelled(config.data).max_length, training)
     else:
         training = train_transformer(
             model.to(default_device()),
@@ -170,6 +187,8 @@ def train_classifier(
 
 def _check_weights(config: RunConfig, dataset: TextDataset) -> None:
     where = "a linear model" if config.is_control else "a teacher" if config.teachers else ""
+    if METHOD in config.model_overrides:
+        where = f"method '{config.model_overrides[METHOD]}'"
     if dataset.splits["train"].labels.ndim == 2:
         where = "several labels a text"
     if where:
@@ -197,6 +216,8 @@ def balanced_weights(
 
 
 def _describe(config: RunConfig, source: EncoderSource | None, plan: str) -> str:
+    if config.model_overrides.get(METHOD) is not None:
+        return f"the encoder {source.name}, trained by SetFit {version()}" if source is not None else ""
     if source is not None:
         return f"the encoder {source.name}, layers {source.plan(plan)}"
     return PRESETS[config.model][0] if config.model in PRESETS else "from a model file"

@@ -1,0 +1,209 @@
+"""Training an encoder by SetFit, as its package does it: a peer of fine-tuning where labels are few.
+
+Tunstall et al. 2022 (arXiv 2209.11055), section 3: texts are paired, each row with rows of its own label and of others;
+the encoder is tuned until the cosine of a pair's mean token states says whether the labels agree; a logistic regression
+then reads these means. The result is a classifier of ours: a mean over tokens and a linear head, in its place.
+
+The encoder is transformers' own and the training that of the package ``setfit``, in FP32. Our two deviations: with many
+rows the steps are bounded (the package's documentation advises it too), and the regression may take as many iterations
+as it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import logging
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import save_file
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+
+from recurra.core.memory import peak_memory_mib
+from recurra.core.progress import ProgressTask, Reporter
+from recurra.core.record import TrainingRecord
+from recurra.core.seeds import derive_seed
+from recurra.models.adaptation.convert import load_encoder_weights
+from recurra.models.adaptation.source import EncoderSource
+from recurra.models.folder import WEIGHTS_NAME
+from recurra.models.modeling import RecurraForSequenceClassification
+
+# Section 4.2: R = 20 pairs of each kind a row, one epoch, batches of 16 pairs.
+PAIRS_A_ROW = 20
+BATCH_SIZE = 16
+# Some 400 rows; with more, each row is in fewer pairs.
+MOST_STEPS = 1_000
+_ITERATIONS = 1_000
+_TALKATIVE = ("setfit", "sentence_transformers")
+# A label that no row has: its probability is this, not 0, so that a loss on it stays finite.
+_UNSEEN_LOGIT = -25.0
+
+
+def steps_for(rows: int) -> int:
+    """Optimiser steps of the contrastive training on so many rows."""
+    return min(-(-2 * PAIRS_A_ROW * rows // BATCH_SIZE), MOST_STEPS)
+
+
+def reads_of_a_row(rows: int) -> float:
+    """How often the contrastive training reads each of so many rows."""
+    return 2 * BATCH_SIZE * steps_for(rows) / rows
+
+
+def version() -> str:
+    """The package's version, for what is shown of a model."""
+    return importlib.metadata.version("setfit")
+
+
+def train_by_setfit(
+    model: RecurraForSequenceClassification,
+    source: EncoderSource,
+    texts: Sequence[str],
+    labels: npt.NDArray[np.int64],
+    *,
+    max_length: int,
+    seed: int,
+    protocol: str,
+    reporter: Reporter,
+) -> TrainingRecord:
+    """Trains a copy of an encoder by SetFit and gives a model what came of it.
+
+    Args:
+        model: Of the encoder's shape, every layer applied once, read by its mean; its weights are replaced.
+        source: The encoder.
+        texts: Training texts, cleaned.
+        labels: Theirs, ``(rows,)``.
+        max_length: Tokens after which a text is cut.
+        seed: Of the batch order and of dropout.
+        protocol: What the record calls the training: runs of one protocol stand in one table.
+        reporter: For progress.
+
+    Returns:
+        What the record says of the training: one epoch, without a history, since no epoch is chosen.
+    """
+    start = time.perf_counter()
+    steps = steps_for(len(texts))
+    with tempfile.TemporaryDirectory() as folder, reporter.task("contrastive training", steps) as task, _quiet():
+        trained, head, tokens = _train(
+            source, texts, labels, steps=steps, max_length=max_length, seed=seed, folder=Path(folder), task=task
+        )
+        place = Path(folder) / WEIGHTS_NAME
+        save_file({name: values.contiguous().cpu() for name, values in trained.items()}, place)
+        load_encoder_weights(model.model, EncoderSource(source.name, Path(folder), source.values))
+    _set_head(model.classifier, head)
+    wall_s = time.perf_counter() - start
+    return TrainingRecord(
+        protocol=protocol,
+        epochs=1,
+        steps=steps,
+        best_epoch=1,
+        wall_s=wall_s,
+        tokens_per_s=tokens / wall_s,
+        peak_memory_mib=peak_memory_mib(),
+    )
+
+
+def _train(
+    source: EncoderSource,
+    texts: Sequence[str],
+    labels: npt.NDArray[np.int64],
+    *,
+    steps: int,
+    max_length: int,
+    seed: int,
+    folder: Path,
+    task: ProgressTask,
+) -> tuple[dict[str, torch.Tensor], Any, int]:
+    """Trains; returns the encoder's weights by their own names, the logistic regression, and tokens of the steps."""
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+    from setfit import SetFitModel, Trainer, TrainingArguments
+    from sklearn.linear_model import LogisticRegression
+
+    files = {"local_files_only": True}
+    encoder = Transformer(
+        str(source.folder),
+        max_seq_length=max_length,
+        model_kwargs={"use_safetensors": True, **files},
+        processor_kwargs=files,
+        config_kwargs=files,
+    )
+    pooling = Pooling(int(source.values["hidden_size"]), "mean")
+    body = SentenceTransformer(modules=[encoder, pooling])
+    classifier = SetFitModel(body, LogisticRegression(max_iter=_ITERATIONS))
+    arguments = TrainingArguments(
+        output_dir=str(folder / "setfit"),
+        batch_size=BATCH_SIZE,
+        num_iterations=PAIRS_A_ROW,
+        max_steps=steps,
+        seed=derive_seed(seed, "order"),
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        show_progress_bar=False,
+    )
+    rows = Dataset.from_dict({"text": list(texts), "label": labels.tolist()})
+    trainer = Trainer(model=classifier, args=arguments, train_dataset=rows, callbacks=[_Steps(task)])
+    for printing in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(printing)
+    trainer.train()
+    lengths = [len(ids) for ids in encoder.tokenizer(list(texts), truncation=True, max_length=max_length)["input_ids"]]
+    tokens = round(2 * BATCH_SIZE * steps * sum(lengths) / len(lengths))
+    return dict(encoder.model.state_dict()), classifier.model_head, tokens
+
+
+def _set_head(linear: torch.nn.Linear, regression: Any) -> None:
+    """Gives a linear layer the weights of a logistic regression over the labels that occurred."""
+    weight, bias = torch.from_numpy(regression.coef_), torch.from_numpy(regression.intercept_)
+    if len(regression.classes_) == 2:
+        weight, bias = torch.cat([-weight, weight]) / 2, torch.cat([-bias, bias]) / 2
+    present = torch.from_numpy(np.asarray(regression.classes_, dtype=np.int64))
+    with torch.no_grad():
+        linear.weight.zero_()
+        linear.bias.fill_(_UNSEEN_LOGIT)
+        linear.weight[present] = weight.to(linear.weight)
+        linear.bias[present] = bias.to(linear.bias)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps bars, log lines and warnings of the packages from a terminal that shows our own."""
+    from datasets import disable_progress_bars, enable_progress_bars, is_progress_bar_enabled
+
+    shown = is_progress_bar_enabled()
+    disable_progress_bars()
+    levels = {name: logging.getLogger(name).level for name in _TALKATIVE}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # Importing it sets its own level.
+            importlib.import_module("setfit")
+            for name in _TALKATIVE:
+                logging.getLogger(name).setLevel(logging.ERROR)
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        if shown:
+            enable_progress_bars()
+
+
+class _Steps(TrainerCallback):
+    """Shows steps as they are done."""
+
+    def __init__(self, task: ProgressTask) -> None:
+        self._task = task
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Moves the bar."""
+        self._task.advance()
