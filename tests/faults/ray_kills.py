@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -63,13 +64,17 @@ def kill_drivers(workshop: Workshop, twins: Twins, dice: random.Random, kills: i
 def _cluster() -> Iterator[str]:
     command = [sys.executable, str(_TESTS / "ray_cluster.py")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_TESTS.parent / "src"), *sys.path[:1]])}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as process:
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, env=environment
+        ) as process,
+    ):
         assert process.stdin is not None and process.stdout is not None
         address = process.stdout.readline().strip()
         if not address:
-            raise RuntimeError("the Ray cluster did not start")
+            said.seek(0)
+            raise RuntimeError(f"the Ray cluster did not start: {said.read()[-2_000:]}")
         yield address
         process.stdin.close()
         process.wait(timeout=60)

@@ -202,14 +202,16 @@ def make_run(
     source = encoder_of(changed)
     if source is not None:
         changed[ENCODER_SHA256] = source.sha256
-    asked = [] if control else asked_teachers(changed, protocol)
-    if control:
+    method = METHOD in changed
+    if method:
+        # Not the protocol trains it: one record of a pass without epochs to choose from.
+        protocol = protocol.model_copy(update={"max_epochs": 1, "teacher": ""})
+    asked = [] if control or method else asked_teachers(changed, protocol)
+    if control or method:
         teachers = []
     elif teachers is None:
         teachers = [locate_teacher(each) for each in asked]
     protocol = protocol.for_model(taught=bool(asked))
-    if METHOD in changed:
-        protocol = protocol.model_copy(update={"max_epochs": 1})
     return RunConfig.parse(
         {
             "model": name,

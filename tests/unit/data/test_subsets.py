@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import CORPORA, load_dataset
 from recurra.data.dataset import TextSplit
-from recurra.data.subsets import length_tail, stratified_fraction
+from recurra.data.subsets import length_tail, rows_of_each_label, stratified_fraction
 
 
 def rows(counts: list[int]) -> TextSplit:
@@ -39,6 +39,23 @@ def test_a_smaller_fraction_is_inside_a_larger_one_and_seeds_differ() -> None:
     assert set(small.ids) < set(large.ids)
     assert small.fingerprint != stratified_fraction(split, 0.1, 1).fingerprint
     assert stratified_fraction(split, 1, 0) is split
+
+
+@given(st.lists(st.integers(1, 60), min_size=2, max_size=4), st.integers(1, 80), st.integers(0, 5))
+def test_rows_of_each_label(counts: list[int], most: int, seed: int) -> None:
+    split = rows(counts)
+    part = rows_of_each_label(split, most, seed)
+    assert np.bincount(part.labels, minlength=len(counts)).tolist() == [min(count, most) for count in counts]
+    assert part.ids == [identity for identity in split.ids if identity in set(part.ids)]
+    assert part.fingerprint == rows_of_each_label(split, most, seed).fingerprint
+    assert set(part.ids) <= set(rows_of_each_label(split, most + 1, seed).ids)
+
+
+def test_draws_of_rows_of_each_label_differ_and_lie_in_fractions_of_their_seed() -> None:
+    split = rows([300, 300])
+    draws = [rows_of_each_label(split, 8, seed) for seed in range(3)]
+    assert len({draw.fingerprint for draw in draws}) == 3
+    assert set(draws[1].ids) < set(stratified_fraction(split, 0.1, 1).ids)
 
 
 @given(st.floats(0.01, 1), st.permutations(range(40)))

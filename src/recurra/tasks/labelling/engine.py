@@ -45,8 +45,8 @@ from recurra.tasks.labelling.task import LabellingTask
 from recurra.tasks.labelling.training import Trained, latency_batches, time_classifier, train_classifier
 from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown, ShownTable
-from recurra.tasks.run_folder import run_facts, shape_of
 from recurra.tasks.profile import METHOD
+from recurra.tasks.run_folder import run_facts, shape_of
 from recurra.tasks.runs import RunConfig
 from recurra.training.setfit import reads_of_a_row
 

@@ -1,0 +1,163 @@
+"""SetFit as a peer: what its package trained is what our model says; the run, its record, and what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from sklearn.linear_model import LogisticRegression
+from transformers import AutoTokenizer, BertModel
+
+import recurra.training.setfit as method
+from recurra import Classifier
+from recurra.cli.main import main
+from recurra.core.errors import ConfigurationError, UnavailableError
+from recurra.core.progress import Reporter
+from recurra.core.record import RunRecord
+from recurra.data.configuration import DataConfig
+from recurra.data.multilabel import MultiLabelData
+from recurra.study.run import execute_run
+from recurra.tasks.machine import Machine
+from recurra.tasks.runs import RunConfig, make_run, resolve_model
+from recurra.training.protocols import PROTOCOLS, ProtocolConfig
+from reviews import write_reviews
+from tiny_encoder import write_tiny_encoder
+
+QUIET = Reporter(quiet=True)
+ROWS = 8
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Labelled rows, and an encoder that knows their words."""
+    folder = tmp_path_factory.mktemp("setfit")
+    write_reviews(folder / "reviews.csv", rows=240)
+    write_tiny_encoder(folder / "encoder", (folder / "reviews.csv").read_text(encoding="utf-8").splitlines())
+    return folder
+
+
+def configured(root: Path, protocol: ProtocolConfig = PROTOCOLS["finetune-small"], **keys: Any) -> RunConfig:
+    """A run of the encoder trained by SetFit."""
+    model = root / "model.yaml"
+    model.write_text(yaml.safe_dump({"encoder": str(root / "encoder"), "method": "setfit", **keys}), encoding="utf-8")
+    data = DataConfig(name=str(root / "reviews.csv"), rows_per_label=ROWS, max_length=24)
+    return make_run(str(model), data, protocol, seed=0, precision="fp32")
+
+
+def execute(config: RunConfig, folder: Path, root: Path) -> RunRecord:
+    found = execute_run(config, folder, Machine(cache_dir=root / "cache", latency=False, threads=1), QUIET)
+    assert isinstance(found, RunRecord)
+    return found
+
+
+def test_a_run_says_what_the_package_trained(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[Any] = []
+
+    def keeping(*args: Any, **keys: Any) -> Any:
+        found = package(*args, **keys)
+        trained.append(({name: values.clone() for name, values in found[0].items()}, found[1]))
+        return found
+
+    package = method._train
+    monkeypatch.setattr(method, "_train", keeping)
+    record = execute(configured(root), tmp_path / "run", root)
+    [(weights, head)] = trained
+
+    # Transformers' encoder, mean token states, scikit-learn's regression: nothing of ours.
+    encoder = BertModel.from_pretrained(root / "encoder").eval()
+    start = {name: values.clone() for name, values in encoder.state_dict().items()}
+    encoder.load_state_dict(weights)
+    tokenizer = AutoTokenizer.from_pretrained(root / "encoder")
+    texts = ["a good film", "no idea", "the plot is dull and it is long", "fine"]
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        states = encoder(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+    mask = batch["attention_mask"].unsqueeze(-1)
+    wanted = head.predict_proba(((states * mask).sum(1) / mask.sum(1)).numpy())
+    found = Classifier.from_run(tmp_path / "run")
+    logits = found.logits(texts)
+    said = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose(said, wanted, atol=1e-5)
+    moved = max(float((weights[name] - values).abs().max()) for name, values in start.items())
+    assert moved > 1e-4
+
+    train = record.data.splits["train"]
+    assert train.rows == 2 * ROWS and set(train.label_counts.values()) == {ROWS}
+    assert record.training.steps == method.steps_for(2 * ROWS) == 40 and record.training.epochs == 1
+    assert record.training.history == [] and record.config["protocol"]["max_epochs"] == 1
+    assert record.model.description == f"the encoder {root / 'encoder'}, trained by SetFit {method.version()}"
+    # Another epoch count of the protocol is the same run.
+    assert execute(configured(root), tmp_path / "run", root).content_hash == record.content_hash
+
+
+@pytest.mark.parametrize(("classes", "present"), [(2, [0, 1]), (3, [0, 1, 2]), (4, [0, 2, 3]), (3, [0, 2])])
+def test_the_head_is_the_regression(classes: int, present: list[int]) -> None:
+    dice = np.random.default_rng(0)
+    labels = np.resize(present, 40)
+    states = dice.normal(size=(40, 6)) + labels[:, None]
+    regression = LogisticRegression(max_iter=1_000).fit(states, labels)
+    linear = torch.nn.Linear(6, classes)
+    method._set_head(linear, regression)
+    with torch.no_grad():
+        found = linear(torch.from_numpy(states).float()).softmax(-1).numpy()
+    np.testing.assert_allclose(found[:, present], regression.predict_proba(states), atol=1e-5)
+    assert found[:, [label for label in range(classes) if label not in present]].sum() < 1e-3
+    assert np.isfinite(np.log(found)).all()
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(2, 5), (3, 8), (16, 40), (400, 1_000), (40_000, 1_000)])
+def test_each_row_is_in_forty_pairs_until_the_steps_are_bounded(rows: int, steps: int) -> None:
+    assert method.steps_for(rows) == steps
+    assert method.reads_of_a_row(rows) == pytest.approx(2 * 16 * steps / rows)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"method": "setfitt"}, "did you mean 'setfit'"),
+        ({"plan": "0 (1)x2 3"}, "'plan' is '0 (1)x2 3' beside method 'setfit'"),
+        ({"teacher": "runs/x"}, "'teacher' is 'runs/x' beside method 'setfit'"),
+        ({"low_rank": 3}, "'low_rank' is '3' beside method 'setfit'"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(root: Path, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        configured(root, **keys)
+
+
+def test_a_teacher_of_the_protocol_is_for_the_others(root: Path) -> None:
+    plain = configured(root)
+    taught = configured(root, protocol=PROTOCOLS["finetune-small"].model_copy(update={"teacher": "runs/none"}))
+    assert taught.config_hash == plain.config_hash and not taught.teachers
+
+
+def test_it_needs_an_encoder_and_one_label(root: Path, tmp_path: Path) -> None:
+    data = DataConfig(name=str(root / "reviews.csv"))
+    (tmp_path / "model.yaml").write_text("method: setfit\nhidden_size: 16\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="without an encoder that it trains"):
+        make_run(str(tmp_path / "model.yaml"), data, PROTOCOLS["tuned"], seed=0, precision="fp32")
+    several = MultiLabelData(name=str(root / "reviews.csv"), label_separator=";")
+    with pytest.raises(ConfigurationError, match="one label a text, and these data several"):
+        make_run("setfit", several, PROTOCOLS["finetune-small"], seed=0, precision="fp32")
+
+
+def test_the_package_is_asked_for_before_anything_runs(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert resolve_model("setfit") == ("setfit", {"encoder": "minilm", "method": "setfit"})
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "setfit" else there(name, *rest)
+    )
+    with pytest.raises(UnavailableError, match=r"pip install 'recurra\[peers\]'"):
+        execute(configured(root), root / "never", root)
+    assert not (root / "never" / "record.json").exists()
+    command = ["train", "--model", "setfit", "--data", str(root / "reviews.csv"), "--output", str(root / "never")]
+    assert main([*command, "--quiet"]) == 2
+    assert "recurra[peers]" in capsys.readouterr().err
