@@ -160,6 +160,7 @@ def _table(
         data=key.data,
         protocol=key.protocol,
         variant=table.variant,
+        subset=reporting.subset(kept[0]),
         training=key.training,
         precision=key.precision,
         fingerprint=key.fingerprint,

@@ -110,6 +110,10 @@ class Reporting(ABC):
     def variant(self, run: LoadedRun) -> str:
         """What part of the data was trained on, in words; empty for all of it."""
 
+    def subset(self, run: LoadedRun) -> str:
+        """The same without the seed that drew it: tables that differ in nothing else are draws of one thing."""
+        return self.variant(run)
+
     @abstractmethod
     def title(self, key: TableKey, variant: str) -> str:
         """Heading of a table."""

@@ -279,6 +279,7 @@ class TableSummary:
 
     Attributes:
         variant: What part of the data was trained on, in words; empty for all of it.
+        subset: The same without the seed that drew it.
         splits: As the task describes them.
         judged_by: Key of the measure that its tests, drawings and advice go by.
         published: Published figures beside ours, as the task has them.
@@ -290,6 +291,7 @@ class TableSummary:
     data: str
     protocol: str
     variant: str
+    subset: str
     training: str
     precision: str
     fingerprint: str

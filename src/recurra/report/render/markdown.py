@@ -11,6 +11,7 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.formatting import NONE, words
 from recurra.report.summary import reporting_of
 from recurra.tasks.columns import Cell, Column, Table, estimates
+from recurra.tasks.measures import over_seeds
 from recurra.tasks.registry import PACKAGES
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import RunEntry, Summary, TableSummary
@@ -99,23 +100,37 @@ def _cell(cell: Cell, link: Link | None) -> str:
 
 
 def _across(tables: Sequence[TableSummary], reporting: Reporting) -> str:
-    """What each model of a study scores on each of its data: all tables in one."""
+    """What each model of a study scores on each of its data: all tables in one, draws of the same rows in one line."""
     labels = list(dict.fromkeys(model.label for table in tables for model in table.models))
+    draws: dict[tuple[str, ...], list[TableSummary]] = {}
+    for table in tables:
+        draws.setdefault((table.data, table.protocol, table.subset, table.training, table.precision), []).append(table)
 
-    def score(table: TableSummary, label: str) -> str:
-        model = next((model for model in table.models if model.label == label), None)
-        found = model and reporting.judge(table).of(model, table.headline_split)
-        return estimates(digits=3).write(found) if found else NONE
+    def score(drawn: Sequence[TableSummary], label: str) -> str:
+        found = [
+            estimate
+            for table in drawn
+            for model in table.models
+            if model.label == label and (estimate := reporting.judge(table).of(model, table.headline_split))
+        ]
+        whole = over_seeds(tuple(each.mean for each in found), (None, None)) if len(found) > 1 else None
+        return estimates(digits=3).write(whole or found[0]) if found else NONE
 
-    data = [table.data for table in tables]
+    lines = [
+        ([table.data, f"{table.data} · {table.subset}", table.title], [score(drawn, label) for label in labels])
+        for drawn in draws.values()
+        for table in drawn[:1]
+    ]
+    # The shortest name that no other line has too.
+    whole = [names[-1] for names, _ in lines]
+    level = next(level for level in range(3) if len({names[level] for names, _ in lines}) == len(set(whole)))
+    rows = [[text(names[level]), *scores] for names, scores in lines]
     measures = dict.fromkeys(reporting.judge(table).heading for table in tables)
     seeds = max(len(model.seeds) for table in tables for model in table.models)
-    spread = f", mean ± standard deviation over {seeds} seeds" if seeds > 1 else ""
-    rows = [
-        [text(table.data if data.count(table.data) == 1 else table.title), *(score(table, label) for label in labels)]
-        for table in tables
-    ]
-    caption = f"{' or '.join(measures)} on {words(sorted({table.headline_split for table in tables}))}{spread}."
+    spread = [f"{seeds} seeds"] if seeds > 1 else []
+    spread += [f"{most} draws of the rows"] if (most := max(map(len, draws.values()))) > 1 else []
+    over = f", mean ± standard deviation over {' and '.join(spread)}" if spread else ""
+    caption = f"{' or '.join(measures)} on {words(sorted({table.headline_split for table in tables}))}{over}."
     return f"{grid(['Data', *map(text, labels)], rows)}\n\n{text(caption)}"
 
 

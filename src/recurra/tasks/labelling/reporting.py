@@ -80,6 +80,10 @@ class LabellingReporting(Reporting):
         return f"{key.data}/{key.protocol}/{key.training}/{key.precision}/{key.fingerprint}"
 
     def variant(self, run: LoadedRun) -> str:
+        seed = run.data_settings.get("split_seed")
+        return ", ".join(filter(None, [self.subset(run), f"split seed {seed}" if seed else ""]))
+
+    def subset(self, run: LoadedRun) -> str:
         data = run.data_settings
         parts = []
         fraction = data.get("fraction")
@@ -89,8 +93,6 @@ class LabellingReporting(Reporting):
             parts.append(f"{data['rows_per_label']:,} rows a label")
         if data.get("length_tail"):
             parts.append(f"{data['length_tail']} {data.get('tail_fraction', '')} by words".replace("  ", " "))
-        if data.get("split_seed"):
-            parts.append(f"split seed {data['split_seed']}")
         return ", ".join(parts)
 
     def title(self, key: TableKey, variant: str) -> str:
