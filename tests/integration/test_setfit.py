@@ -42,7 +42,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def configured(root: Path, protocol: ProtocolConfig = PROTOCOLS["finetune-small"], **keys: Any) -> RunConfig:
+def configured(root: Path, protocol: ProtocolConfig = PROTOCOLS["finetune-few"], **keys: Any) -> RunConfig:
     """A run of the encoder trained by SetFit."""
     model = root / "model.yaml"
     model.write_text(yaml.safe_dump({"encoder": str(root / "encoder"), "method": "setfit", **keys}), encoding="utf-8")
@@ -133,7 +133,7 @@ def test_what_does_not_go_with_it_is_refused(root: Path, keys: dict[str, Any], m
 
 def test_a_teacher_of_the_protocol_is_for_the_others(root: Path) -> None:
     plain = configured(root)
-    taught = configured(root, protocol=PROTOCOLS["finetune-small"].model_copy(update={"teacher": "runs/none"}))
+    taught = configured(root, protocol=PROTOCOLS["finetune-few"].model_copy(update={"teacher": "runs/none"}))
     assert taught.config_hash == plain.config_hash and not taught.teachers
 
 
@@ -144,7 +144,7 @@ def test_it_needs_an_encoder_and_one_label(root: Path, tmp_path: Path) -> None:
         make_run(str(tmp_path / "model.yaml"), data, PROTOCOLS["tuned"], seed=0, precision="fp32")
     several = MultiLabelData(name=str(root / "reviews.csv"), label_separator=";")
     with pytest.raises(ConfigurationError, match="one label a text, and these data several"):
-        make_run("setfit", several, PROTOCOLS["finetune-small"], seed=0, precision="fp32")
+        make_run("setfit", several, PROTOCOLS["finetune-few"], seed=0, precision="fp32")
 
 
 def test_the_package_is_asked_for_before_anything_runs(

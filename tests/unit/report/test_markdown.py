@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from exported import export_record
@@ -71,6 +72,28 @@ def test_markdown_tables_are_rectangular(project: Path) -> None:
 @pytest.mark.parametrize("part", parts_of(reporting_of("classification")))
 def test_every_part_can_be_written_alone(project: Path, part: str) -> None:
     assert "sst2" in markdown_table(summarise_study(project), part=part)
+
+
+def test_draws_of_the_same_rows_share_a_line(tmp_path: Path) -> None:
+    drawn = [{"rows_per_label": 8, "split_seed": seed} for seed in range(3)]
+    given = [("sst2", keys, accuracy) for keys, accuracy in zip(drawn, (0.6, 0.7, 0.8), strict=True)]
+    given += [("sst2", {"rows_per_label": 1_000}, 0.9), ("yelp", {"rows_per_label": 8}, 0.75)]
+    folders = [
+        RunFactory(tmp_path / str(place), data=data, rows=SMALL, data_config=keys, seed=place).run(model, accuracy)
+        for place, (data, keys, accuracy) in enumerate(given)
+        for model in ("linear", *(["recurrent"] if data == "yelp" else []))
+    ]
+    lines = markdown_table(summarise_folders(folders), part="across").splitlines()
+    heading, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
+    assert heading == ["Data", "linear", "recurrent"]
+    said = [read_record(folder).metrics["test"].accuracy for folder in folders]
+    mean, sd = np.mean(said[:3]), np.std(said[:3], ddof=1)
+    assert rows == [
+        ["sst2 · 8 rows a label", f"{mean:.3f} ± {sd:.3f}", "–"],
+        ["sst2 · 1,000 rows a label", f"{said[3]:.3f}", "–"],
+        ["yelp · 8 rows a label", f"{said[4]:.3f}", f"{said[5]:.3f}"],
+    ]
+    assert lines[-1] == "Accuracy on test, mean ± standard deviation over 3 draws of the rows."
 
 
 def test_a_part_that_a_study_lacks_is_not_mistaken_for_a_study_without_runs(project: Path) -> None:

@@ -59,7 +59,8 @@ def test_values_can_be_changed_by_name_and_from_a_file(tmp_path: Path) -> None:
             "papre",
             [],
             r"unknown protocol 'papre' \(did you mean 'paper'\?\); "
-            r"allowed: paper, tuned, tuned-treebank, finetune, finetune-small, finetune-large, demo, a .yaml file",
+            r"allowed: paper, tuned, tuned-treebank, finetune, finetune-small, finetune-few, finetune-large, demo, "
+            r"a .yaml file",
         ),
         (
             "paper",
@@ -143,7 +144,9 @@ def test_students_may_train_longer_than_who_teaches_them() -> None:
 @pytest.mark.parametrize(
     ("rows", "name"),
     [
-        (50, "finetune-small"),
+        (50, "finetune-few"),
+        (400, "finetune-few"),
+        (401, "finetune-small"),
         (5_000, "finetune-small"),
         (5_001, "finetune"),
         (20_000, "finetune"),

@@ -124,6 +124,7 @@ def _across(tables: Sequence[TableSummary], reporting: Reporting) -> str:
     # The shortest name that no other line has too.
     whole = [names[-1] for names, _ in lines]
     level = next(level for level in range(3) if len({names[level] for names, _ in lines}) == len(set(whole)))
+    lines.sort(key=lambda line: _natural(line[0][level]))
     rows = [[text(names[level]), *scores] for names, scores in lines]
     measures = dict.fromkeys(reporting.judge(table).heading for table in tables)
     seeds = max(len(model.seeds) for table in tables for model in table.models)
@@ -132,6 +133,12 @@ def _across(tables: Sequence[TableSummary], reporting: Reporting) -> str:
     over = f", mean ± standard deviation over {' and '.join(spread)}" if spread else ""
     caption = f"{' or '.join(measures)} on {words(sorted({table.headline_split for table in tables}))}{over}."
     return f"{grid(['Data', *map(text, labels)], rows)}\n\n{text(caption)}"
+
+
+def _natural(name: str) -> list[tuple[float, str]]:
+    """A key that sorts 64 behind 8."""
+    parts = re.split(r"(\d+(?:[.,]\d+)*)", name)
+    return [(float(part.replace(",", "")), "") if part[:1].isdigit() else (0.0, part) for part in parts]
 
 
 def _conclusion(table: TableSummary, reporting: Reporting) -> str:
