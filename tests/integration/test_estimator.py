@@ -308,7 +308,7 @@ def test_it_starts_from_an_encoder_and_shares_its_layers(tmp_path: Path) -> None
     found.save(tmp_path / "kept")
     record = read_record(tmp_path / "kept")
     assert record.model.encoder is not None and record.model.encoder.plan == "0 (1 2)x2 3"
-    assert record.training.protocol == "finetune-few"
+    assert record.training.protocol == "finetune-small"
     linear = RecurraClassifier("linear").fit(TEXTS, LABELS)
     assert linear.score(TEXTS, LABELS) == 1.0 and (linear.history_, linear.n_iter_) == ([], 1)
 

@@ -282,11 +282,11 @@ def test_a_comparison_from_an_encoder_is_one_table(
     for model in table["models"]:
         record = read_record(Path(model["runs"][0]["folder"]))
         assert (record.teacher is not None) == (model["label"] == "encoder-small")
-        assert record.training.protocol in ("finetune-few", "linear-tuned")
+        assert record.training.protocol in ("finetune-small", "linear-tuned")
         if record.teacher is not None:
             # It was trained first, though it comes later in the alphabet.
             assert (
-                record.teacher.runs[0].startswith("reviews-default-encoder-finetune-few")
+                record.teacher.runs[0].startswith("reviews-default-encoder-finetune-small")
                 and record.teacher.compares_states
             )
     (teacher,) = (model["runs"][0]["folder"] for model in table["models"] if model["label"] == "encoder")

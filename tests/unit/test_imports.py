@@ -45,6 +45,7 @@ ALLOWED = {
     ("study.harness.__main__", "study.harness"): "lm-eval: its absence is told in one line",
     ("study.model_auditing", "models.folder"): "torch: presets are listed without it",
     ("study.expectation", "models.quiet"): "transformers: what the process of its own loads, and a study does not",
+    ("study.preflight", "models.inference"): "torch: asked only where runs are in bf16",
     ("study.timing", "evaluation.latency"): "torch: importing the module only names its file",
     ("study.timing", "models.inference"): "torch, likewise",
     ("study.timing", "models.quiet"): "transformers, likewise",

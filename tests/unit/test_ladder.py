@@ -97,5 +97,5 @@ def test_the_protocol_follows_the_training_rows_unless_it_is_named(tmp_path: Pat
     data = DataConfig(name=str(write_csv(tmp_path / "a.csv", review_rows(100))))
     name, why = choose_models(TASK).protocol_for(data, None)
     assert name == "finetune-few"
-    assert why == "protocol: finetune-few, for 80 training rows, at most 400 (choose with --protocol)"
+    assert why == "protocol: finetune-few, for 80 training rows, at most 100 (choose with --protocol)"
     assert choose_models(TASK, protocol="paper").protocol_for(data, None) == ("paper", "")

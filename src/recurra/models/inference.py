@@ -62,6 +62,14 @@ def check_precision(precision: str) -> str:
     return precision
 
 
+def imitates_bf16(device: torch.device) -> bool:
+    """Whether bf16 products are computed here without instructions for them: several times slower than in FP32.
+
+    Of a CPU oneDNN says it: with AVX-512 it has fast ways of its own, with AVX2 it leaves them to plain loops.
+    """
+    return device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Runs matrix products in ``precision``, the rest in FP32."""
     if precision == "fp32":

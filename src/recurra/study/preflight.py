@@ -16,6 +16,11 @@ from recurra.tasks.registry import part_of
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.runs import RunConfig
 
+_IMITATED = (
+    "precision 'bf16': this processor has no instructions for it and imitates them, several times slower than FP32; "
+    "take fp32 unless the runs belong beside others in bf16"
+)
+
 
 def preflight(configs: Iterable[RunConfig], machine: Machine) -> list[str]:
     """Checks data, tokenizer, protocol and model configuration of runs, each different one once.
@@ -33,11 +38,19 @@ def preflight(configs: Iterable[RunConfig], machine: Machine) -> list[str]:
     seen: set[str] = set()
     said: list[str] = []
     for config in configs:
+        if config.precision == "bf16" and _imitates_bf16():
+            said.append(_IMITATED)
         key = content_hash([{**config.plain(), "seed": 0, "teachers": [teacher.name for teacher in config.teachers]}])
         if key not in seen:
             said += task_of_data(config.data).preflight(config, machine)
         seen.add(key)
     return list(dict.fromkeys(said))
+
+
+def _imitates_bf16() -> bool:
+    from recurra.models.inference import default_device, imitates_bf16
+
+    return imitates_bf16(default_device())
 
 
 def check_measure(spec: StudySpec, machine: Machine) -> None:

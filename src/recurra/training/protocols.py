@@ -202,7 +202,7 @@ PROTOCOLS: dict[str, ProtocolConfig] = {
     "finetune-small": _FINETUNE.model_copy(
         update={"name": "finetune-small", "batch_size": 16, "student_factor": 2.5, "selection_rows": 1_000}
     ),
-    # The same for a few hundred rows: four passes would be a handful of steps (Mosbach et al. 2021 advise 20).
+    # The same for a few dozen rows: four passes would be a handful of steps (Mosbach et al. 2021 advise 20).
     "finetune-few": _FINETUNE.model_copy(
         update={"name": "finetune-few", "batch_size": 16, "max_epochs": 20, "student_factor": 2.5}
     ),
@@ -214,7 +214,7 @@ PROTOCOLS: dict[str, ProtocolConfig] = {
 }
 
 # Up to how many training rows, and the protocol for a pretrained encoder; the last one is for any number.
-_RECIPES = ((400, "finetune-few"), (5_000, "finetune-small"), (20_000, "finetune"))
+_RECIPES = ((100, "finetune-few"), (5_000, "finetune-small"), (20_000, "finetune"))
 
 
 def finetuning_for(rows: int) -> tuple[str, str]:

@@ -40,6 +40,15 @@ def test_each_data_set_is_read_once(reviews: Path, monkeypatch: pytest.MonkeyPat
     assert len(read) == 2
 
 
+@pytest.mark.parametrize("imitated", [True, False])
+def test_it_says_once_that_bf16_is_imitated(reviews: Path, imitated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recurra.models.inference.imitates_bf16", lambda device: imitated)
+    runs = [run(reviews, seed=seed) for seed in range(2)]
+    halved = [each.model_copy(update={"precision": "bf16"}) for each in runs]
+    assert not any("bf16" in line for line in preflight(runs, Machine()))
+    assert sum("imitates them" in line for line in preflight([*runs, *halved], Machine())) == int(imitated)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [

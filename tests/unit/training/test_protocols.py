@@ -145,8 +145,8 @@ def test_students_may_train_longer_than_who_teaches_them() -> None:
     ("rows", "name"),
     [
         (50, "finetune-few"),
-        (400, "finetune-few"),
-        (401, "finetune-small"),
+        (100, "finetune-few"),
+        (101, "finetune-small"),
         (5_000, "finetune-small"),
         (5_001, "finetune"),
         (20_000, "finetune"),

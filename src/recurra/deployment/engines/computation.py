@@ -10,8 +10,8 @@ from pydantic import ConfigDict
 
 from recurra.core.configuration import HashedSettings
 
-# Loses nothing of FP16's digits, which bf16 has three fewer of.
-_FP16_ON_A_CPU = "fp32"
+# Every FP16 and every bf16 number is one of these.
+_WIDER = "fp32"
 
 
 class Computation(HashedSettings):
@@ -39,20 +39,22 @@ class Computation(HashedSettings):
         )
 
 
-def compute_precision(storage: str, requested: str | None, device: str) -> str:
+def compute_precision(storage: str, requested: str | None, device: str, *, imitates_bf16: bool = False) -> str:
     """Returns the precision to compute in: what is asked for, else that of the weights where the device is good at it.
 
     FP16 is computed in FP16 on an accelerator. A CPU computes it in FP32: its own FP16 products are tens of times
-    slower, and every FP16 weight is an FP32 number, but not a bf16 one.
+    slower, and every FP16 weight is an FP32 number, but not a bf16 one. So it is with bf16 where that is imitated.
 
     Args:
         storage: Precision of the weights: ``fp32``, ``bf16`` or ``fp16``.
         requested: What the user asks for, or none.
         device: Where it is computed.
+        imitates_bf16: Whether the device has no instructions for bf16.
     """
     if requested is not None:
         return requested
-    return _FP16_ON_A_CPU if storage == "fp16" and device == "cpu" else storage
+    slow = (storage == "fp16" and device == "cpu") or (storage == "bf16" and imitates_bf16)
+    return _WIDER if slow else storage
 
 
 Integers = npt.NDArray[np.int64]

@@ -19,7 +19,14 @@ from recurra.deployment.engines.computation import Computation, Integers, comput
 from recurra.deployment.engines.depth import Depth, Early
 from recurra.deployment.engines.packing import Batch, FlatRows
 from recurra.models.exits.rule import ExitRule
-from recurra.models.inference import PRECISIONS, check_precision, compute_rows, default_device, predict_logits
+from recurra.models.inference import (
+    PRECISIONS,
+    check_precision,
+    compute_rows,
+    default_device,
+    imitates_bf16,
+    predict_logits,
+)
 from recurra.models.loading import load_classifier_model
 
 
@@ -78,7 +85,9 @@ class TransformerEngine:
         if precision is not None:
             check_precision(precision)
         model = load_classifier_model(folder)
-        chosen = compute_precision(preferred or _stored_in(model), precision, default_device().type)
+        device = default_device()
+        stored = preferred or _stored_in(model)
+        chosen = compute_precision(stored, precision, device.type, imitates_bf16=imitates_bf16(device))
         tokenizer = read_tokenizer(folder)
         check_fits(folder, tokenizer, int(model.config.vocab_size))
         return cls(model, tokenizer, precision=chosen, max_length=max_length, windows=windows)

@@ -211,3 +211,11 @@ def test_the_record_of_a_run_is_read_from_the_run(tmp_path: Path) -> None:
 )
 def test_fp16_is_computed_where_it_is_fast(storage: str, requested: str | None, device: str, computed: str) -> None:
     assert compute_precision(storage, requested, device) == computed
+
+
+@pytest.mark.parametrize(
+    ("storage", "requested", "computed"),
+    [("bf16", None, "fp32"), ("bf16", "bf16", "bf16"), ("fp16", None, "fp32"), ("fp32", None, "fp32")],
+)
+def test_bf16_is_computed_where_it_is_fast(storage: str, requested: str | None, computed: str) -> None:
+    assert compute_precision(storage, requested, "cpu", imitates_bf16=True) == computed
