@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from recurra.core.configuration import content_hash
-from recurra.core.label_record import LearningCurveRecord
+from recurra.core.label_record import LearningCurveRecord, MistakeRecord
 from recurra.core.record import (
     AuditResult,
     CodeRecord,
@@ -92,6 +92,7 @@ class RunFactory:
         dirty: bool = False,
         only_says: Sequence[int] | None = None,
         telling: str | None = None,
+        spoke: str | None = None,
     ) -> Path:
         """Writes one run folder: every row has a difficulty, and a model fails the rows beyond its ability.
 
@@ -110,6 +111,7 @@ class RunFactory:
             dirty: Whether the checkout had uncommitted changes.
             only_says: Labels that it ever says; for the others it says the first of these.
             telling: A word that tells every label, of a model that knows such, and how it does with fewer rows.
+            spoke: A word that spoke for every wrong label; none gives records from before such were looked for.
         """
         reported = [name for name in self.rows if name != "train"]
         config = {
@@ -122,7 +124,7 @@ class RunFactory:
         }
         name = run_id or f"{model}-{self.protocol}-{self.training}-{self.precision}-s{seed}"
         folder = self.root / name
-        metrics = {}
+        metrics, mistakes = {}, list[MistakeRecord]()
         for split in reported:
             ids, labels, logits = self._predict(split, model, accuracy, seed)
             if only_says is not None:
@@ -132,6 +134,13 @@ class RunFactory:
             metrics[split] = evaluate_logits(logits, labels, said)
             if predictions is None or split in predictions:
                 write_predictions(folder, split, ids, labels, logits)
+            names = self.label_names
+            told = zip(ids, labels.tolist(), logits.argmax(axis=1).tolist(), strict=True)
+            mistakes = [
+                MistakeRecord(id=row, labels=[names[true]], said=names[found], probability=0.5, words=[spoke])
+                for row, true, found in told
+                if spoke is not None and found != true
+            ]
         kind, *_ = MODELS[model]
         record = RunRecord(
             run_id=name,
@@ -157,6 +166,7 @@ class RunFactory:
             audits=list(audits),
             telling_words=None if telling is None else {label: [telling] for label in self.label_names},
             learning_curve=None if telling is None else FEWER_ROWS,
+            mistakes=None if spoke is None else mistakes,
         )
         write_record(folder, record)
         return folder

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from factories import RunFactory, leakage
-from recurra.core.label_record import MultiLabelRunRecord
+from recurra.core.label_record import MistakeRecord, MultiLabelRunRecord
 from recurra.core.record import DecisionRecord, read_record, write_record
 from recurra.deployment.decision import AnyLabels
 from recurra.report.load import load_runs
@@ -40,10 +40,19 @@ def study(root: Path, label: str) -> tuple[Summary, list[LoadedRun]]:
                 truth = np.random.default_rng(rows).integers(0, 2, (rows, 3))
                 metrics[split] = measure_labels(2.0 * truth - 1 + own.normal(0, noise, truth.shape), truth, decision)
             values = read_record(folder).plain() | {"task": "multi-label classification", "metrics": metrics}
+            told = MistakeRecord(id="0", labels=names[:2], said="third", probability=0.9, words=[label])
+            values["mistakes"] = [
+                told.plain(),
+                told.model_copy(update={"id": "1", "labels": [], "words": None}).plain(),
+            ]
             values["decision"] = DecisionRecord(thresholds=decision.thresholds.tolist(), separator=";")
             write_record(folder, MultiLabelRunRecord.model_validate({**values, "schema_version": 3}))
             folders.append(folder)
     runs, failed = load_runs(folders)
     assert not failed
-    questions = Questions([Contrast(name=label[:100], a="recurrent", b="baseline")])
+    questions = Questions(
+        [Contrast(name=label[:100], a="recurrent", b="baseline")],
+        texts={"test": {"0": label, "1": label}},
+        fingerprint=runs[0].record.data.fingerprint,
+    )
     return summarise(runs, questions=questions), runs

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.decision import AnyLabels
 from recurra.deployment.serving.schema import QualityDescription
 from recurra.deployment.serving.served import ServedModel
 from recurra.deployment.serving.settings import Limits
@@ -250,6 +252,29 @@ def test_words_are_shaded_by_what_they_do(server: Running, visit: Any, width: in
     assert f"For {prediction['label']}: {strongest['text']} ({strongest['effect']:+.3f})" in note
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert found.complaints == []
+
+
+def test_words_of_several_labels_are_shaded_label_by_label(visit: Any) -> None:
+    model, engine = slow_model("several")
+    engine.open.set()
+    for thresholds, given in (([0.1, 0.1], True), ([0.99, 0.98], False)):
+        decision = AnyLabels(["no", "yes"], thresholds, ";")
+        several = ServedModel(Classifier(engine, ["no", "yes"], decision=decision), model.description)
+        with running([several]) as server:
+            found = visit(server)
+            page = found.page
+            page.locator("#text").fill("a lovely film")
+            page.click("#classify")
+            page.click("#results .why")
+            page.wait_for_selector("#results .words")
+            told = server.post({"text": "a lovely film", "explain": True}).json["results"][0]["predictions"][0]
+            texts, notes = page.locator("#results .words"), page.locator("#results .words + p").all_inner_texts()
+            assert texts.all_inner_texts() == ["a lovely film"] * len(told["words_by_label"])
+            assert len(notes) == (2 if given else 1)
+            for note, one in zip(notes, told["words_by_label"], strict=True):
+                assert f"For {one['label']}: " in note
+                assert note.startswith("No label is given") != given and one["given"] == given
+            assert found.complaints == []
 
 
 def test_a_file_is_classified_in_parts_and_comes_back(visit: Any) -> None:

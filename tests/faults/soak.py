@@ -158,7 +158,7 @@ def _write_questions(path: Path, sources: dict[str, list[Path]]) -> int:
             said = model.predict_proba(chosen)
             wanted[hashed] = said.tolist()
             if explained:
-                words = explain(model.predict_proba, chosen, said, said.argmax(axis=1).tolist())
+                words = explain(model.predict_proba, chosen, said, model.decision)
                 effects[hashed] = [[word["effect"] for word in one.plain()] for one in words]
         pairs = [[wanted[hashed] for hashed in models[name]] for name in _NAMES]
         if min(abs(one[0] - other[0]) for pair in pairs for one, other in zip(*pair, strict=True)) < _LEAST_DIFFERENCE:

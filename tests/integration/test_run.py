@@ -47,7 +47,7 @@ def assert_same_result(folder: Path, other: Path) -> None:
         assert snapshot(folder / part) == snapshot(other / part)
     assert history(folder) == history(other)
     ours, theirs = read_record(folder), read_record(other)
-    for name in ("run_id", "config", "config_hash", "seed", "data", "model", "metrics", "audits"):
+    for name in ("run_id", "config", "config_hash", "seed", "data", "model", "metrics", "audits", "mistakes"):
         assert getattr(ours, name) == getattr(theirs, name), name
 
 

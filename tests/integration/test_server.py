@@ -23,6 +23,7 @@ from recurra import Classifier
 from recurra.core.record import read_record
 from recurra.deployment.decision import AnyLabels
 from recurra.deployment.explanation import explain
+from recurra.deployment.serving.schema import Prediction
 from recurra.deployment.serving.served import ServedModel, name_folders, open_models
 from recurra.deployment.serving.settings import Limits
 from reviews import review_rows, train_linear, train_tiny
@@ -96,7 +97,7 @@ def test_words_are_told_what_they_do(server: Running, folders: dict[str, Path]) 
     for result, folder in zip(answer.json["results"], (folders["linear"], folders["tiny"]), strict=True):
         classifier = Classifier.open(folder)
         said = classifier.predict_proba(texts)
-        wanted = explain(classifier.predict_proba, texts, said, said.argmax(axis=1).tolist())
+        wanted = explain(classifier.predict_proba, texts, said, classifier.decision)
         for one, expected in zip(result["predictions"], wanted, strict=True):
             words, plain = one["words"], expected.plain()
             assert [word["text"] for word in words] == [word["text"] for word in plain]
@@ -120,15 +121,46 @@ def test_explaining_stays_within_the_limits() -> None:
             assert sum(len(batch) for batch in engine.batches) <= 8 + len(texts)
 
 
-def test_a_model_of_several_labels_has_thresholds_and_does_not_abstain() -> None:
+@pytest.fixture
+def several() -> ServedModel:
     model, engine = slow_model("several")
     engine.open.set()
-    several = Classifier(engine, ["no", "yes"], decision=AnyLabels(["no", "yes"], [0.5, 0.5], ";"))
-    with running([ServedModel(several, model.description)]) as found:
+    decision = AnyLabels(["no", "yes"], [0.7, 0.4], ";")
+    return ServedModel(Classifier(engine, ["no", "yes"], decision=decision), model.description)
+
+
+def test_a_model_of_several_labels_has_thresholds_and_does_not_abstain(several: ServedModel) -> None:
+    with running([several]) as found:
         assert found.post({"text": "a"}).status == 200
-        answers = [found.post({"text": "a", **more}) for more in ({"abstain_below": 0.9}, {"explain": True})]
-    for answer in answers:
-        assert answer.status == 422 and "multi-label model 'several'" in answer.json["error"]["message"]
+        answer = found.post({"text": "a", "abstain_below": 0.9})
+    assert answer.status == 422 and "multi-label model 'several'" in answer.json["error"]["message"]
+
+
+def test_each_label_of_a_text_is_told_by_its_own_words_within_the_same_limits(several: ServedModel) -> None:
+    one_label, engine = slow_model("one")
+    engine.open.set()
+    texts = ["a b c d e f", "g h", "", "i"]
+    with running([several, one_label], Limits(max_texts=8)) as found:
+        batches = several.classifier.engine.batches  # type: ignore[attr-defined]
+        answer = found.post({"text": texts, "model": ["several", "one"], "explain": True})
+        computed = sum(map(len, batches))
+        nothing = found.post({"text": "!!", "explain": True}).json["results"][0]["predictions"][0]
+    first, second = (result["predictions"] for result in answer.json["results"])
+    assert computed <= 8 + len(texts)
+    assert all("words" in one and "words_by_label" not in one for one in second)
+    for text, one, plain in zip(texts, first, second, strict=True):
+        assert Prediction.model_validate(one).words is None and "words" not in one
+        told = one["words_by_label"]
+        assert [each["label"] for each in told] == one["labels"] and all(each["given"] for each in told)
+        for each in told:
+            # The runs of words are those of a model of one label: a request may not ask for more than for one.
+            assert [word["text"] for word in each["words"]] == [word["text"] for word in plain["words"]]
+            for word in each["words"]:
+                rest = several.classifier.predict_proba([text[: word["start"]] + text[word["end"] :]])[0]
+                place = ["no", "yes"].index(each["label"])
+                assert word["effect"] == pytest.approx(one["probabilities"][each["label"]] - rest[place], abs=1e-5)
+    assert any(word["effect"] for one in first for each in one["words_by_label"] for word in each["words"])
+    assert all(each["words"] == [] for each in nothing["words_by_label"])
 
 
 def test_many_at_once_get_their_own(server: Running, folders: dict[str, Path]) -> None:

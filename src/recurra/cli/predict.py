@@ -89,7 +89,8 @@ def predict(
             min=1,
             max=64,
             metavar="N",
-            help="Say the N words of each text that its label hangs on most: without one, its probability falls.",
+            help="Say the N words of each text that its label (or each of its labels) hangs on most: without one, its "
+            "probability falls.",
             show_default=False,
         ),
     ] = None,

@@ -158,6 +158,25 @@ class LearningCurveRecord(HashedSettings):
     last_gain: tuple[float, float]
 
 
+class MistakeRecord(HashedSettings):
+    """A row with a wrong label.
+
+    Attributes:
+        id: Identity of the row, as in the predictions.
+        labels: The true label, or labels.
+        said: The wrong one of which the model is surest.
+        probability: How sure.
+        words: Those that this label hangs on most, the strongest first, by leaving each out
+            (`recurra.deployment.explanation`); none of a text that is too long for it.
+    """
+
+    id: str
+    labels: list[str]
+    said: str
+    probability: float
+    words: list[str] | None = None
+
+
 class LabelRunRecord(RunRecordBase[DataRecord, TrainingRecord, Metrics], Generic[Metrics]):
     """Everything about one run of a model that labels texts; each task of that kind says of which metrics.
 
@@ -167,6 +186,8 @@ class LabelRunRecord(RunRecordBase[DataRecord, TrainingRecord, Metrics], Generic
         learning_curve: How it does with fewer training rows; of the tuned linear control alone.
         telling_words: By label, the words and pairs that add most to its score in texts that have it, the strongest
             first; of the tuned linear control alone.
+        mistakes: Those that it is surest of on the last reported split, the surest first; none in records from before
+            they were looked at.
     """
 
     # What a model card says under the figures; empty for what it says of classifiers.
@@ -176,6 +197,7 @@ class LabelRunRecord(RunRecordBase[DataRecord, TrainingRecord, Metrics], Generic
     teacher: TeacherRecord | None = None
     learning_curve: LearningCurveRecord | None = None
     telling_words: dict[str, list[str]] | None = None
+    mistakes: list[MistakeRecord] | None = None
 
 
 class RunRecord(LabelRunRecord[MetricsRecord]):

@@ -19,6 +19,8 @@ Probabilities = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Bounds = float | Sequence[float]
 AS_JSON = "json"
+# Of one text: nobody reads the words of more, and a server's answer stays in proportion to its work.
+MOST_EXPLAINED_LABELS = 20
 
 
 def sigmoid(scores: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
@@ -55,6 +57,10 @@ class Decision(ABC):
     @abstractmethod
     def labels(self, probabilities: Probabilities) -> list[list[str]]:
         """The labels of each text."""
+
+    @abstractmethod
+    def explained(self, probabilities: Probabilities) -> list[list[int]]:
+        """Indices of the labels of each text whose words are told: those that it gets, else the nearest to it."""
 
     @abstractmethod
     def text(self, labels: Sequence[str]) -> str:
@@ -140,6 +146,10 @@ class OneLabel(Decision):
         """One each."""
         return [[self.label_names[index]] for index in self.decide(probabilities).tolist()]
 
+    def explained(self, probabilities: Probabilities) -> list[list[int]]:
+        """The most probable, also of a text that abstains."""
+        return [[index] for index in self.decide(probabilities).tolist()]
+
     def text(self, labels: Sequence[str]) -> str:
         """The label."""
         return labels[0]
@@ -207,6 +217,13 @@ class AnyLabels(Decision):
     def labels(self, probabilities: Probabilities) -> list[list[str]]:
         """Any number each."""
         return [[self.label_names[index] for index in np.flatnonzero(row)] for row in self.decide(probabilities)]
+
+    def explained(self, probabilities: Probabilities) -> list[list[int]]:
+        """Those given, the `MOST_EXPLAINED_LABELS` farthest above their thresholds; else the one nearest to its own."""
+        margins = probabilities - self.thresholds
+        most = np.clip(self.decide(probabilities).sum(axis=1), 1, MOST_EXPLAINED_LABELS)
+        order = np.argsort(-margins, axis=1, kind="stable")
+        return [sorted(row[:count].tolist()) for row, count in zip(order, most.tolist(), strict=True)]
 
     def text(self, labels: Sequence[str]) -> str:
         """Joined; none give the empty text, or an empty list in JSON."""

@@ -1,4 +1,4 @@
-"""Which words of a text its label hangs on: the probability of the label with each word left out.
+"""Which words of a text its labels hang on: the probability of a label with each word left out.
 
 Occlusion (Zeiler and Fergus 2014, "Visualizing and Understanding Convolutional Networks"; of words Li, Monroe and
 Jurafsky 2016, "Understanding Neural Networks through Representation Erasure", equation 1, with probabilities in place
@@ -11,10 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+
+from recurra.deployment.decision import Decision
 
 # A text is computed once for each of its words, but no more often: a longer one for so many runs of words.
 MOST_PARTS = 64
@@ -36,7 +38,7 @@ class WordEffect:
         text: As it stands in the text.
         start: Its first character, from 0.
         end: Behind its last character.
-        effect: By how much the probability of the text's label falls without it; below 0 if it speaks against it.
+        effect: By how much the probability of the label falls without it; below 0 if it speaks against it.
     """
 
     text: str
@@ -47,7 +49,14 @@ class WordEffect:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Words of a text with their effects."""
+    """Words of a text with their effects on one label.
+
+    Attributes:
+        key: Under which answers and files have it.
+        words: In the order of the text, or the strongest first.
+    """
+
+    key: ClassVar[str] = "words"
 
     words: tuple[WordEffect, ...]
 
@@ -62,6 +71,54 @@ class Explanation:
         """The words that speak most for the label, at most so many, the strongest first."""
         ordered = sorted((word for word in self.words if word.effect > 0), key=lambda word: -word.effect)
         return Explanation(tuple(ordered[:count]))
+
+
+@dataclass(frozen=True)
+class LabelWords:
+    """What the words of a text do for one of its labels.
+
+    Attributes:
+        label: Its name.
+        given: Whether the text gets it; one that gets no label is explained for the nearest to its threshold.
+        words: What they do.
+    """
+
+    label: str
+    given: bool
+    words: Explanation
+
+    def __str__(self) -> str:
+        return f"{self.label}{'' if self.given else ' (not given)'}: {self.words}"
+
+
+@dataclass(frozen=True)
+class LabelledExplanation:
+    """The same of a text that may have several labels: an explanation a label, all of one computation.
+
+    Attributes:
+        key: Likewise.
+        labels: In the order of the model's labels.
+    """
+
+    key: ClassVar[str] = "words_by_label"
+
+    labels: tuple[LabelWords, ...]
+
+    def __str__(self) -> str:
+        return "; ".join(str(one) for one in self.labels if one.words.words)
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Plain JSON values."""
+        return [{"label": one.label, "given": one.given, "words": one.words.plain()} for one in self.labels]
+
+    def strongest(self, count: int) -> LabelledExplanation:
+        """The words that speak most for each label, at most so many, the strongest first."""
+        return LabelledExplanation(
+            tuple(LabelWords(one.label, one.given, one.words.strongest(count)) for one in self.labels)
+        )
+
+
+AnyExplanation = Explanation | LabelledExplanation
 
 
 def spans_of(text: str, most: int = MOST_PARTS) -> list[Span]:
@@ -93,25 +150,57 @@ def effects_of(
     return Explanation(tuple(WordEffect(text[start:end], start, end, effect) for (start, end), effect in words))
 
 
+def explanations_of(
+    texts: Sequence[str],
+    spans: Sequence[Sequence[Span]],
+    said: Probabilities,
+    changed: Probabilities,
+    decision: Decision,
+) -> list[AnyExplanation]:
+    """Puts the explanations of texts together, each for the labels that `Decision.explained` names.
+
+    Args:
+        texts: The texts.
+        spans: Of the words of each.
+        said: Probabilities of the texts, ``(texts, labels)``.
+        changed: Those of the texts without each of their words, text by text, ``(spans, labels)``.
+        decision: What makes labels of probabilities.
+    """
+    found: list[AnyExplanation] = []
+    at = 0
+    for text, own, row, labels in zip(texts, spans, said, decision.explained(said), strict=True):
+        rest = changed[at : at + len(own)]
+        at += len(own)
+        words = [effects_of(text, own, row, rest, label) for label in labels]
+        if decision.exclusive:
+            found.append(words[0])
+            continue
+        given = decision.decide(row[None])[0]
+        named = zip(labels, words, strict=True)
+        found.append(
+            LabelledExplanation(
+                tuple(LabelWords(decision.label_names[label], bool(given[label]), each) for label, each in named)
+            )
+        )
+    return found
+
+
 def explain(
-    predict: Callable[[Sequence[str]], Probabilities], texts: Sequence[str], said: Probabilities, labels: Sequence[int]
-) -> list[Explanation]:
+    predict: Callable[[Sequence[str]], Probabilities], texts: Sequence[str], said: Probabilities, decision: Decision
+) -> list[AnyExplanation]:
     """Explains the labels of texts.
 
     Args:
         predict: Gives probabilities ``(texts, labels)`` of texts as they come.
         texts: As they come.
         said: Their probabilities, ``(texts, labels)``.
-        labels: Index of the label of each.
+        decision: What makes labels of probabilities.
     """
     found = []
     for start, end, spans in _groups(texts):
-        group = list(zip(texts[start:end], spans, said[start:end], labels[start:end], strict=True))
-        changed = predict([without(text, span) for text, words, _, _ in group for span in words])
-        at = 0
-        for text, words, probabilities, label in group:
-            found.append(effects_of(text, words, probabilities, changed[at : at + len(words)], label))
-            at += len(words)
+        group = texts[start:end]
+        changed = predict([without(text, span) for text, own in zip(group, spans, strict=True) for span in own])
+        found += explanations_of(group, spans, said[start:end], changed, decision)
     return found
 
 

@@ -195,6 +195,10 @@ class Questions:
     texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     fingerprint: str = ""
 
+    def texts_of(self, fingerprint: str, split: str) -> Mapping[str, str]:
+        """Texts of a split by identity, where a table is of these data; else none."""
+        return self.texts.get(split, {}) if self.fingerprint == fingerprint else {}
+
 
 NO_QUESTIONS = Questions()
 

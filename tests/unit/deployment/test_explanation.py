@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import expit
 
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
+from recurra.deployment.decision import MOST_EXPLAINED_LABELS, AnyLabels
 from recurra.deployment.engines.interface import LinearEngine
-from recurra.deployment.explanation import MOST_PARTS, Explanation, WordEffect, explain, spans_of, without
+from recurra.deployment.explanation import (
+    MOST_PARTS,
+    Explanation,
+    LabelledExplanation,
+    LabelWords,
+    WordEffect,
+    explain,
+    spans_of,
+    without,
+)
 from recurra.models.controls.ngrams import LinearClassifier
 
 
@@ -65,10 +77,11 @@ def test_an_effect_is_the_probability_that_the_label_loses(classifier: Classifie
         computed.append(len(asked))
         return classifier.predict_proba(asked)
 
-    found = explain(predict, many, said, labels)
+    found = explain(predict, many, said, classifier.decision)
     assert len(found) == len(many) and len(computed) > 1 and max(computed) <= 1024
     assert found[-3:-1] == [Explanation(()), Explanation(())]
     for text, probabilities, label, one in list(zip(many, said, labels, found, strict=True))[::20]:
+        assert isinstance(one, Explanation)
         for word in one.words:
             assert text[word.start : word.end] == word.text
             rest = classifier.predict_proba([text[: word.start] + text[word.end :]])[0]
@@ -92,7 +105,9 @@ def test_without_its_strongest_words_a_text_loses_more_than_without_others(
         at = np.arange(len(texts))
         return float((said[at, labels] - classifier.predict_proba(rest)[at, labels]).mean())
 
-    found = explain(classifier.predict_proba, texts, said, labels.tolist())
+    explained = explain(classifier.predict_proba, texts, said, classifier.decision)
+    found = [one for one in explained if isinstance(one, Explanation)]
+    assert len(found) == len(texts)
     top = [list(one.strongest(2).words) for one in found]
     other = [
         [one.words[place] for place in rng.permutation(len(one.words))[: len(words)]]
@@ -107,3 +122,59 @@ def test_the_strongest_speak_for_the_label_and_are_written_plainly() -> None:
     assert str(strongest) == "c (+0.500), a b (+0.250)"
     assert strongest.plain()[0] == {"text": "c", "start": 8, "end": 9, "effect": 0.5}
     assert len(Explanation(tuple(words)).strongest(1).words) == 1
+
+
+NAMES = ["a", "b", "c"]
+# What each word adds to the score of each label; together they add more.
+ADDS = {"late": (2.0, -1.0, 0.25), "torn": (-1.0, 3.0, 0.0), "thanks": (-3.0, -3.0, 1.0), "box": (0.0, 0.5, -0.5)}
+
+
+def of_several(texts: Sequence[str]) -> npt.NDArray[np.float64]:
+    rows = [np.sum([ADDS[word] for word in text.split()] or [(0.0, 0.0, 0.0)], axis=0) for text in texts]
+    return expit(np.array(rows).reshape(-1, 3) ** 3 / 4 - 0.5)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(sorted(ADDS)), max_size=7).map(" ".join), min_size=1, max_size=5),
+    st.lists(st.sampled_from([0.1, 0.378, 0.5, 0.9]), min_size=3, max_size=3),
+)
+def test_each_label_of_a_text_has_the_effects_of_naive_occlusion(texts: list[str], thresholds: list[float]) -> None:
+    said = of_several(texts)
+    found = explain(of_several, texts, said, AnyLabels(NAMES, thresholds, ";"))
+    assert len(found) == len(texts)
+    for text, probabilities, one in zip(texts, said.tolist(), found, strict=True):
+        margins = [probability - least for probability, least in zip(probabilities, thresholds, strict=True)]
+        labels = [place for place, margin in enumerate(margins) if margin >= 0]
+        told = labels or [margins.index(max(margins))]
+        assert isinstance(one, LabelledExplanation)
+        assert [(each.label, each.given) for each in one.labels] == [(NAMES[place], bool(labels)) for place in told]
+        words = text.split()
+        for place, each in zip(told, one.labels, strict=True):
+            assert [word.text for word in each.words.words] == words
+            for number, word in enumerate(each.words.words):
+                rest = of_several([" ".join([*words[:number], *words[number + 1 :]])])[0]
+                assert word.effect == pytest.approx(probabilities[place] - rest[place], abs=1e-6)
+
+
+def test_of_very_many_labels_those_farthest_above_their_thresholds_are_told() -> None:
+    many = 3 * MOST_EXPLAINED_LABELS
+    said = np.linspace(0.5, 0.9, many)[None]
+    decision = AnyLabels([str(number) for number in range(many)], [0.5] * many, ";")
+    assert decision.explained(said) == [list(range(many - MOST_EXPLAINED_LABELS, many))]
+    assert decision.explained(said - 0.6) == [[many - 1]]
+    assert decision.explained(said[:0]) == []
+
+
+def test_labels_and_their_words_are_written_plainly() -> None:
+    words = Explanation((WordEffect("late", 0, 4, 0.25), WordEffect("box", 5, 8, -0.5), WordEffect("torn", 9, 13, 0.5)))
+    explained = LabelledExplanation(
+        (LabelWords("a", True, words), LabelWords("b", False, words), LabelWords("c", True, Explanation(())))
+    )
+    strongest = explained.strongest(1)
+    assert str(strongest) == "a: torn (+0.500); b (not given): torn (+0.500)"
+    assert strongest.plain()[1] == {
+        "label": "b",
+        "given": False,
+        "words": [{"text": "torn", "start": 9, "end": 13, "effect": 0.5}],
+    }
+    assert strongest.plain()[2] == {"label": "c", "given": True, "words": []}

@@ -50,7 +50,7 @@ def classifiers(root: Path) -> Study:
     factory = RunFactory(root, rows=SMALL, data=HOSTILE, label_names=labels, protocol="pooled", temperature=2.0)
     audits = [leakage("test", text=HOSTILE), leakage("validation", failed=False)]
     folders = [
-        factory.run(name, seed=seed, audits=audits, telling=HOSTILE if name == "linear" else None)
+        factory.run(name, seed=seed, audits=audits, telling=HOSTILE if name == "linear" else None, spoke=HOSTILE)
         for name in ("linear", "recurrent", "baseline")
         for seed in (0, 1)
     ]

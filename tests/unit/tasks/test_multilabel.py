@@ -450,6 +450,62 @@ def test_predictions_for_a_person(trained: Trained, capsys: pytest.CaptureFixtur
     assert second == f"\t\t{PLAIN}"
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_each_label_is_told_by_its_own_words(ending: str, trained: Trained, tmp_path: Path) -> None:
+    classifier = Classifier.open(trained.linear)
+    known = [(row["text"], row["label"]) for row in csv.DictReader(trained.data.read_text().splitlines())]
+    said = classifier.decision.texts(classifier.predict_proba([text for text, _ in known]))
+    right = [text for (text, label), found in zip(known, said, strict=True) if label == found and ";" in label][:20]
+    (tmp_path / "in.csv").write_text("text\n" + "\n".join(right) + "\n")
+    output = tmp_path / f"said.{ending}"
+    asked = ["predict", str(trained.linear), "-i", str(tmp_path / "in.csv"), "-o", str(output), "--explain", "1", "-q"]
+    assert main(asked) == 0
+    rows: list[dict[str, Any]]
+    if ending == "csv":
+        rows = list(csv.DictReader(output.read_text().splitlines()))
+    elif ending == "jsonl":
+        rows = [json.loads(line) for line in output.read_text().splitlines()]
+    else:
+        rows = pq.read_table(output).to_pylist()
+    assert list(rows[0])[:3] == ["text", "label", "words_by_label"] and "words" not in rows[0]
+    own = []
+    for text, row in zip(right, rows, strict=True):
+        if ending == "jsonl":
+            assert all(one["given"] and len(one["words"]) == 1 for one in row["words_by_label"])
+            told = [
+                (one["label"], *(one["words"][0][key] for key in ("text", "effect"))) for one in row["words_by_label"]
+            ]
+        else:
+            parts = [part.replace(": ", " ").split(" ") for part in row["words_by_label"].split("; ")]
+            told = [(label, word, float(effect.strip("()"))) for label, word, effect in parts]
+        assert [label for label, _, _ in told] == row["label"].split(";")
+        words = text.split()
+        for label, word, effect in told:
+            left = [" ".join(words[:place] + words[place + 1 :]) for place in range(len(words))]
+            falls = classifier.predict_proba([text, *left])[:, NAMES.index(label)]
+            assert effect == pytest.approx(falls[0] - falls[1:].min(), abs=6e-4)
+            assert words[int(falls[1:].argmin())] == word
+            own.append(word in WORDS[label])
+    assert len(own) > 30 and np.mean(own) > 0.95
+
+
+def test_a_text_without_labels_is_explained_for_the_nearest(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classifier = Classifier.open(trained.linear)
+    known = [row["text"] for row in csv.DictReader(trained.data.read_text().splitlines())]
+    said = classifier.predict_proba(known)
+    text, row = next(pair for pair in zip(known, said, strict=True) if not classifier.decision.labels(pair[1][None])[0])
+    decision = classifier.decision
+    assert isinstance(decision, AnyLabels)
+    nearest = NAMES[int((row - decision.thresholds).argmax())]
+    assert main(["predict", str(trained.linear), text, "--explain", "4", "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["predictions"][0]["words_by_label"]
+    assert (told["label"], told["given"]) == (nearest, False) and told["words"]
+    assert main(["predict", str(trained.linear), text, "--explain", "4", "-q"]) == 0
+    assert f"\t{nearest} (not given): {told['words'][0]['text']} (+" in capsys.readouterr().out
+
+
 def test_predict_gives_a_matrix(trained: Trained) -> None:
     classifier = Classifier.open(trained.linear)
     assert classifier.predict(["a lovely song", PLAIN]).tolist() == [[0, 0, 1, 1], [0, 0, 0, 0]]

@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.decision import Decision
-from recurra.deployment.explanation import Explanation
+from recurra.deployment.explanation import AnyExplanation, Explanation, LabelledExplanation
 
 _DIGITS = 6
 # What a column of ours is called beside one of the user's with the same name.
 PREDICTED = "_predicted"
 PROBABILITIES = "probabilities"
-WORDS = "words"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +30,7 @@ class PredictedRows:
         truth: Names of the true labels, if they are written.
         kept: Values of the columns of the input that are kept, one list a column.
         abstained: Rows that get no label, ``(rows,)``; none if every row gets one.
-        explanations: Words that speak most for the most probable label of each row, if they are written.
+        explanations: Words that speak most for the labels of each row, if they are written.
     """
 
     texts: Sequence[str]
@@ -40,7 +39,7 @@ class PredictedRows:
     truth: Sequence[str] | None = None
     kept: Sequence[Sequence[Any]] = ()
     abstained: npt.NDArray[np.bool_] | None = None
-    explanations: Sequence[Explanation] | None = None
+    explanations: Sequence[AnyExplanation] | None = None
 
     def label_texts(self, decision: Decision) -> list[str | None]:
         """The labels of each row as one text; none of a row that gets none."""
@@ -66,7 +65,8 @@ class Layout:
 
     ``id`` and ``truth`` if asked for, ``text``, ``label`` (the most probable), ``probability`` (of that label), and
     ``probability_NAME`` for each class. Of a multi-label model ``label`` has all labels, and ``probability`` is absent.
-    ``abstained`` stands behind ``probability`` where rows may get no label, then ``words`` where labels are explained.
+    ``abstained`` stands behind ``probability`` where rows may get no label, then ``words`` where labels are explained,
+    of a multi-label model ``words_by_label``.
 
     Columns of the input that are kept come first and as they are, the text's own among them in place of ``text``; a
     column of ours with the name of one of them has `PREDICTED` behind its name.
@@ -94,6 +94,7 @@ class Layout:
         self.label_names = decision.label_names
         self.kept = list(kept)
         self.explains = explains
+        self.words = Explanation.key if decision.exclusive else LabelledExplanation.key
         self._decision = decision
         self._ids = ids
         self._truth = truth
@@ -112,7 +113,7 @@ class Layout:
         front = [name for name, there in (("id", self._ids), ("truth", self._truth)) if there]
         text = [] if self.kept else ["text"]
         chosen = ["probability"] if self._decision.exclusive else []
-        more = [name for name, there in (("abstained", self._decision.abstains), (WORDS, self.explains)) if there]
+        more = [name for name, there in (("abstained", self._decision.abstains), (self.words, self.explains)) if there]
         return [*front, *text, "label", *chosen, *more]
 
     @property

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recurra.deployment.prediction.layout import WORDS, Layout, PredictedRows
+from recurra.deployment.prediction.layout import Layout, PredictedRows
 from recurra.deployment.prediction.text_writers import as_word
 
-_WORDS = frozenset({"id", "truth", "text", "label", WORDS})
+_WORDS = ("id", "truth", "text", "label")
 
 
 class ParquetWriter:
@@ -28,7 +28,9 @@ class ParquetWriter:
         self._layout = layout
         typed = source is not None and source.suffix.lower() == ".parquet"
         given = pq.read_schema(source) if typed else None
-        kinds = {layout.name(name): pa.string() for name in _WORDS} | {layout.name("abstained"): pa.bool_()}
+        kinds = {layout.name(name): pa.string() for name in (*_WORDS, layout.words)} | {
+            layout.name("abstained"): pa.bool_()
+        }
         own = [(name, kinds.get(name, pa.float64())) for name in layout.columns[len(layout.kept) :]]
         kept = [(name, pa.string() if given is None else given.field(name).type) for name in layout.kept]
         self._schema = pa.schema([*kept, *own])
@@ -41,7 +43,7 @@ class ParquetWriter:
         for place in range(self._as_words):
             values[place] = [None if value is None else as_word(value) for value in values[place]]
         if self._layout.explains:
-            place = self._layout.columns.index(self._layout.name(WORDS))
+            place = self._layout.columns.index(self._layout.name(self._layout.words))
             values[place] = [as_word(value) for value in values[place]]
         columns = [pa.array(column, field.type) for column, field in zip(values, self._schema, strict=True)]
         self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))

@@ -84,20 +84,15 @@ def predict_chunks(
     Args:
         classifier: What predicts; cleans the texts itself.
         chunks: Raw texts, for example from `recurra.data.files.stream_rows`.
-        explain_words: How many words to say of each row that speak most for its most probable label; none says none.
-
-    Raises:
-        ConfigurationError: If a multi-label model is to be explained: which label of a text were meant.
+        explain_words: How many words to say of each row that speak most for its most probable label, of a multi-label
+            model for each that it gets (`recurra.deployment.decision.Decision.explained`); none says none.
     """
-    if explain_words is not None and not classifier.decision.exclusive:
-        raise ConfigurationError("labels of a multi-label model are not explained; leave --explain out")
     for chunk in chunks:
         found = classifier.predict_proba(chunk.texts)
         abstained = classifier.decision.abstained(found)
         explanations = None
         if explain_words is not None:
-            labels = classifier.decision.decide(found).tolist()
-            whole = explain(classifier.predict_proba, chunk.texts, found, labels)
+            whole = explain(classifier.predict_proba, chunk.texts, found, classifier.decision)
             explanations = [one.strongest(explain_words) for one in whole]
         yield PredictedRows(chunk.texts, found, kept=chunk.columns, abstained=abstained, explanations=explanations)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from recurra.deployment.decision import Decision
 from recurra.deployment.engines.computation import Computation
-from recurra.deployment.explanation import Explanation
+from recurra.deployment.explanation import AnyExplanation
 from recurra.deployment.prediction.layout import PROBABILITIES, Layout, PredictedRows
 
 # What makes a cell a formula in the common spreadsheets.
@@ -69,7 +69,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _as_json_value(value: Any) -> Any:
-    return value.plain() if isinstance(value, Explanation) else as_word(value)
+    return value.plain() if isinstance(value, AnyExplanation) else as_word(value)
 
 
 def escape_formula(value: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import Decision
 from recurra.deployment.engines.depth import Trace
-from recurra.deployment.explanation import MOST_PARTS, Span, effects_of, spans_of, without
+from recurra.deployment.explanation import MOST_PARTS, AnyExplanation, Span, explanations_of, spans_of, without
 from recurra.deployment.serving.settings import Limits
 
 
@@ -139,18 +139,14 @@ class Occluded:
         """Every text without each of its words."""
         return [without(text, span) for text, spans in zip(self.texts, self.spans, strict=True) for span in spans]
 
-    def words(self, answers: Answers, changed: Answers | None, decision: Decision) -> list[list[dict[str, Any]]]:
-        """What each word of each text does.
+    def explanations(self, answers: Answers, changed: Answers | None, decision: Decision) -> list[AnyExplanation]:
+        """What the words of each text do.
 
         Args:
             answers: What the model said of the texts.
             changed: What it said of `changed`; none where there is no word.
             decision: What makes labels of probabilities.
         """
-        said, at, found = answers.probabilities, 0, []
-        labels = decision.decide(said).tolist()
-        for text, spans, row, label in zip(self.texts, self.spans, said, labels, strict=True):
-            rest = said[:0] if changed is None else changed.probabilities[at : at + len(spans)]
-            found.append(effects_of(text, spans, row, rest, label).plain())
-            at += len(spans)
-        return found
+        said = answers.probabilities
+        rest = said[:0] if changed is None else changed.probabilities
+        return explanations_of(self.texts, self.spans, said, rest, decision)

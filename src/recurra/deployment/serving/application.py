@@ -115,9 +115,8 @@ class _Service:
             texts = wanted.texts
             # From here on to the last text that is submitted nothing is waited for: these models answer, or none.
             models = self._models.chosen(wanted.chosen(self._models.names))
-            for key, given in (("abstain_below", wanted.abstain_below is not None), ("explain", wanted.explain)):
-                if given:
-                    _check_one_label(models, key)
+            if wanted.abstain_below is not None:
+                _check_one_label(models)
             occluded = Occluded.of(texts, self._limits) if wanted.explain else None
             changed = [] if occluded is None else occluded.changed()
             futures: list[Future[Computed]] = []
@@ -137,9 +136,9 @@ class _Service:
         if occluded is not None:
             for place, (one, result) in enumerate(zip(models, results, strict=True)):
                 rest = computed[len(models) + place].answers if changed else None
-                words = occluded.words(computed[place].answers, rest, one.model.classifier.decision)
-                for prediction, effects in zip(result["predictions"], words, strict=True):
-                    prediction["words"] = effects
+                told = occluded.explanations(computed[place].answers, rest, one.model.classifier.decision)
+                for prediction, words in zip(result["predictions"], told, strict=True):
+                    prediction[words.key] = words.plain()
         return Response(encode({"results": results}), media_type="application/json")
 
     async def models(self) -> ModelsResponse:
@@ -176,12 +175,11 @@ class _Service:
         return Response(self._page.content, headers=self._page.headers)
 
 
-def _check_one_label(models: Sequence[Answering], key: str) -> None:
+def _check_one_label(models: Sequence[Answering]) -> None:
     several = next((one.model.name for one in models if not one.model.classifier.decision.exclusive), None)
     if several is not None:
-        raise Refusal(
-            422, "invalid", f"'{key}' is not for the multi-label model '{several}', which gives any number of labels"
-        )
+        message = f"'abstain_below' is not for the multi-label model '{several}', which gives any number of labels"
+        raise Refusal(422, "invalid", message)
 
 
 def _result(one: Answering, computed: Computed, abstain_below: float | None) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class ClassifyRequest(BaseModel):
         default=False,
         description="Also say what each word does for the label: each text is computed once more for each of its "
         "words, 64 times at most, and for all texts together no more often than a request may have texts: beyond that, "
-        "runs of words are told of. Multi-label models refuse it.",
+        "runs of words are told of. Multi-label models say it for each label of a text, of that one computation.",
     )
 
     @property
@@ -112,6 +112,16 @@ class Word(BaseModel):
     effect: float = Field(description="By how much the probability of the label falls without it.")
 
 
+class LabelWords(BaseModel):
+    """What the words of a text do for one of its labels."""
+
+    label: str
+    given: bool = Field(
+        description="Whether the text gets it. A text without labels is explained for the one nearest to its threshold."
+    )
+    words: list[Word] = Field(description="In the order of the text.")
+
+
 class Prediction(BaseModel):
     """What a model says of one text. What was not asked for, or what the model has no means for, is left out."""
 
@@ -126,6 +136,11 @@ class Prediction(BaseModel):
         "probability is lower.",
     )
     words: list[Word] | None = Field(default=None, description="If 'explain' was asked for: in the order of the text.")
+    words_by_label: list[LabelWords] | None = Field(
+        default=None,
+        description="The same of a multi-label model, instead of 'words': a list for each of the text's labels, "
+        "at most 20, those farthest above their thresholds.",
+    )
     exited_after: int | None = Field(
         default=None, description="If 'exit_rule' was asked for: recurrences that the text took; the label is of there."
     )

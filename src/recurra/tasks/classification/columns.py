@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from recurra.core import formatting as form
-from recurra.tasks.classification.errors import CONFUSED, LABELS, MISTAKES
+from recurra.tasks.classification.errors import CONFUSED, LABELS
 from recurra.tasks.classification.export_columns import EXPORTS, PUBLISHED_TABLE
 from recurra.tasks.classification.measures import ACCURACY, judge
 from recurra.tasks.classification.summary import (
@@ -33,6 +33,7 @@ from recurra.tasks.columns import (
     with_interval,
 )
 from recurra.tasks.labelling.columns import BRIEF, CALIBRATION, ENDS, NAMES, SIZES, TELLING_WORDS, latency
+from recurra.tasks.labelling.mistakes import MISTAKES
 from recurra.tasks.measures import Measure
 from recurra.tasks.tables import ADVICE, AUDITS, contrasts, tests_by_rows
 

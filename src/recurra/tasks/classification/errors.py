@@ -15,16 +15,15 @@ from recurra.deployment.decision import read_decision
 from recurra.evaluation.calibration import ReliabilityBin, reliability
 from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.classification.measures import label_figures
-from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary, Mistake
+from recurra.tasks.classification.summary import ClassificationTable
 from recurra.tasks.columns import COUNT, EVERYWHERE, PAGE, Column, Table, numbers
+from recurra.tasks.labelling.mistakes import LONGEST_TEXT, SHARE, Mistake, recorded_mistakes, shown_model
 from recurra.tasks.loaded_runs import LoadedRun
 
 MOST_PAIRS = 12
 MOST_MISTAKES = 15
-LONGEST_TEXT = 300
 # So many labels are read in the order of the file; more of them worst first.
 FEW_LABELS = 8
-_SHARE = numbers(lambda share: f"{share * 100:.1f} %")
 _THREE = numbers(lambda value: form.decimal(value, 3))
 
 
@@ -47,13 +46,6 @@ class Confused:
     said: str
     rows: int
     share: float
-
-
-def shown_model(table: ClassificationTable) -> ClassifierSummary | None:
-    """The model whose errors are looked at: the recommended one; none if there is none with a score."""
-    choice = table.recommended
-    wanted = [model for model in table.models if choice is not None and model.label == choice.choice]
-    return next((model for model in wanted if table.headline_split in model.scores), None)
 
 
 def label_rows(table: ClassificationTable) -> list[OfLabel]:
@@ -154,6 +146,7 @@ def find_mistakes(
         and all(found.ids == first.ids for found in each)
     }
     names = table.label_names
+    words = {(each.id, each.said): each.words for run in runs[model.label] for each in recorded_mistakes(run, split)}
     return [
         Mistake(
             one_line(texts[first.ids[row]], LONGEST_TEXT),
@@ -161,6 +154,7 @@ def find_mistakes(
             names[answers[row]],
             float(sure[row]),
             [label for label, right in others.items() if right[row] > 0.5],
+            words.get((first.ids[row], names[answers[row]])),
         )
         for row in np.argsort(-sure, kind="stable")[:MOST_MISTAKES].tolist()
         if sure[row] > 0
@@ -207,26 +201,9 @@ CONFUSED = Table(
         Column("label", "A text of", lambda row: row.label),
         Column("said", "is taken for", lambda row: row.said, left=EVERYWHERE),
         Column("rows", "Rows", lambda row: row.rows, COUNT),
-        Column("share", "Of its label", lambda row: row.share, _SHARE),
+        Column("share", "Of its label", lambda row: row.share, SHARE),
     ],
     confused_pairs,
     note=lambda table: f"The {MOST_PAIRS} pairs with the most errors, or all.{_summed(table)}",
-    places=PAGE,
-)
-MISTAKES = Table(
-    "mistakes",
-    lambda table: f"Surest mistakes: {_of(table)} on {table.headline_split}",
-    lambda _: [
-        Column("text", "Text", lambda row: row.text, wide=True),
-        Column("label", "Labelled", lambda row: row.label, left=EVERYWHERE),
-        Column("said", "It says", lambda row: row.said, left=EVERYWHERE),
-        Column("probability", "How sure", lambda row: row.probability, _SHARE),
-        Column("right", "Who is right", lambda row: ", ".join(row.right) or "no model here", left=EVERYWHERE),
-    ],
-    lambda table: table.mistakes,
-    note=lambda _: (
-        "Where no model agrees with the label, look at the label first: recurra label-errors FILE ranks all rows by "
-        "how likely theirs is wrong. Where others are right, the text is hard for this model alone."
-    ),
     places=PAGE,
 )

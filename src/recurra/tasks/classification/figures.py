@@ -15,6 +15,7 @@ from recurra.core.record import LengthSummary, RunRecord
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
 from recurra.tasks.drawing import svg
 from recurra.tasks.drawing.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, LegendEntry
+from recurra.tasks.summary import ModelSummary
 
 LABELS_IN_MATRIX = 10
 # More labels are drawn as a map without figures, up to where a cell is a point.
@@ -108,7 +109,7 @@ def _densities(lengths: LengthSummary) -> list[tuple[int, int, float]]:
     ]
 
 
-def calibration(model: ClassifierSummary, table: ClassificationTable, key: str) -> Chart:
+def calibration(model: ModelSummary, table: ClassificationTable, key: str) -> Chart:
     """What a model's probabilities say by what is right: points on the diagonal can be taken at their word.
 
     Args:

@@ -18,7 +18,7 @@ from recurra.tasks.classification import columns
 from recurra.tasks.classification.advice import advise, level_models
 from recurra.tasks.classification.conclusions import OVERVIEW, conclude, fault_of, said_costs
 from recurra.tasks.classification.curves import accuracy_by_epoch, loss_by_epoch, loss_limits, study_charts
-from recurra.tasks.classification.errors import find_mistakes, find_reliability, read_said, shown_model
+from recurra.tasks.classification.errors import find_mistakes, find_reliability, read_said
 from recurra.tasks.classification.exports import advise_exports, export_lines
 from recurra.tasks.classification.figures import LABELS_IN_MATRIX, calibration, confusion, lengths
 from recurra.tasks.classification.measures import ACCURACY, F1, MACRO_F1, judge, named_measure
@@ -35,6 +35,7 @@ from recurra.tasks.cost_matrix import matrix_of
 from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.estimates import ExportLine, MeasuredExports
 from recurra.tasks.labelling.columns import calibration_errors
+from recurra.tasks.labelling.mistakes import shown_model
 from recurra.tasks.labelling.reporting import LabellingReporting, more_rows
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Measure, estimate
@@ -154,12 +155,11 @@ class ClassificationReporting(LabellingReporting):
 
     def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:
         found: ClassificationTable = made
-        texts = questions.texts.get(table.headline) if questions.fingerprint == made.fingerprint else None
+        texts = questions.texts_of(made.fingerprint, table.headline)
         with contextlib.suppress(CheckpointError):
             said = read_said(found, table.groups)
             if said is not None:
                 found = replace(found, reliability=find_reliability(found, said))
-            if said is not None and texts is not None:
                 return replace(found, mistakes=find_mistakes(found, table.groups, said, texts))
         return found
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from recurra.evaluation.calibration import ReliabilityBin
 from recurra.tasks.estimates import Estimate
 from recurra.tasks.labelling.columns import CalibrationErrors
+from recurra.tasks.labelling.mistakes import Mistake
 from recurra.tasks.labelling.reporting import LabellingTable
 from recurra.tasks.summary import ModelSummary
 
@@ -86,25 +87,6 @@ class PublishedLine:
     inside: bool | None
     basis: str
     differs: str
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A row that the recommended model gets wrong.
-
-    Attributes:
-        text: What it reads, cut.
-        label: The true label.
-        said: What the model says.
-        probability: How sure it is of that, mean over its seeds.
-        right: Other models of the table that are right, by most of their seeds.
-    """
-
-    text: str
-    label: str
-    said: str
-    probability: float
-    right: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)

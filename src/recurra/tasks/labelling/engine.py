@@ -41,6 +41,7 @@ from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.labelling.controls import learning_curve, time_control
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.evaluation import ComputedRows, compute_rows
+from recurra.tasks.labelling.mistakes import surest_mistakes
 from recurra.tasks.labelling.task import LabellingTask
 from recurra.tasks.labelling.training import Trained, latency_batches, time_classifier, train_classifier
 from recurra.tasks.machine import Machine
@@ -137,13 +138,13 @@ class LabellingEngine(TaskEngine):
         audits = self.task.data_audits(dataset) + seen
         if trained.lesson is not None:
             audits += trained.lesson.audits(dataset, machine.data_root)
+        last = dataset.reported_splits[-1]
         must_not = labelled(config.data).form_must_not_predict
         audits = grade(audits, right, config.label, form_must_not_predict=must_not)
         if isinstance(engine, TransformerEngine):
             most = min(int(engine.model.config.max_position_embeddings), MODEL_MAX_LENGTH)
             audits += run_audits(Subject.TOKENS, dataset, engine.tokenizer, longest, most, windows)
-            last = dataset.splits[dataset.reported_splits[-1]]
-            encoded = encode_split(last, engine.tokenizer, longest)
+            encoded = encode_split(dataset.splits[last], engine.tokenizer, longest)
             pad_token_id = engine.model.config.pad_token_id or 0
             audits += run_audits(Subject.CLASSIFIER, engine.model, encoded, pad_token_id=pad_token_id, seed=0)
         latency: dict[str, LatencyRecord] = {}
@@ -162,6 +163,9 @@ class LabellingEngine(TaskEngine):
             teacher=None if trained.lesson is None else trained.lesson.record(classifier),
             learning_curve=self._learning_curve(trained, labelled(config.data), right),
             telling_words=trained.telling_words,
+            mistakes=surest_mistakes(
+                classifier.predict_proba, decision, dataset.splits[last], decision.probabilities(logits[last])
+            ),
             shape=shape_of(engine.model.config) if isinstance(engine, TransformerEngine) else {},
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from recurra.core import formatting as form
@@ -24,6 +24,7 @@ from recurra.tasks.labelling.columns import (
     calibration_errors,
     latency,
 )
+from recurra.tasks.labelling.mistakes import MISTAKES, Mistake, shown_mistakes
 from recurra.tasks.labelling.reporting import LabellingReporting, LabellingTable
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Measure, estimate
@@ -37,6 +38,13 @@ _TESTED = (
     "Paired t-tests of micro F1 over seeds, in points; p corrected by Holm over all pairs of the table. A model "
     "without a seed is held against every seed of the other."
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiLabelTable(LabellingTable):
+    """A table of multi-label models; ``mistakes`` is there where the data are a file of the user that can be read."""
+
+    mistakes: list[Mistake] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -165,7 +173,15 @@ class MultiLabelReporting(LabellingReporting):
 
     task = "multi-label classification"
     measures = (MICRO_F1, MACRO_F1, SUBSET_ACCURACY)
-    tables = (RESULTS, LABELS, TELLING_WORDS, contrasts(lambda _: MICRO_F1), tests_by_seeds(MICRO_F1, _TESTED), AUDITS)
+    tables = (
+        RESULTS,
+        LABELS,
+        MISTAKES,
+        TELLING_WORDS,
+        contrasts(lambda _: MICRO_F1),
+        tests_by_seeds(MICRO_F1, _TESTED),
+        AUDITS,
+    )
     overview = OVERVIEW
     documented_figures = frozenset(("trade-off",))
 
@@ -190,8 +206,13 @@ class MultiLabelReporting(LabellingReporting):
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ModelSummary:
         return common
 
-    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> LabellingTable:
-        return LabellingTable(**vars(common), **self.data_facts(table))
+    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> MultiLabelTable:
+        return MultiLabelTable(**vars(common), **self.data_facts(table))
+
+    def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:
+        found: MultiLabelTable = made
+        texts = questions.texts_of(made.fingerprint, table.headline)
+        return replace(found, mistakes=shown_mistakes(found, table.groups, texts))
 
     def conclude(self, table: TableSummary) -> str:
         scored = [model for model in table.models if table.headline_split in model.scores]

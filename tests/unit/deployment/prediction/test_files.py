@@ -15,7 +15,7 @@ import pytest
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.deployment.decision import OneLabel
 from recurra.deployment.prediction.files import SUFFIXES, check_output, open_writer
-from recurra.deployment.prediction.layout import WORDS, Layout, PredictedRows
+from recurra.deployment.prediction.layout import Layout, PredictedRows
 from recurra.deployment.prediction.stream import KeptColumns
 
 NAMES = ["bad", "good", "so, so"]
@@ -115,7 +115,7 @@ def test_rows_that_do_not_abstain_and_explain_nothing_say_so(tmp_path: Path) -> 
     path = tmp_path / "p.jsonl"
     with open_writer(path, OneLabel(NAMES, abstain_below=[0.0] * len(NAMES)), explains=True) as writer:
         writer.write(rows(0, 2))
-    assert [(row["abstained"], row[WORDS]) for row in read(path)] == [(False, None)] * 2
+    assert [(row["abstained"], row["words"]) for row in read(path)] == [(False, None)] * 2
 
 
 def test_a_name_that_is_taken_twice_is_refused_and_one_that_gives_way_is_not() -> None:

@@ -1,0 +1,210 @@
+"""The surest mistakes: which rows are recorded, words against occlusion by hand, and what a report shows of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import Markup
+from scipy.special import expit, softmax
+
+from factories import RunFactory
+from recurra.cli.main import main
+from recurra.core.label_record import MistakeRecord
+from recurra.core.record import RECORD_NAME, LabelRunRecord, read_record, write_record
+from recurra.data.dataset import TextSplit
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.decision import AnyLabels, Decision, OneLabel
+from recurra.tasks.labelling.mistakes import (
+    LONGEST_EXPLAINED,
+    LONGEST_WORD,
+    MOST_CHARACTERS,
+    MOST_PARTS,
+    MOST_RECORDED,
+    MOST_WORDS,
+    surest_mistakes,
+)
+from reviews import TINY_DATA, write_csv, write_tiny_model
+
+NAMES = ["a", "b", "c"]
+# What each word adds to the score of each label; together they add more.
+ADDS = {"late": (2.0, -1.0, 0.25), "torn": (-1.0, 3.0, 0.0), "thanks": (-3.0, -3.0, 1.0), "box": (0.0, 0.5, -0.5)}
+DECISIONS: dict[str, Decision] = {"one": OneLabel(NAMES), "several": AnyLabels(NAMES, [0.3, 0.5, 0.4], ";")}
+
+
+def scores(texts: Sequence[str]) -> npt.NDArray[np.float64]:
+    rows = [np.sum([ADDS[word] for word in text.split()] or [(0.0, 0.0, 0.0)], axis=0) for text in texts]
+    return np.array(rows).reshape(-1, 3) ** 3 / 8
+
+
+def probabilities(kind: str, texts: Sequence[str]) -> npt.NDArray[np.float64]:
+    found: npt.NDArray[np.float64] = softmax(scores(texts), axis=1) if kind == "one" else expit(scores(texts))
+    return found
+
+
+def wrong_label(kind: str, said: list[float], truth: list[int]) -> int | None:
+    """The surest label that a row gets and does not have."""
+    if kind == "one":
+        label = said.index(max(said))
+        return None if truth[label] else label
+    decision = DECISIONS[kind]
+    assert isinstance(decision, AnyLabels)
+    given = [label for label in range(3) if said[label] >= decision.thresholds[label] and not truth[label]]
+    return max(given, key=lambda label: said[label], default=None)
+
+
+@pytest.mark.parametrize("kind", ["one", "several"])
+@given(data=st.data())
+def test_words_are_those_of_naive_occlusion(kind: str, data: st.DataObject) -> None:
+    texts = data.draw(
+        st.lists(st.lists(st.sampled_from(sorted(ADDS)), max_size=7).map(" ".join), min_size=1, max_size=30)
+    )
+    row = st.lists(st.integers(0, 1), min_size=3, max_size=3) if kind == "several" else st.permutations([0, 0, 1])
+    truth = data.draw(st.lists(row, min_size=len(texts), max_size=len(texts)))
+    labels = np.array(truth) if kind == "several" else np.array(truth).argmax(axis=1)
+    split = TextSplit("test", texts, labels, [f"row {place}" for place in range(len(texts))])
+    said = probabilities(kind, texts)
+    found = surest_mistakes(lambda asked: probabilities(kind, asked), DECISIONS[kind], split, said)
+    wrong = [wrong_label(kind, row, own) for row, own in zip(said.tolist(), truth, strict=True)]
+    sure = sorted((-said[place, label], place) for place, label in enumerate(wrong) if label is not None)
+    assert [(each.id, each.probability) for each in found] == [
+        (f"row {place}", -probability) for probability, place in sure[:MOST_RECORDED]
+    ]
+    for (_, place), each in zip(sure, found, strict=False):
+        label = wrong[place]
+        assert label is not None and each.said == NAMES[label]
+        assert each.labels == [name for name, true in zip(NAMES, truth[place], strict=True) if true]
+        words = texts[place].split()
+        rests = [" ".join([*words[:number], *words[number + 1 :]]) for number in range(len(words))]
+        falls = [round(said[place, label] - rest, 6) for rest in probabilities(kind, rests)[:, label].tolist()]
+        told = sorted((number for number, fall in enumerate(falls) if fall > 0), key=lambda number: -falls[number])
+        assert each.words == [words[number] for number in told[:MOST_WORDS]]
+
+
+@pytest.mark.parametrize("words", [5, 50, 200, 300, 700])
+def test_the_work_is_bounded(words: int) -> None:
+    text = " ".join(f"word{number % 10}" for number in range(words))
+    huge = "x" * (LONGEST_EXPLAINED + 1)
+    split = TextSplit("test", [text] * 30 + [huge], np.zeros(31, dtype=int), [str(row) for row in range(31)])
+    asked: list[str] = []
+
+    def predict(texts: Sequence[str]) -> npt.NDArray[np.float64]:
+        asked.extend(texts)
+        return np.full((len(texts), 2), 0.5)
+
+    said = np.tile([0.2, 0.8], (31, 1))
+    said[30] = 0.1, 0.9
+    found = surest_mistakes(predict, OneLabel(["no", "yes"]), split, said)
+    assert [each.id for each in found] == ["30", *map(str, range(MOST_RECORDED - 1))]
+    assert found[0].words is None
+    explained = MOST_RECORDED - 1 if len(text) <= LONGEST_EXPLAINED else 0
+    assert len(asked) <= explained * MOST_PARTS
+    # Ten parts at least: a text in fewer says nothing of words.
+    assert sum(map(len, asked)) <= max(MOST_CHARACTERS, explained * 10 * len(text))
+    assert not explained or len(asked) >= explained * min(words, 10)
+    assert all(len(word) < LONGEST_WORD + 30 for each in found for word in each.words or ())
+
+
+def test_a_run_without_mistakes_says_so() -> None:
+    split = TextSplit("test", ["late", "torn"], np.array([0, 1]), ["x", "y"])
+    said = probabilities("one", split.texts)
+    assert surest_mistakes(lambda asked: probabilities("one", asked), DECISIONS["one"], split, said) == []
+
+
+def test_records_with_and_without_mistakes_are_read_as_they_were_written(tmp_path: Path) -> None:
+    folder = RunFactory(tmp_path).run("recurrent")
+    before = (folder / RECORD_NAME).read_bytes()
+    assert b'"mistakes"' not in before
+    record = read_record(folder)
+    write_record(folder, record)
+    assert record.mistakes is None and (folder / RECORD_NAME).read_bytes() == before
+    told = [
+        MistakeRecord(id="1", labels=["negative"], said="positive", probability=0.75, words=["<b>", "naïve"]),
+        MistakeRecord(id="2", labels=[], said="negative", probability=0.5),
+    ]
+    write_record(folder, record.model_copy(update={"mistakes": told}))
+    again = read_record(folder)
+    assert again.mistakes == told and again.config_hash == record.config_hash
+    written = json.loads((folder / RECORD_NAME).read_text())["mistakes"]
+    assert list(written[1]) == ["id", "labels", "said", "probability"]
+    write_record(folder, record.model_copy(update={"mistakes": []}))
+    assert read_record(folder).mistakes == []
+
+
+def mistakes_on(page: Path) -> str:
+    """The section of a page that has them."""
+    text = page.read_text(encoding="utf-8")
+    start = text.index("Surest mistakes")
+    return text[start : text.index("</table>", start)]
+
+
+def noisy_rows(several: bool) -> list[tuple[str, str]]:
+    """Rows a fifth of which have a wrong label."""
+    dice = np.random.default_rng(0)
+    words = {"bad": ["awful", "dull", "weak"], "good": ["great", "fresh", "warm"]}
+    rows = []
+    for number in range(300):
+        label = ("bad", "good")[number % 2]
+        text = f"row {number} isn't {dice.choice(words[label])} and {dice.choice(words[label])}"
+        label = label if dice.random() < 0.8 else {"bad": "good", "good": "bad"}[label]
+        rows.append((text, f"{label};{('odd', 'even')[number % 2]}" if several and number % 3 else label))
+    return rows
+
+
+@pytest.mark.parametrize(("model", "several"), [("tiny", False), ("linear", True)])
+def test_a_comparison_shows_what_spoke_for_the_wrong_labels(model: str, several: bool, tmp_path: Path) -> None:
+    data = write_csv(tmp_path / "rows.csv", noisy_rows(several))
+    output = tmp_path / "study"
+    chosen = "linear" if model == "linear" else str(write_tiny_model(tmp_path / "tiny.yaml"))
+    arguments = ["compare", str(data), "--models", chosen, "--output", str(output), "--seeds", "1", "--quiet"]
+    arguments += ["--threads", "1", "--workers", "1", "--no-estimate", "--cache-dir", str(tmp_path / "cache")]
+    trained = [] if model == "linear" else ["data.tokenizer=trained", *TINY_DATA, "max_epochs=12", "learning_rate=3e-3"]
+    arguments += [*trained, *(["data.label_separator=;"] if several else [])]
+    assert main(arguments) in (0, 1)
+    (run,) = (output / "runs").iterdir()
+    record = read_record(run)
+    assert isinstance(record, LabelRunRecord) and record.mistakes
+    classifier = Classifier.open(run)
+    texts = {row["text"] for row in csv.DictReader(data.read_text().splitlines())}
+    (table,) = json.loads((output / "summary.json").read_text())["tables"]
+    shown = table["mistakes"]
+    assert [row["said"] for row in shown[:MOST_RECORDED]] == [each.said for each in record.mistakes]
+    section = mistakes_on(output / "report.html")
+    assert "For its wrong label spoke" in section
+    for row, each in zip(shown, record.mistakes, strict=False):
+        assert row["text"] in texts and row["words"] == each.words and each.said not in each.labels
+        assert row["label"] == (", ".join(each.labels) or "no label")
+        assert row["probability"] == pytest.approx(each.probability, abs=1e-6)
+        spans = list(re.finditer(r"[\w']+", row["text"]))
+        rests = [row["text"][: span.start()] + row["text"][span.end() :] for span in spans]
+        label = record.data.label_names.index(each.said)
+        found = classifier.predict_proba([row["text"], *rests])[:, label]
+        assert found[0] == pytest.approx(each.probability, abs=1e-5)
+        assert each.words is not None
+        if each.words:
+            lowest = {span[0] for span, rest in zip(spans, found[1:], strict=True) if rest < found[1:].min() + 1e-5}
+            assert each.words[0] in lowest
+            assert Markup.escape(", ".join(each.words)) in section
+    # What came from a text is never markup, and what is not known is no column.
+    first, *others = record.mistakes
+    hostile = first.model_copy(update={"words": ["<img src=x onerror=alert(1)>", "&amp;"]})
+    write_record(run, record.model_copy(update={"mistakes": [hostile, *others]}))
+    assert main(arguments) in (0, 1)
+    section = mistakes_on(output / "report.html")
+    assert "<img" not in section and "&lt;img src=x onerror=alert(1)&gt;, &amp;amp;" in section
+    write_record(run, record.model_copy(update={"mistakes": None}))
+    assert main(arguments) in (0, 1)
+    page = (output / "report.html").read_text()
+    assert "For its wrong label spoke" not in page and ("Surest mistakes" in page) != several
+    # Killed before its record was written, a run says the same.
+    (run / RECORD_NAME).unlink()
+    assert main(arguments) in (0, 1)
+    assert read_record(run).mistakes == record.mistakes
