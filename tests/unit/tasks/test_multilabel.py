@@ -84,7 +84,7 @@ class Trained:
 
 
 def train(root: Path, model: str, config: MultiLabelData, *changes: str) -> RunConfig:
-    protocol = load_protocol("tuned", ["max_epochs=6", "learning_rate=1e-2", "batch_size=8", *changes])
+    protocol = load_protocol("tuned", ["max_epochs=10", "learning_rate=1e-2", "batch_size=8", *changes])
     return make_run(model, config, protocol, seed=0, precision="fp32")
 
 
