@@ -103,10 +103,10 @@ def plan_comparison(
     """
     readers = [resolve_model(each) for each in ladder.models]
     config, note = chosen.configure_data(name, options, assigned.data, machine.data_root, models=readers)
-    training, why = ladder.protocol_for(config, machine.data_root)
+    models, training, why = ladder.for_rows(config, machine.data_root)
     spec = comparison(
         config,
-        models=ladder.models,
+        models=models,
         protocol=training,
         protocol_overrides=assigned.protocol,
         seeds=list(seeds) if isinstance(seeds, Iterable) else range(seeds or ladder.seeds),
@@ -165,7 +165,8 @@ def compare(
             ``Dataset`` or ``DatasetDict`` of the library datasets, whose splits are used as they are. Labels are words
             or numbers, or lists of them for any number of labels a text.
         models: Presets, controls, encoders, or model files, one or several; none takes those of
-            `recurra.ladder.choose_models`: a tuned linear model, static vectors, MiniLM and a smaller student of it.
+            `recurra.ladder.choose_models`: a tuned linear model, static vectors, MiniLM, a smaller student of it,
+            and up to 400 training rows SetFit.
         seeds: Number of seeds, or the seeds; none takes one, or three for models from scratch.
         output: Folder of the study; what is done there is not done again.
         protocol: Training protocol by name or file, or keys of one (``{"base": "tuned", "max_epochs": 5}``); none takes

@@ -1,7 +1,8 @@
 """Which models a comparison holds against each other if none are named: rung by rung, each dearer than the one before.
 
 A linear model of words and characters, static vectors, a pretrained encoder, and a student of it with fewer stored
-layers. Without pretrained weights, or if asked, models that are trained from scratch stand in their place.
+layers; where labels are few, the same encoder trained by SetFit too. Without pretrained weights, or if asked, models
+that are trained from scratch stand in their place.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import load_dataset
 from recurra.models.adaptation.source import find_encoder
-from recurra.tasks.profile import ENCODER, TaskProfile, controls
+from recurra.tasks.profile import ENCODER, METHOD, PEERS, TaskProfile, check_method, controls
 from recurra.tasks.runs import model_name, resolve_model
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
 
@@ -25,6 +26,8 @@ FROM_SCRATCH: tuple[Entry, ...] = ("linear", "linear-tuned", "baseline", "recurr
 DEFAULT_ENCODER = "minilm"
 # First and last layer apart, two in the middle twice: what that is worth stands in docs/results/adapt.md.
 SMALL_PLANS = {6: "0 (3 4)x2 5"}
+# Up to so many training rows SetFit is ahead of fine-tuning, and takes minutes: docs/results/few-shot.md.
+MOST_FEW_ROWS = 400
 # A fine-tuned encoder differs by a point between seeds, a model from scratch by several.
 SEEDS_PRETRAINED, SEEDS_FROM_SCRATCH = 1, 3
 
@@ -35,22 +38,36 @@ class Ladder:
 
     Attributes:
         models: As study files name them.
-        protocol: Training protocol; none leaves it to the number of training rows (`protocol_for`).
+        protocol: Training protocol; none leaves it to the number of training rows (`for_rows`).
         seeds: Trainings of each model, if the user does not say.
         note: What the user must know of the choice; empty if nothing.
+        peer: A model beside these if training rows are few.
     """
 
     models: Sequence[Entry]
     protocol: str | None
     seeds: int
     note: str = ""
+    peer: Entry | None = None
 
-    def protocol_for(self, data: RunData, data_root: Path | None) -> tuple[str, str]:
-        """The protocol, and a line on why; an empty one if it was not chosen here."""
-        if self.protocol is not None or not isinstance(data, DataConfig):
-            return self.protocol or DEFAULT_PROTOCOL, ""
-        name, why = finetuning_for(len(load_dataset(data, data_root).splits["train"]))
-        return name, f"protocol: {name}, for {why} (choose with --protocol)"
+    def for_rows(self, data: RunData, data_root: Path | None) -> tuple[Sequence[Entry], str, str]:
+        """The models and the protocol for so many training rows, and a line on what was chosen here and why."""
+        if not isinstance(data, DataConfig) or (self.protocol is not None and self.peer is None):
+            return self.models, self.protocol or DEFAULT_PROTOCOL, ""
+        rows = len(load_dataset(data, data_root).splits["train"])
+        name, said = self.protocol, []
+        if name is None:
+            name, why = finetuning_for(rows)
+            said.append(f"protocol: {name}, for {why} (choose with --protocol)")
+        if self.peer is None or rows > MOST_FEW_ROWS:
+            return self.models, name, "; ".join(said)
+        model, overrides = resolve_model(self.peer)
+        try:
+            check_method(overrides)
+        except UnavailableError as error:
+            said.append(f"without {model}, the better way with at most {MOST_FEW_ROWS} rows: {error}")
+            return self.models, name, "; ".join(said)
+        return [*self.models, self.peer], name, "; ".join(said)
 
 
 def choose_models(
@@ -104,7 +121,14 @@ def choose_models(
         note = f"without pretrained weights, which make the better models: {error}"
         return Ladder(scratch.models, scratch.protocol, scratch.seeds, note)
     others = [name for name in models or () if name not in rungs]
-    return Ladder([*rungs, *others], protocol, SEEDS_PRETRAINED)
+    several = getattr(task.data_config, "problem_type", None) is not None
+    peer = None if several else _peer(chosen)
+    return Ladder([*rungs, *others], protocol, SEEDS_PRETRAINED, peer=None if peer in others else peer)
+
+
+def _peer(encoder: str) -> Entry:
+    known = next((name for name, keys in PEERS.items() if keys[ENCODER] == encoder), None)
+    return known or {"name": f"{model_name(encoder)}-setfit", ENCODER: encoder, METHOD: "setfit"}
 
 
 def _as_named(models: Sequence[Entry], scratch: Ladder, protocol: str | None) -> Ladder:

@@ -261,8 +261,10 @@ def test_a_teacher_of_a_study_has_the_seed_of_who_learns(root: Path) -> None:
 
 @pytest.mark.slow
 def test_a_comparison_from_an_encoder_is_one_table(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # SetFit stands in no comparison of many rows; tests/integration/test_setfit.py has one of few.
+    monkeypatch.setattr("recurra.ladder.MOST_FEW_ROWS", 0)
     output = tmp_path / "compared"
     named = ["--from", str(root / "encoder"), "--plan", "0 (1)x2 3", "--seeds", "1", "--output", str(output)]
     quick = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,10 @@ def test_a_run_says_what_the_package_trained(root: Path, tmp_path: Path, monkeyp
     assert record.training.steps == method.steps_for(2 * ROWS) == 40 and record.training.epochs == 1
     assert record.training.history == [] and record.config["protocol"]["max_epochs"] == 1
     assert record.model.description == f"the encoder {root / 'encoder'}, trained by SetFit {method.version()}"
-    # Another epoch count of the protocol is the same run.
-    assert execute(configured(root), tmp_path / "run", root).content_hash == record.content_hash
+    # What the protocol says of epochs is not the package's: another number is the same run, and not run again.
+    longer = PROTOCOLS["finetune-few"].model_copy(update={"max_epochs": 99})
+    again = execute(configured(root, longer), tmp_path / "run", root)
+    assert again.run_id == record.run_id and len(trained) == 1
 
 
 @pytest.mark.parametrize(("classes", "present"), [(2, [0, 1]), (3, [0, 1, 2]), (4, [0, 2, 3]), (3, [0, 2])])
@@ -161,3 +164,19 @@ def test_the_package_is_asked_for_before_anything_runs(
     command = ["train", "--model", "setfit", "--data", str(root / "reviews.csv"), "--output", str(root / "never")]
     assert main([*command, "--quiet"]) == 2
     assert "recurra[peers]" in capsys.readouterr().err
+
+
+def test_a_comparison_of_few_rows_holds_it_against_the_others(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_reviews(tmp_path / "few.csv", rows=40)
+    command = ["compare", str(tmp_path / "few.csv"), "--output", str(tmp_path / "runs"), "--quiet"]
+    command += ["--from", str(root / "encoder"), "--plan", "0 (1)x2 3", "--workers", "1", "--threads", "1"]
+    command += ["data.max_length=24", "max_epochs=1", "--no-latency", "--no-estimate", "--json"]
+    assert main(command) == 0
+    (table,) = json.loads(capsys.readouterr().out)["tables"]
+    found = {model["label"]: model for model in table["models"]}
+    assert set(found) == {"linear-tuned", "encoder", "encoder-small", "encoder-setfit"}
+    assert "trained by SetFit" in found["encoder-setfit"]["description"] and table["training"] == "finetune-few"
+    run = Path(found["encoder-setfit"]["runs"][0]["folder"])
+    assert len(Classifier.from_run(run).predict(["a good film", "dull"])) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,36 @@ def test_refuses(options: dict[str, Any], words: str) -> None:
         choose_models(TASK, **options)
 
 
+def labelled(tmp_path: Path, rows: int) -> DataConfig:
+    return DataConfig(name=str(write_csv(tmp_path / f"{rows}.csv", review_rows(rows))))
+
+
 def test_the_protocol_follows_the_training_rows_unless_it_is_named(tmp_path: Path) -> None:
-    data = DataConfig(name=str(write_csv(tmp_path / "a.csv", review_rows(100))))
-    name, why = choose_models(TASK).protocol_for(data, None)
+    data = labelled(tmp_path, 100)
+    _, name, why = choose_models(TASK).for_rows(data, None)
     assert name == "finetune-few"
     assert why == "protocol: finetune-few, for 80 training rows, at most 100 (choose with --protocol)"
-    assert choose_models(TASK, protocol="paper").protocol_for(data, None) == ("paper", "")
+    assert choose_models(TASK, protocol="paper").for_rows(data, None)[1:] == ("paper", "")
+    assert choose_models(TASK, from_scratch=True).for_rows(data, None)[1:] == ("tuned", "")
+
+
+def test_setfit_joins_where_labels_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, more = labelled(tmp_path, 500), labelled(tmp_path, 502)
+    whole = choose_models(TASK)
+    assert whole.for_rows(few, None)[0] == [*whole.models, "setfit"]
+    assert whole.for_rows(more, None)[0] == whole.models
+    for ladder_of_others in (
+        choose_models(TASK, ["linear", "minilm"]),
+        choose_models(TASK, from_scratch=True),
+        choose_models(task("multi-label classification")),
+    ):
+        assert "setfit" not in ladder_of_others.for_rows(few, None)[0]
+    assert choose_models(TASK, ["setfit"], encoder="minilm").for_rows(few, None)[0].count("setfit") == 1
+    folder = str(write_tiny_encoder(tmp_path / "tiny"))
+    models, *_ = choose_models(TASK, encoder=folder, plan="0 (1)x2 3").for_rows(few, None)
+    assert models[-1] == {"name": "tiny-setfit", "encoder": folder, "method": "setfit"}
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "setfit" else there(name))
+    models, _, why = whole.for_rows(few, None)
+    assert models == whole.models
+    assert "without setfit, the better way with at most 400 rows" in why and "pip install 'recurra[peers]'" in why
