@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -10,9 +10,6 @@ import typer
 from recurra.cli import options
 from recurra.cli.output import print_json, print_table
 from recurra.core.errors import ConfigurationError, unknown
-
-# What a line of 80 characters has no room for.
-_ONLY_WIDE = ("Embedding", "Non-embedding", "MiB half")
 
 
 def models(
@@ -48,25 +45,35 @@ def _chosen(presets: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]
 
 
 def _print_presets(task: str, presets: Sequence[dict[str, Any]], *, wide: bool) -> None:
-    rows = [
-        {
-            "Preset": item["name"],
-            "Total" if wide else "Million": f"{total:,}" if wide else f"{total / 1e6:.1f}",
-            "Embedding": f"{item['parameters']['embeddings']:,}",
-            "Non-embedding": f"{item['parameters']['non_embedding']:,}",
-            "MFLOPs/token" if wide else "MFLOPs": f"{item['flops_per_token'] / 1e6:.2f}",
-            "MiB FP32" if wide else "MiB": f"{item['size_mib']['fp32']:.1f}",
-            "MiB half": f"{item['size_mib']['half']:.1f}",
-            "What it is": item["description"],
-        }
-        for item in presets
-        for total in (item["parameters"]["total"],)
-    ]
-    headings = [heading for heading in rows[0] if wide or heading not in _ONLY_WIDE]
+    rows = [(_wide_row if wide else _row)(item) for item in presets]
     first = presets[0]
     what = f"{first['num_labels']} labels, vocabulary {first['vocab_size']:,}" if task == "classification" else task
     title = f"{what}; FLOPs a token, of {first['tokens']}{'' if wide else '; parameters in millions'}"
-    print_table(title, headings, [[row[heading] for heading in headings] for row in rows], left=("What it is",))
+    print_table(title, list(rows[0]), [list(row.values()) for row in rows], left=("What it is",))
+
+
+# A line of 80 characters has no room for more.
+def _row(item: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "Preset": item["name"],
+        "Million": f"{item['parameters']['total'] / 1e6:.1f}",
+        "MFLOPs": f"{item['flops_per_token'] / 1e6:.2f}",
+        "MiB": f"{item['size_mib']['fp32']:.1f}",
+        "What it is": item["description"],
+    }
+
+
+def _wide_row(item: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "Preset": item["name"],
+        "Total": f"{item['parameters']['total']:,}",
+        "Embedding": f"{item['parameters']['embeddings']:,}",
+        "Non-embedding": f"{item['parameters']['non_embedding']:,}",
+        "MFLOPs/token": f"{item['flops_per_token'] / 1e6:.2f}",
+        "MiB FP32": f"{item['size_mib']['fp32']:.1f}",
+        "MiB half": f"{item['size_mib']['half']:.1f}",
+        "What it is": item["description"],
+    }
 
 
 def _print_items(item: dict[str, Any]) -> None:

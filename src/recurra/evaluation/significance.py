@@ -193,18 +193,9 @@ def paired_bootstrap(
     grid = _grid(values)
     if grid is not None:
         return _exact_bootstrap(np.rint(values * grid).astype(np.int64), counts, grid, level)
-    rng = np.random.default_rng(seed)
-    means = np.empty(samples)
-    piece = max(1, _COUNTS_A_PIECE // values.size)
-    for start in range(0, samples, piece):
-        size = min(piece, samples - start)
-        drawn = rng.multinomial(a.size, counts / a.size, size=size)
-        means[start : start + size] = drawn @ values / a.size
-    difference = float(counts @ values / a.size)
-    low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
-    # The slack keeps ties, which are common on a grid of 1 / rows, from being lost to rounding.
-    extreme = int((np.abs(means - difference) >= abs(difference) - 1e-12).sum())
-    return BootstrapDifference(difference, float(low), float(high), (extreme + 1) / (samples + 1))
+    return weighted_bootstrap(
+        lambda weights: weights @ values / a.size, counts, samples=samples, seed=seed, level=level
+    )
 
 
 def paired_bootstrap_by_class(
@@ -296,6 +287,7 @@ def weighted_bootstrap(
     ]
     gaps, difference = np.concatenate(drawn), float(gap(seen))
     low, high = np.quantile(gaps, [0.5 - level / 2, 0.5 + level / 2])
+    # The slack keeps ties, which are common on a grid of 1 / rows, from being lost to rounding.
     extreme = int((np.abs(gaps - difference) >= abs(difference) - 1e-12).sum())
     return BootstrapDifference(difference, float(low), float(high), (extreme + 1) / (samples + 1))
 

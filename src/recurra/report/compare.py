@@ -125,7 +125,7 @@ def scored_model(
         ),
         seeded=not all(reporting.stands_everywhere(run) for run in runs),
         every_value=values,
-        barred=reporting.barred(runs, split),
+        barred=reporting.barred(runs, split, measure),
     )
 
 

@@ -70,7 +70,7 @@ def summarise_model(
         audited=any(audit.status != "skipped" for run in runs for audit in run.record.audits),
         failed_audits=list(dict.fromkeys(failed)),
         failed_groups=list(dict.fromkeys(group_of(name, runs[0].record.data.splits)[0] for name in failed)),
-        barred=reporting.barred(runs, headline),
+        barred=reporting.barred(runs, headline, measure),
     )
     return reporting.model(common, runs, headline)
 

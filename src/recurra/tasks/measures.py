@@ -85,6 +85,11 @@ class Measure:
         """Whether it takes the labels of rows to hold two models against each other, and not what was right alone."""
         return any(part is not None for part in (self.of_classes, self.of_rows, self.of_logits))
 
+    @property
+    def ranks(self) -> bool:
+        """Whether it takes the order in which scores put the rows, and not what was said of them."""
+        return self.of_logits is not None
+
     def merit(self, value: float) -> float:
         """A number that is higher for what is better."""
         return value if self.higher_is_better else -value

@@ -130,8 +130,8 @@ class Reporting(ABC):
     def order(self, runs: Sequence[LoadedRun], headline: str) -> tuple[Any, ...]:
         """What the models of a table are sorted by."""
 
-    def barred(self, runs: Sequence[LoadedRun], split: str) -> str:
-        """Why a model's figures on a split are held against nobody's; empty if they may be."""
+    def barred(self, runs: Sequence[LoadedRun], split: str, measure: Measure) -> str:
+        """Why what a model gets by a measure on a split is held against nobody's; empty if it may be."""
         return ""
 
     def fault(self, table: TableSummary, model: ModelSummary) -> str:

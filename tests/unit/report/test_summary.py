@@ -20,7 +20,7 @@ from recurra.report import markdown_table, summarise_folders, summarise_runs
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
 from recurra.tasks.classification.measures import bootstrap, by_class, usual_f1
-from recurra.tasks.questions import Limits, Questions
+from recurra.tasks.questions import Judging, Limits, Questions
 from recurra.tasks.summary import PairTest
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
@@ -423,6 +423,18 @@ def test_a_model_that_ignores_a_class_or_gains_nothing_is_named_and_not_recommen
     assert "linear scores highest" in table["conclusion"]
     assert table["advice"] == []
     assert table["recommended"]["choice"] == "linear"
+
+
+def test_who_ranks_texts_is_not_held_to_answers(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL, label_names=("a", "b", "c"))
+    folders = [factory.run("linear", 0.7, only_says=[0]), factory.run("recurrent", 0.95, only_says=[0, 1])]
+    by_answers, by_rank = (
+        summarise_runs(folders, questions=Questions(judging=Judging(measure=name)))["tables"][0]
+        for name in ("accuracy", "average_precision")
+    )
+    assert "linear is no classifier" in by_answers["conclusion"] and by_answers["tests"] == []
+    assert "no classifier" not in by_rank["conclusion"] and len(by_rank["tests"]) == 1
+    assert by_rank["recommended"]["choice"]
 
 
 def test_headline_is_a_split_that_chose_no_checkpoint(tmp_path: Path) -> None:

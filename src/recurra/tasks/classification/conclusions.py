@@ -129,9 +129,10 @@ def said_costs(table: CostTable) -> str:
 def fault_of(table: ClassificationTable, model: ClassifierSummary) -> str:
     """Why a model should not be used whatever it scores: it has one answer, no gain over that, or ignores a class.
 
-    A class counts as ignored if no seed ever names it and `FEWEST` rows or more of the split are of it.
+    A class counts as ignored if no seed ever names it and `FEWEST` rows or more of the split are of it. By a measure of
+    ranks no answer is held against a model.
     """
-    if model.barred:
+    if model.barred or judge(table).ranks:
         return model.barred
     split = table.headline_split
     score = model.scores[split]

@@ -71,8 +71,10 @@ class ClassificationReporting(LabellingReporting):
     def judge(self, table: Any) -> Measure:
         return judge(table)
 
-    def barred(self, runs: Sequence[LoadedRun], split: str) -> str:
-        """A model that has one answer for every text has learned nothing, whatever its accuracy."""
+    def barred(self, runs: Sequence[LoadedRun], split: str, measure: Measure) -> str:
+        """A model that has one answer for every text has learned nothing; unless texts are ranked, not answered."""
+        if measure.ranks:
+            return ""
         record = _record(runs[0])
         answers = {
             label

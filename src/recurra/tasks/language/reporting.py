@@ -95,7 +95,7 @@ class LanguageReporting(Reporting):
         losses = [record.metrics[headline].final.loss for record in records if headline in record.metrics]
         return (any(record.leaks for record in records), statistics.fmean(losses) if losses else float("inf"))
 
-    def barred(self, runs: Sequence[LoadedRun], split: str) -> str:
+    def barred(self, runs: Sequence[LoadedRun], split: str, measure: Measure) -> str:
         return "its figures leak" if any(_record(run).leaks for run in runs) else ""
 
     def score(self, split: str, metrics: Sequence[LanguageMetricsRecord], measure: Measure) -> dict[str, HeadSummary]:
