@@ -37,6 +37,7 @@ ALLOWED = {
     ("deployment.serving.serve", "deployment.serving.served"): "numpy: a wrong key is told before models are read",
     ("deployment.serving.served", "models.quiet"): "transformers: an ONNX export is served without it",
     ("evaluation.audits.grading", "models.controls.ngrams"): "tokenizers: reports read grades without it",
+    ("evaluation.label_errors", "evaluation.encoder_states"): "torch: a linear model judges without it",
     ("models.controls.ngrams", "models.controls.fitting"): "scikit-learn and SciPy: predicted with numpy alone",
     ("models.controls.static", "models.controls.fitting"): "scikit-learn and SciPy, likewise",
     ("study.estimate", "models.inference"): "torch: a plan is shown without it",

@@ -13,6 +13,7 @@ import typer
 from recurra.cli import options
 from recurra.cli.output import print_json, print_lines, print_table
 from recurra.core.errors import ConfigurationError
+from recurra.core.progress import Reporter
 
 if TYPE_CHECKING:
     from recurra.data.configuration import DataConfig
@@ -28,14 +29,24 @@ def label_errors(
     text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,
     skip_unlabelled: options.SkipUnlabelled = False,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="A pretrained encoder that judges beside the linear model: minilm, a folder, or none. Default: minilm "
+            "if it is installed, up to 10,000 rows.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A .csv file for all rows, the most doubtful first.")
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="How many rows to show.")] = 20,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the folds.")] = 0,
     as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Show the rows whose label is probably wrong: those a linear model that did not see the label doubts most.
+    """Show the rows whose label is probably wrong: those that models doubt most that did not see the label.
 
     Example: recurra label-errors reviews.csv --output doubts.csv
     """
@@ -49,7 +60,7 @@ def label_errors(
         from recurra.deployment.prediction.files import check_output
 
         check_output(output, file)
-    found = find_label_errors(config, seed=seed)
+    found = find_label_errors(config, encoder=encoder, seed=seed, reporter=Reporter(quiet=quiet))
     if output is not None:
         found.write(output)
     if as_json:

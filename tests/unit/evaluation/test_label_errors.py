@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoTokenizer, BertModel
 
 from recurra.cli.main import main
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import ConfigurationError, UnavailableError
+from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
 from recurra.data.multilabel import MultiLabelData
 from recurra.data.parquet import read_parquet_columns
-from recurra.evaluation.label_errors import find_label_errors
+from recurra.evaluation import label_errors
+from recurra.evaluation.encoder_states import MAX_TOKENS, mean_states
+from recurra.evaluation.label_errors import NO_ENCODER, find_label_errors
+from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls.ngrams import LinearClassifier, out_of_fold_probabilities
 from reviews import write_csv
+from tiny_encoder import write_tiny_encoder
 
 _WORDS = {
     "food": ["soup", "bread", "noodles", "sauce", "dessert", "salad"],
@@ -46,7 +54,7 @@ def _file(path: Path) -> DataConfig:
 
 def test_planted_errors_lead_the_list_with_the_right_label(tmp_path: Path) -> None:
     path, bad = _planted(tmp_path / "topics.csv")
-    found = find_label_errors(_file(path))
+    found = find_label_errors(_file(path), encoder=NO_ENCODER)
     rows = list(found)
     assert len(rows) == len(found) == 240 and sorted(row.place for row in rows) == list(range(2, 242))
     assert {row.place for row in rows[: len(bad)]} == bad
@@ -61,7 +69,7 @@ def test_planted_errors_lead_the_list_with_the_right_label(tmp_path: Path) -> No
 
 def test_suspects_are_the_off_diagonal_of_the_confident_joint(tmp_path: Path) -> None:
     path, _ = _planted(tmp_path / "topics.csv", wrong=30)
-    found = find_label_errors(_file(path))
+    found = find_label_errors(_file(path), encoder=NO_ENCODER)
     own = found.probabilities[np.arange(len(found)), found.labels]
     thresholds = np.array([own[found.labels == label].mean() for label in range(3)])
     claimed = found.probabilities >= thresholds - 1e-6
@@ -87,6 +95,75 @@ def test_no_row_is_judged_by_a_fit_that_saw_it() -> None:
     assert (fitted.logits(texts).argmax(axis=1) == labels).mean() > 0.95
 
 
+def test_states_judge_beside_the_words() -> None:
+    # Words say nothing and states tell the labels but for some planted errors, which must lead.
+    rng = np.random.default_rng(2)
+    texts = [" ".join(rng.choice(500, 8).astype(str).tolist()) for _ in range(300)]
+    truth = rng.integers(0, 3, 300)
+    states = (np.eye(3)[truth] * 4 + rng.normal(size=(300, 3))).astype(np.float32)
+    labels = truth.copy()
+    bad = rng.choice(300, 15, replace=False)
+    labels[bad] = (labels[bad] + 1) % 3
+    alone, _ = out_of_fold_probabilities(texts, labels, num_labels=3)
+    both, model = out_of_fold_probabilities(texts, labels, num_labels=3, states=states)
+    assert "TF-IDF" in model and "mean token states + logistic regression" in model
+    doubted = [np.argsort(found[np.arange(300), labels])[:15] for found in (alone, both)]
+    assert np.isin(bad, doubted[0]).mean() < 0.4 < 0.9 <= np.isin(bad, doubted[1]).mean()
+    assert (both.argmax(axis=1) == truth).mean() > 0.9
+    np.testing.assert_allclose(both.sum(axis=1), 1)
+
+
+def test_states_by_chance_claim_nothing_of_rows_that_they_did_not_see() -> None:
+    rng = np.random.default_rng(3)
+    texts = [" ".join(rng.choice(2_000, 12).astype(str).tolist()) for _ in range(400)]
+    labels, states = rng.integers(0, 2, 400), rng.normal(size=(400, 200)).astype(np.float32)
+    states[:, 7] = 1.0
+    found, _ = out_of_fold_probabilities(texts, labels, num_labels=2, states=states)
+    assert (found.argmax(axis=1) == labels).mean() == pytest.approx(0.5, abs=0.08)
+    assert abs(found - 0.5).mean() < 0.1
+
+
+def test_states_are_the_means_of_transformers(tmp_path: Path) -> None:
+    texts = ["a good film", "no idea", "", "the plot is dull and " * 120, "fine"] * 9
+    folder = write_tiny_encoder(tmp_path / "encoder", texts)
+    found = mean_states(find_encoder(str(folder)), texts, Reporter(quiet=True))
+    encoder, tokenizer = BertModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    limit = encoder.config.max_position_embeddings
+    batch = tokenizer(texts, padding=True, truncation=True, max_length=min(MAX_TOKENS, limit), return_tensors="pt")
+    with torch.no_grad():
+        states = encoder(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+    mask = batch["attention_mask"].unsqueeze(-1)
+    np.testing.assert_allclose(found, ((states * mask).sum(1) / mask.sum(1)).numpy(), atol=1e-5)
+
+
+def test_an_encoder_is_asked_if_it_is_there_and_the_file_is_no_burden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, bad = _planted(tmp_path / "topics.csv")
+    folder = str(write_tiny_encoder(tmp_path / "encoder", path.read_text(encoding="utf-8").splitlines()))
+    asked = find_label_errors(_file(path), encoder=folder)
+    assert "mean token states" in asked.model and asked.notes == []
+    assert {row.place for row in itertools.islice(asked, len(bad))} == bad
+
+    there = label_errors.find_encoder
+    monkeypatch.setattr(label_errors, "find_encoder", lambda name: there(folder if name == "minilm" else name))
+    assert find_label_errors(_file(path)).model == asked.model
+    monkeypatch.setattr(label_errors, "MOST_ROWS_UNASKED", 239)
+    unasked = find_label_errors(_file(path))
+    assert "states" not in unasked.model and "--from minilm asks it" in unasked.notes[-1]
+
+    def missing(name: str) -> None:
+        raise UnavailableError(f"no {name} here")
+
+    monkeypatch.setattr(label_errors, "MOST_ROWS_UNASKED", 240)
+    monkeypatch.setattr(label_errors, "find_encoder", missing)
+    without = find_label_errors(_file(path))
+    assert without.model == unasked.model
+    assert without.notes[-1] == "without a pretrained encoder, which finds more: no minilm here"
+    assert main(["label-errors", str(path), "--from", "minilm"]) == 2
+    assert capsys.readouterr().err.endswith("no minilm here\n")
+
+
 def test_a_label_of_one_row_is_no_error_of_the_program(tmp_path: Path) -> None:
     path = tmp_path / "few.csv"
     rows = [
@@ -98,7 +175,7 @@ def test_a_label_of_one_row_is_no_error_of_the_program(tmp_path: Path) -> None:
         ("weak tyres", "b"),
     ]
     path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows), encoding="utf-8")
-    found = list(find_label_errors(_file(path)))
+    found = list(find_label_errors(_file(path), encoder=NO_ENCODER))
     assert len(found) == 6 and {row.label for row in found} == {"a", "b", "c"}
 
 
@@ -111,7 +188,7 @@ def test_several_labels_a_row_are_refused(tmp_path: Path) -> None:
 def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, bad = _planted(tmp_path / "topics.csv")
     output = tmp_path / "doubts.csv"
-    assert main(["label-errors", str(path), "--top", "12", "--output", str(output), "--json"]) == 0
+    assert main(["label-errors", str(path), "--from", "none", "--top", "12", "--output", str(output), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["rows"], len(answer["top"]), answer["output"]) == (240, 12, str(output))
     assert {row["line"] for row in answer["top"]} == bad
@@ -122,7 +199,7 @@ def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.Captur
     assert header == "line,label,suggested,label_probability,probability,suspect,text"
     assert [int(row["line"]) for row in written[:12]] == [row["line"] for row in answer["top"]]
     assert sum(row["suspect"] == "true" for row in written) == answer["suspects"]
-    assert main(["label-errors", str(path), "--top", "3"]) == 0
+    assert main(["label-errors", str(path), "--from", "none", "--top", "3"]) == 0
     shown = capsys.readouterr().out
     assert "the 3 most doubtful labels of 240 rows" in shown and "TF-IDF" in shown
 
@@ -149,15 +226,18 @@ def test_what_cannot_be_meant_is_one_line(
 @pytest.mark.data
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("corpus", "column", "measured"),
+    ("corpus", "column", "encoder", "measured"),
     [
-        ("yelp_sentences/upstream_dev", "label", 0.86),
-        ("amazon_fdu_mtl/train", "domain", 0.79),
-        ("amazon_fdu_mtl/train", "label", 0.67),
+        ("yelp_sentences/upstream_dev", "label", "none", 0.86),
+        ("amazon_fdu_mtl/train", "domain", "none", 0.79),
+        ("amazon_fdu_mtl/train", "label", "none", 0.67),
+        ("yelp_sentences/upstream_dev", "label", "minilm", 0.95),
+        ("amazon_fdu_mtl/train", "domain", "minilm", 0.9),
+        ("amazon_fdu_mtl/train", "label", "minilm", 0.75),
     ],
 )
 def test_a_tenth_of_the_list_holds_most_planted_errors(
-    tmp_path: Path, data_root: Path, corpus: str, column: str, measured: float
+    tmp_path: Path, data_root: Path, corpus: str, column: str, encoder: str, measured: float
 ) -> None:
     """The figures of docs/how-to/own-data.md: 3,000 real rows, 5 % with another label by chance."""
     columns = read_parquet_columns(data_root / f"{corpus}.parquet", ["text", column])
@@ -170,6 +250,6 @@ def test_a_tenth_of_the_list_holds_most_planted_errors(
     path = write_csv(
         tmp_path / "real.csv", [(columns["text"][row], names[label]) for row, label in zip(rows, labels, strict=True)]
     )
-    found = list(find_label_errors(_file(path)))
+    found = list(find_label_errors(_file(path), encoder=encoder))
     first = {row.place for row in found[: len(found) // 10]}
     assert np.mean([row + 2 in first for row in bad.tolist()]) == pytest.approx(measured, abs=0.03)

@@ -179,8 +179,13 @@ def out_of_fold(
     order = np.random.default_rng(seed).permutation(len(truth))
     logits = np.zeros((len(truth), num_labels))
     logits[order] = _left_out(features[order], truth[order], chosen, num_labels=num_labels, seed=seed)
-    factor, _ = _calibrated(logits, truth)
-    return logits * factor, chosen
+    return calibrated(logits, truth), chosen
+
+
+def calibrated(logits: Floats, truth: Labels) -> Floats:
+    """Logits of rows that no fit saw, times the factor with which their probabilities fit the labels best."""
+    factor, _ = _calibration(logits, truth)
+    return logits * factor
 
 
 def _choose(
@@ -195,7 +200,7 @@ def _choose(
     best: tuple[tuple[float, float], Fit, float] | None = None
     for fit in fits:
         logits = _left_out(part, sample, fit, num_labels=num_labels, seed=seed, rough=True)
-        factor, loss = _calibrated(logits, sample)
+        factor, loss = _calibration(logits, sample)
         rank = (judge(logits, loss), -loss)
         if best is None or rank > best[0]:
             best = rank, fit, factor
@@ -235,7 +240,7 @@ def _measure(truth: Labels) -> tuple[str, Any]:
     return "accuracy", lambda logits, _loss: float((logits.argmax(axis=1) == truth).mean())
 
 
-def _calibrated(logits: Floats, truth: Labels) -> tuple[float, float]:
+def _calibration(logits: Floats, truth: Labels) -> tuple[float, float]:
     """The factor of the logits with the lowest loss, and that loss."""
     found = minimize_scalar(
         lambda log: cross_entropy(logits * np.exp(log), truth), bounds=(-5.0, 5.0), method="bounded"

@@ -35,6 +35,8 @@ DEFAULT_C = 10.0
 C_GRID = (1.0, 3.0, 10.0, 30.0)
 _LOGISTIC_C = (3.0, 10.0, 30.0)
 _HINGE_C = (0.1, 0.3, 1.0)
+# Of states with a standard deviation of 1 each.
+_STATES_C = (0.001, 0.003, 0.01, 0.03)
 
 
 WORD_PAIRS = (Ngrams("words", 1, 2),)
@@ -203,7 +205,12 @@ class LinearClassifier(LinearModel):
 
 
 def out_of_fold_probabilities(
-    texts: Sequence[str], labels: npt.ArrayLike, *, num_labels: int, seed: int = 0
+    texts: Sequence[str],
+    labels: npt.ArrayLike,
+    *,
+    num_labels: int,
+    states: npt.NDArray[np.float32] | None = None,
+    seed: int = 0,
 ) -> tuple[Floats, str]:
     """Probabilities of every text from a control as `LinearClassifier.fit_tuned` makes it that did not see its label.
 
@@ -211,6 +218,8 @@ def out_of_fold_probabilities(
         texts: Cleaned texts.
         labels: One a text, integers from 0 to ``num_labels - 1``, shape ``(texts,)``.
         num_labels: Number of classes.
+        states: What an encoder makes of each text, ``(texts, width)``: a logistic regression on them judges too, and
+            the mean of the two's log-probabilities is calibrated anew.
         seed: Of the folds and the solver.
 
     Returns:
@@ -220,15 +229,22 @@ def out_of_fold_probabilities(
         DataError: If there is one class only, or no text has a word.
         ValueError: If texts and labels differ in number.
     """
-    from scipy.special import softmax
+    from scipy.special import log_softmax, softmax
 
-    from recurra.models.controls.fitting import FOLDS, matrix_of, out_of_fold
+    from recurra.models.controls.fitting import FOLDS, Fit, calibrated, matrix_of, out_of_fold, with_class_weights
 
     truth = checked_labels(texts, labels, num_labels)
     _, rows = _vectorized(_tuned_kinds(len(texts)), texts)
     logits, fit = out_of_fold(matrix_of(rows), truth, _tuned_fits(truth, num_labels), num_labels=num_labels, seed=seed)
-    kinds = " + ".join(map(str, WORDS_AND_CHARACTERS))
-    return softmax(logits, axis=1), f"TF-IDF ({kinds}) + {fit}, out of {FOLDS} folds"
+    judges = f"TF-IDF ({' + '.join(map(str, WORDS_AND_CHARACTERS))}) + {fit}"
+    if states is not None:
+        spread = states.std(axis=0, dtype=np.float64)
+        scaled = (states - states.mean(axis=0, dtype=np.float64)) / np.where(spread > 0, spread, 1.0)
+        fits = with_class_weights([Fit("logistic", c) for c in _STATES_C], truth)
+        others, fit = out_of_fold(scaled, truth, fits, num_labels=num_labels, seed=seed)
+        logits = calibrated(log_softmax(logits, axis=1) + log_softmax(others, axis=1), truth)
+        judges = f"{judges}, and mean token states + {fit}"
+    return softmax(logits, axis=1), f"{judges}, out of {FOLDS} folds"
 
 
 def _tuned_kinds(rows: int) -> list[Ngrams]:
