@@ -13,7 +13,7 @@ from recurra.deployment.engines.foreign import ForeignClassifier
 from tiny_encoder import TEXTS, write_tiny_encoder
 
 
-def test_code_beside_a_model_that_needs_none_is_never_run(tmp_path: Path) -> None:
+def test_code_beside_a_model_that_needs_none_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_tiny_encoder(tmp_path / "foreign", TEXTS, labels=["neg", "pos"])
     wanted = ForeignClassifier.load(folder, precision="fp32").logits(TEXTS)
     marker = tmp_path / "ran"
@@ -24,11 +24,13 @@ def test_code_beside_a_model_that_needs_none_is_never_run(tmp_path: Path) -> Non
     path.write_text(json.dumps({**values, "auto_map": names}), encoding="utf-8")
     np.testing.assert_array_equal(ForeignClassifier.load(folder, precision="fp32").logits(TEXTS), wanted)
     assert not marker.exists()
-    # Of a kind that only its own code knows there is nothing else to take.
+    # Of a kind that only its own code knows there is nothing else to take, and nobody is asked whether to run it.
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
     path.write_text(json.dumps({**values, "auto_map": names, "model_type": "evil"}), encoding="utf-8")
     with pytest.raises(CheckpointError) as caught:
         ForeignClassifier.load(folder, precision="fp32")
-    assert "\n" not in str(caught.value) and not marker.exists()
+    assert "\n" not in str(caught.value) and not marker.exists() and asked == []
 
 
 def test_pickled_weights_are_refused(tmp_path: Path) -> None:

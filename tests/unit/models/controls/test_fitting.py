@@ -10,7 +10,7 @@ from sklearn.svm import LinearSVC
 
 from recurra.core.errors import DataError
 from recurra.core.label_record import are_unequal
-from recurra.models.controls.fitting import Fit, cross_validate, matrix_of
+from recurra.models.controls.fitting import Fit, cross_validate, matrix_of, out_of_fold
 from recurra.models.controls.weights import SparseRows, cross_entropy, label_scores
 
 
@@ -43,6 +43,15 @@ def test_the_best_by_the_measure_is_chosen_and_unequal_classes_are_judged_by_mac
     assert cross_validate(even, halves, fits, num_labels=2).measure == "accuracy"
     assert are_unequal([30, 10, 20]) and not are_unequal([29, 10, 20])
     assert not are_unequal([10, 0])
+
+
+def test_the_figure_is_the_accuracy_on_rows_that_were_left_out() -> None:
+    features, labels = _clouds(900, [0.5, 0.25, 0.25], width=2)
+    fit = Fit("logistic", 1.0)
+    logits, _ = out_of_fold(features, labels, [fit], num_labels=3)
+    accuracy = (logits.argmax(axis=1) == labels).mean()
+    assert 0.4 < accuracy < 0.95
+    assert cross_validate(features, labels, [fit], num_labels=3).score == pytest.approx(accuracy, abs=0.01)
 
 
 def test_independent_labels_and_labels_that_a_fold_lacks() -> None:

@@ -185,6 +185,12 @@ def test_same_fit_twice_is_the_same_and_no_texts_give_no_rows() -> None:
     assert first.logits([]).shape == (0, 2)
 
 
+def test_the_seed_of_a_tuned_fit_is_that_of_its_folds() -> None:
+    texts, labels = _corpus(100, 2)
+    first, second, again = (LinearClassifier.fit_tuned(texts, labels, seed=seed).logits(texts) for seed in (0, 1, 0))
+    assert np.array_equal(first, again) and not np.array_equal(first, second)
+
+
 @pytest.mark.parametrize(
     ("texts", "labels", "error", "words"),
     [
