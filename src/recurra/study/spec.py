@@ -219,7 +219,7 @@ class _Pupil:
 
     def with_seed(self, seed: int) -> RunConfig:
         """The run of another seed, which learns from teachers of that seed."""
-        if self.run.is_control:
+        if not (self.run.is_repeated or self.teachers):
             return self.run
         changes: dict[str, Any] = {} if seed == self.run.seed else {"seed": seed}
         if self.teachers:

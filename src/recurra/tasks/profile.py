@@ -19,6 +19,8 @@ ENCODER, ENCODER_SHA256, PLAN, TEACHER, METHOD = "encoder", "encoder_sha256", "p
 START_KEYS = ("preset", ENCODER, ENCODER_SHA256, PLAN, TEACHER, METHOD)
 # Methods of others that train an encoder in place of a training protocol of ours.
 METHODS = ("setfit",)
+# Controls that learn from a teacher's answers, if a model names one of them as its preset.
+TEACHABLE = ("linear-tuned", "static")
 # Models by name that others train.
 PEERS: Mapping[str, Mapping[str, Any]] = {"setfit": {ENCODER: "minilm", METHOD: "setfit"}}
 
@@ -82,6 +84,12 @@ class TaskProfile(ABC):
             ConfigurationError: If there is none, or a value is impossible.
         """
         return load_protocol(name, overrides, known=self.protocols)
+
+
+def control_of(model: str, overrides: Mapping[str, Any]) -> str | None:
+    """The control that a model is, or that it names as ``preset`` to be taught; none if it is none."""
+    name = str(overrides.get("preset", model))
+    return name if name in controls() else None
 
 
 def base_preset(model: str, overrides: Mapping[str, Any]) -> str:
@@ -155,7 +163,11 @@ def check_model(profile: TaskProfile, model: str, overrides: Mapping[str, Any], 
     Raises:
         ConfigurationError: If it trains for another task.
     """
-    name = model if model in controls() else base_preset(model, overrides)
+    control = control_of(model, overrides)
+    name = control or base_preset(model, overrides)
+    if control is not None and control in profile.controls:
+        _check_control(model, control, overrides)
+        return
     if ENCODER in overrides:
         _check_encoder(profile, model, overrides)
         return
@@ -171,6 +183,26 @@ def check_model(profile: TaskProfile, model: str, overrides: Mapping[str, Any], 
         return
     other = next(each for each in reversed(profiles()) if name in each.controls or name in each.presets)
     raise ConfigurationError(f"{other.misfit(model, data_name)}, or take {profile.advice}")
+
+
+def _check_control(model: str, control: str, overrides: Mapping[str, Any]) -> None:
+    own = {ENCODER, ENCODER_SHA256} & {*overrides} if ENCODER in controls()[control] else set()
+    foreign = {*overrides} - own - {"preset", TEACHER}
+    if foreign:
+        key = min(foreign)
+        raise ConfigurationError(
+            f"model '{model}': '{key}' is '{overrides[key]}', and {control} has no such key; leave it out"
+        )
+    if model == control:
+        return
+    if control not in TEACHABLE:
+        raise ConfigurationError(
+            f"model '{model}': preset '{control}' cannot be taught; allowed: {', '.join(TEACHABLE)}"
+        )
+    if not overrides.get(TEACHER):
+        raise ConfigurationError(
+            f"model '{model}' is {control} by another name; name {control} itself, or add teacher: whom it learns from"
+        )
 
 
 def _check_encoder(profile: TaskProfile, model: str, overrides: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from recurra.tasks.profile import (
     PEERS,
     TEACHER,
     check_model,
+    control_of,
     controls,
     encoder_of,
     presets,
@@ -92,8 +93,18 @@ class RunConfig(HashedSettings):
 
     @property
     def is_control(self) -> bool:
-        """Whether its model is a control, which no training protocol trains."""
-        return self.model in profile_of_data(self.data).controls
+        """Whether its model is a control, which no training protocol trains; taught or not."""
+        return self.control is not None
+
+    @property
+    def control(self) -> str | None:
+        """The control that its model is; none if it is none."""
+        return control_of(self.model, self.model_overrides)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether training protocol and seed make another run of it: not of a control, unless it learns from one."""
+        return not self.is_control or bool(self.teachers)
 
     @property
     def label(self) -> str:
@@ -117,7 +128,7 @@ class RunConfig(HashedSettings):
         """Readable and unique: data, protocol, part, model, training protocol, seed, and the hash's first digits."""
         data = Path(self.data.name).stem if self.data_hash else self.data.name
         parts = [data, self.data.reading, *filter(None, [self.data.part]), self.label]
-        if not self.is_control:
+        if self.is_repeated:
             parts += [self.protocol.name, f"s{self.seed}"]
         slug = "-".join("".join(c if c.isalnum() or c in "._" else "-" for c in part) for part in parts)
         # A name that begins with a dash would be taken for an option, one with a dot would be hidden.
@@ -197,13 +208,15 @@ def make_run(
         teachers: Whom it learns from; none looks for the folders that the protocol names.
     """
     name, file_overrides = resolve_model(model)
-    control = name in controls()
     changed = {**file_overrides, **(overrides or {})}
+    kind = control_of(name, changed)
+    changed = {**(controls()[kind] if kind is not None else {}), **changed}
+    control = kind is not None and not changed.get(TEACHER)
     source = encoder_of(changed)
     if source is not None:
         changed[ENCODER_SHA256] = source.sha256
     method = METHOD in changed
-    if method:
+    if method or (kind is not None and not control):
         # Not the protocol trains it: one record of a pass without epochs to choose from.
         protocol = protocol.model_copy(update={"max_epochs": 1, "teacher": ""})
     asked = [] if control or method else asked_teachers(changed, protocol)
@@ -211,7 +224,7 @@ def make_run(
         teachers = []
     elif teachers is None:
         teachers = [locate_teacher(each) for each in asked]
-    protocol = protocol.for_model(taught=bool(asked))
+    protocol = protocol.for_model(taught=bool(asked) and kind is None)
     return RunConfig.parse(
         {
             "model": name,

@@ -14,7 +14,7 @@ from recurra.core.record import LabelRunRecord, holds_any_record, read_any_recor
 from recurra.deployment.export.manifest import is_export, read_manifest
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME
 from recurra.models.names import MODEL_KEYS
-from recurra.tasks.profile import PEERS, START_KEYS, controls, presets
+from recurra.tasks.profile import PEERS, START_KEYS, TEACHABLE, controls, presets
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS
 
 
@@ -27,7 +27,8 @@ class ModelVariant(Settings):
 
     Attributes:
         name: Name in tables and run folders; not that of a preset.
-        preset: What to start from; none if it starts from an encoder.
+        preset: What to start from; none if it starts from an encoder. With a teacher also one of
+            `recurra.tasks.profile.TEACHABLE`.
         encoder: The pretrained encoder to start from, as `recurra.models.adaptation.source.find_encoder` takes it.
         plan: Which of its layers are shared, as `recurra.models.adaptation.plan.SharingPlan` reads it.
         teacher: Whom it learns from, named as in `recurra.training.protocols.ProtocolConfig` and trained under the same
@@ -54,8 +55,8 @@ class ModelVariant(Settings):
     @field_validator("preset")
     @classmethod
     def _known_preset(cls, value: str | None) -> str | None:
-        if value is not None and value not in presets():
-            raise ValueError(unknown("preset", value, presets()))
+        if value is not None and value not in (*presets(), *TEACHABLE):
+            raise ValueError(unknown("preset", value, [*presets(), *TEACHABLE]))
         return value
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,38 @@ def test_a_variant_is_the_same_run_as_a_model_file_of_its_name(tmp_path: Path) -
     (from_file,) = expand(spec(models=[str(path)], seeds=[1]))
     assert written == from_file
     assert (written.model, written.model_overrides) == ("recurrent-R3", {"preset": "recurrent", "num_recurrences": 3})
+
+
+def test_a_control_that_is_taught_is_a_run_of_each_seed_and_protocol() -> None:
+    taught = [{"name": f"{name}-taught", "preset": name, "teacher": "baseline"} for name in ("linear-tuned", "static")]
+    runs = expand(spec(models=["linear-tuned", "baseline", *taught], protocols=["paper", "tuned"], seeds=[0, 1]))
+    by_model = Counter(run.model for run in runs)
+    assert by_model == {"linear-tuned": 1, "baseline": 4, "linear-tuned-taught": 4, "static-taught": 4}
+    for run in runs:
+        if run.model.endswith("-taught"):
+            assert run.is_control and run.is_repeated and run.control == run.model.removesuffix("-taught")
+            assert [each.name for each in run.teachers] == ["baseline"]
+            assert f"-s{run.seed}-" in run.teachers[0].run_id
+            assert run.protocol.name in run.run_id and f"-s{run.seed}-" in run.run_id
+    (alone,) = [run for run in runs if run.model == "linear-tuned"]
+    assert alone.is_control and not alone.is_repeated and alone.seed == 0
+    static = next(run for run in runs if run.model == "static-taught")
+    assert static.model_overrides["encoder"] == "minilm" and static.model_overrides["encoder_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"preset": "linear-tuned"}, "is linear-tuned by another name; name linear-tuned itself, or add teacher"),
+        ({"preset": "linear", "teacher": "baseline"}, "unknown preset 'linear'"),
+        ({"preset": "static", "teacher": "baseline", "plan": "0 1"}, "'plan' is '0 1', and static has no such key"),
+        ({"preset": "linear-tuned", "teacher": "baseline", "num_recurrences": 3}, "linear-tuned has no such key"),
+    ],
+)
+def test_a_mistake_in_a_taught_control_is_one_clear_line(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        expand(spec(models=["baseline", {"name": "x", **keys}]))
+    assert "\n" not in str(caught.value)
 
 
 def test_a_protocol_may_be_for_some_models_alone() -> None:

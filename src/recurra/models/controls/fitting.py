@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.sparse import csr_matrix
+from scipy.special import log_expit, log_softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
@@ -28,6 +29,8 @@ _MAX_ITERATIONS = 5_000
 # A class that training never showed: its probability is this, not 0, so that a loss on it stays finite.
 UNSEEN_LOG_PROBABILITY = -25.0
 FOLDS = 5
+# A label that a teacher gives less is not learned from: it would cost a row and move nothing.
+_LEAST_ANSWER = 1e-3
 # Beyond, the best C hardly moves, and every fold would cost minutes.
 MOST_ROWS = 3_000
 
@@ -56,7 +59,14 @@ class Fit:
         return f"{name}, C = {self.c:g}{', balanced' if self.balanced else ''}"
 
     def weights(
-        self, features: Any, truth: Labels, *, num_labels: int, seed: int, rough: bool = False
+        self,
+        features: Any,
+        truth: Labels,
+        *,
+        num_labels: int,
+        seed: int,
+        rough: bool = False,
+        counts: Floats | None = None,
     ) -> tuple[Floats, Floats]:
         """Fits.
 
@@ -66,6 +76,7 @@ class Fit:
             num_labels: Number of labels, among them those that no row has.
             seed: Of the solver's order of rows, where it has one.
             rough: Whether the solver may stop early.
+            counts: How often each row counts, ``(rows,)``, with one label a row; none counts all once.
 
         Returns:
             Weight and bias as `recurra.models.controls.weights.LinearModel` takes them.
@@ -78,7 +89,7 @@ class Fit:
             weight, bias = np.zeros((num_labels, features.shape[1])), np.full(num_labels, UNSEEN_LOG_PROBABILITY)
             bias[seen] = 0.0
             return (weight[1:] - weight[:1], bias[1:] - bias[:1]) if num_labels == 2 else (weight, bias)
-        found = self._estimator(features, truth, seed, rough=rough)
+        found = self._estimator(features, truth, seed, rough=rough, counts=counts)
         return _spread_over_labels(found.coef_, found.intercept_, seen, num_labels)
 
     def _one_label(self, features: Any, truth: Labels, seed: int, *, rough: bool) -> tuple[Floats, float]:
@@ -88,7 +99,7 @@ class Fit:
         found = self._estimator(features, truth, seed, rough=rough)
         return found.coef_[0], float(found.intercept_[0])
 
-    def _estimator(self, features: Any, truth: Labels, seed: int, *, rough: bool) -> Any:
+    def _estimator(self, features: Any, truth: Labels, seed: int, *, rough: bool, counts: Floats | None = None) -> Any:
         tolerance = _ROUGH_TOLERANCE if rough else _SOLVER_TOLERANCE
         weights = "balanced" if self.balanced else None
         # The products are sparse and on one thread anyhow; others would spin, and change the order of sums.
@@ -101,7 +112,7 @@ class Fit:
                 # A fit that has not settled is still judged on rows that it did not see.
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 estimator = LinearSVC(C=self.c, random_state=seed, class_weight=weights)
-            return estimator.fit(features, truth)
+            return estimator.fit(features, truth, sample_weight=counts)
 
 
 def with_class_weights(fits: Sequence[Fit], truth: Labels) -> list[Fit]:
@@ -186,6 +197,67 @@ def calibrated(logits: Floats, truth: Labels) -> Floats:
     """Logits of rows that no fit saw, times the factor with which their probabilities fit the labels best."""
     factor, _ = _calibration(logits, truth)
     return logits * factor
+
+
+def fit_answers(
+    features: Any, answers: Floats, fits: Sequence[Fit], *, independent: bool = False, seed: int = 0
+) -> CrossValidated:
+    """Chooses the fit that foretells a teacher's answers best on rows that it did not see, and refits it on all rows.
+
+    A row counts once for each label, as much as the teacher gives it: the loss is the cross-entropy with the teacher's
+    probabilities (Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network", with temperature 1).
+    Labels that it gives less than `_LEAST_ANSWER` are left out. At most `MOST_ROWS` rows are used for the choice.
+
+    Args:
+        features: ``(rows, features)``, sparse or dense.
+        answers: Probabilities, ``(rows, labels)``.
+        fits: What to choose from, logistic regressions.
+        independent: Whether each label is answered for itself.
+        seed: Of the folds and the solver.
+
+    Raises:
+        DataError: If there are fewer than two rows.
+    """
+    if len(answers) < 2:
+        raise DataError(f"{len(answers)} texts are too few to learn answers from; give at least two")
+    rows = np.random.default_rng(seed).permutation(len(answers))[:MOST_ROWS]
+    part, sample = features[rows], answers[rows]
+    fold = _folds((sample >= 0.5).astype(np.int64) if independent else sample.argmax(axis=1))
+    best: tuple[float, Fit] | None = None
+    for fit in fits:
+        scores = np.zeros((len(sample), 1 if sample.shape[1] == 2 and not independent else sample.shape[1]))
+        for left_out in np.unique(fold):
+            inside = fold != left_out
+            weight, bias = _learn(part[inside], sample[inside], fit, independent=independent, seed=seed, rough=True)
+            scores[~inside] = part[~inside] @ weight.T + bias
+        loss = _distance(label_scores(scores, independent=independent), sample, independent=independent)
+        if best is None or loss < best[0]:
+            best = loss, fit
+    if best is None:
+        raise ValueError("no fit to choose from")
+    loss, chosen = best
+    weight, bias = _learn(features, answers, chosen, independent=independent, seed=seed)
+    return CrossValidated(weight, bias, chosen, -loss, "log-likelihood")
+
+
+def _learn(
+    features: Any, answers: Floats, fit: Fit, *, independent: bool, seed: int, rough: bool = False
+) -> tuple[Floats, Floats]:
+    """Weight and bias of a fit on rows that count as much for each label as the answers say."""
+    if independent:
+        both = (np.stack([1 - column, column], axis=1) for column in answers.T)
+        parts = [_learn(features, each, fit, independent=False, seed=seed, rough=rough) for each in both]
+        return np.concatenate([weight for weight, _ in parts]), np.concatenate([bias for _, bias in parts])
+    rows, labels = np.nonzero(answers >= _LEAST_ANSWER)
+    counts = answers[rows, labels]
+    return fit.weights(features[rows], labels, num_labels=answers.shape[1], seed=seed, rough=rough, counts=counts)
+
+
+def _distance(logits: Floats, answers: Floats, *, independent: bool) -> float:
+    """Cross-entropy with answers, nats a row; of independent labels a row and label."""
+    if independent:
+        return float(-(answers * log_expit(logits) + (1 - answers) * log_expit(-logits)).mean())
+    return float(-(answers * log_softmax(logits, axis=1)).sum(axis=1).mean())
 
 
 def _choose(

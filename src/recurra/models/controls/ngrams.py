@@ -144,6 +144,29 @@ class LinearClassifier(LinearModel):
         how = {"independent": truth.ndim == 2, "fitted_by": str(found)}
         return cls(vectorizers, found.weight, found.bias, found.fit.c, **how)
 
+    @classmethod
+    def fit_taught(
+        cls, texts: Sequence[str], answers: npt.NDArray[np.float64], *, independent: bool = False, seed: int = 0
+    ) -> Self:
+        """Fits the features of `fit_tuned` to what a teacher says of texts, labelled or not.
+
+        Args:
+            texts: Cleaned texts.
+            answers: The teacher's probabilities, ``(texts, labels)``.
+            independent: Whether a text may have any number of labels.
+            seed: Of the folds and the solver.
+
+        Raises:
+            DataError: If there are fewer than two texts, or none has a word.
+        """
+        from recurra.models.controls.fitting import Fit, fit_answers, matrix_of
+
+        vectorizers, rows = _vectorized(_tuned_kinds(len(texts)), texts)
+        fits = [Fit("logistic", c) for c in C_GRID]
+        found = fit_answers(matrix_of(rows), answers, fits, independent=independent, seed=seed)
+        how = {"independent": independent, "fitted_by": f"{found}, on a teacher's answers"}
+        return cls(vectorizers, found.weight, found.bias, found.fit.c, **how)
+
     @property
     def description(self) -> str:
         """Features and fit in a line."""

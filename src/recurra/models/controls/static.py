@@ -11,9 +11,9 @@ or gains none, the second would keep the vectors from becoming scores.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ from recurra.core.errors import CheckpointError
 from recurra.core.files import atomic_path, storage_errors
 from recurra.core.tokenizer_files import read_tokenizer_file
 from recurra.models.controls.weights import LinearModel, SparseRows, checked_labels, foreign_settings
+
+if TYPE_CHECKING:
+    from recurra.models.controls.fitting import CrossValidated
 
 SETTINGS_NAME, WEIGHTS_NAME, TOKENIZER_NAME = "static.json", "static.safetensors", "tokenizer.json"
 _C = (0.003, 0.01, 0.03, 0.1, 0.3)
@@ -75,19 +78,81 @@ class StaticClassifier(LinearModel):
         Raises:
             DataError: If there is one class only.
         """
-        from recurra.models.controls.fitting import Fit, cross_validate, matrix_of, with_class_weights
+        from recurra.models.controls.fitting import Fit, cross_validate, with_class_weights
 
         truth = checked_labels(texts, labels, num_labels)
-        independent = truth.ndim == 2
+        fits = with_class_weights([Fit("logistic", c) for c in _C], truth)
+        return cls._of_means(
+            texts,
+            vectors,
+            tokenizer,
+            lambda means: cross_validate(means, truth, fits, num_labels=num_labels, seed=seed),
+            encoder=encoder,
+            independent=truth.ndim == 2,
+        )
+
+    @classmethod
+    def fit_taught(
+        cls,
+        texts: Sequence[str],
+        answers: npt.NDArray[np.float64],
+        vectors: npt.NDArray[np.float32],
+        tokenizer: Tokenizer,
+        *,
+        encoder: str,
+        independent: bool = False,
+        seed: int = 0,
+    ) -> Self:
+        """Fits the same model to what a teacher says of texts, labelled or not.
+
+        Args:
+            texts: Cleaned texts.
+            answers: The teacher's probabilities, ``(texts, labels)``.
+            vectors: As `fit` takes them.
+            tokenizer: Likewise.
+            encoder: Likewise.
+            independent: Whether a text may have any number of labels.
+            seed: Of the folds.
+
+        Raises:
+            DataError: If there are fewer than two texts.
+        """
+        from recurra.models.controls.fitting import Fit, fit_answers
+
+        fits = [Fit("logistic", c) for c in _C]
+        return cls._of_means(
+            texts,
+            vectors,
+            tokenizer,
+            lambda means: fit_answers(means, answers, fits, independent=independent, seed=seed),
+            encoder=encoder,
+            independent=independent,
+            taught=", on a teacher's answers",
+        )
+
+    @classmethod
+    def _of_means(
+        cls,
+        texts: Sequence[str],
+        vectors: npt.NDArray[np.float32],
+        tokenizer: Tokenizer,
+        fit: Callable[[npt.NDArray[np.float64]], CrossValidated],
+        *,
+        encoder: str,
+        independent: bool,
+        taught: str = "",
+    ) -> Self:
+        """Fits on the mean vectors of texts; weights of directions become scores of pieces."""
+        from recurra.models.controls.fitting import matrix_of
+
         means = matrix_of(_shares(texts, tokenizer, len(vectors))) @ vectors.astype(np.float64)
         # One scale a direction, so that the penalty weighs them alike; it goes into the scores.
         centre, spread = means.mean(axis=0), means.std(axis=0)
         spread = np.where(spread > 0, spread, 1.0)
-        fits = with_class_weights([Fit("logistic", c) for c in _C], truth)
-        found = cross_validate((means - centre) / spread, truth, fits, num_labels=num_labels, seed=seed)
+        found = fit((means - centre) / spread)
         slopes = found.weight / spread
         scores, bias = slopes @ vectors.astype(np.float64).T, found.bias - slopes @ centre
-        how = {"independent": independent, "fitted_by": str(found)}
+        how = {"independent": independent, "fitted_by": f"{found}{taught}"}
         return cls(tokenizer, encoder, scores, bias, found.fit.c, **how)
 
     @property

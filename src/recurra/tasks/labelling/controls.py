@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from recurra.models.controls.static import StaticClassifier
 from recurra.models.controls.weights import LinearModel
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.task import LINEAR, LINEAR_TUNED
+from recurra.tasks.labelling.teacher import Lesson
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import encoder_of
 from recurra.tasks.runs import RunConfig
@@ -42,23 +44,28 @@ def learning_shares(train: TextSplit) -> list[float]:
     return [s for s in shares if fewest * s >= LEAST_OF_A_LABEL and len(train) * s <= LARGEST_PART]
 
 
-def fit_control(config: RunConfig, dataset: TextDataset, machine: Machine) -> LinearModel:
-    """Fits the control that a run names on its training rows.
+def fit_control(config: RunConfig, dataset: TextDataset, machine: Machine, lesson: Lesson | None = None) -> LinearModel:
+    """Fits the control that a run names on its training rows, or on what teachers say of these and of other texts.
 
     Args:
         config: The run.
         dataset: Its data.
         machine: Where vectors of pieces are kept.
+        lesson: What its teachers say; none without teachers.
 
     Raises:
         DataError: If there is one class only, or no text has a word.
     """
     train, selection = dataset.splits["train"], dataset.splits[dataset.selection_split]
     count, seed = dataset.num_labels, config.seed
-    if config.model == LINEAR:
+    answers = None if lesson is None else lesson.targets(config.protocol.distillation_weight)
+    independent = train.labels.ndim == 2
+    if config.control == LINEAR:
         chosen_on = (selection.texts, selection.labels)
         return LinearClassifier.fit(train.texts, train.labels, num_labels=count, seed=seed, selection=chosen_on)
-    if config.model == LINEAR_TUNED:
+    if config.control == LINEAR_TUNED:
+        if lesson is not None and answers is not None:
+            return LinearClassifier.fit_taught(lesson.texts, answers, independent=independent, seed=seed)
         return LinearClassifier.fit_tuned(train.texts, train.labels, num_labels=count, seed=seed)
     source = encoder_of(config.model_overrides)
     assert source is not None
@@ -68,15 +75,11 @@ def fit_control(config: RunConfig, dataset: TextDataset, machine: Machine) -> Li
     if kept is None:
         kept = {"vectors": piece_vectors(source, tokenizer).numpy()}
         write_arrays(path, source.sha256, kept)
-    return StaticClassifier.fit(
-        train.texts,
-        train.labels,
-        kept["vectors"],
-        tokenizer.backend_tokenizer,
-        encoder=source.name,
-        num_labels=count,
-        seed=seed,
-    )
+    pieces = (kept["vectors"], tokenizer.backend_tokenizer)
+    how: dict[str, Any] = {"encoder": source.name, "seed": seed}
+    if lesson is not None and answers is not None:
+        return StaticClassifier.fit_taught(lesson.texts, answers, *pieces, independent=independent, **how)
+    return StaticClassifier.fit(train.texts, train.labels, *pieces, num_labels=count, **how)
 
 
 def time_control(config: RunConfig, machine: Machine) -> float:
@@ -93,7 +96,8 @@ def time_control(config: RunConfig, machine: Machine) -> float:
     start = time.perf_counter()
     fit_control(config, replace(dataset, splits={**dataset.splits, "train": part}), machine)
     again = sum(learning_shares(train)) if config.model == LINEAR_TUNED else 0.0
-    return (time.perf_counter() - start) * len(train) / len(part) * (1 + again)
+    more = len(dataset.unlabelled) if config.teachers and dataset.unlabelled is not None else 0
+    return (time.perf_counter() - start) * (len(train) + more) / len(part) * (1 + again)
 
 
 def fit_on_parts(config: RunConfig, dataset: TextDataset, machine: Machine) -> dict[int, LinearModel]:

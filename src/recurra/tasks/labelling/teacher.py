@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import expit, softmax
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError, RecurraError, RunError
@@ -90,17 +91,23 @@ class Lesson:
 
     Attributes:
         teachers: Who they are.
-        train: The training rows with their answers; a text in windows has the same answers for each.
+        texts: Texts of the training rows, then those without labels.
+        labels: Of the training rows.
+        on_train: Logits of the texts, ``(texts, labels)``, the mean over the teachers.
         selection: Texts of the rows that choose the epoch.
-        answers: To those, ``(rows, labels)``.
+        on_selection: To those, ``(rows, labels)``.
         wall_s: Seconds that it took.
+        compares_states: Whether states on the way are compared too.
     """
 
     teachers: list[Teacher]
-    train: TaughtSplit
+    texts: Sequence[str]
+    labels: npt.NDArray[np.int64]
+    on_train: npt.NDArray[np.float32]
     selection: Sequence[str]
-    answers: npt.NDArray[np.float32]
+    on_selection: npt.NDArray[np.float32]
     wall_s: float
+    compares_states: bool = False
 
     def audits(self, dataset: TextDataset, data_root: Path | None) -> list[AuditResult]:
         """Whether a teacher was trained on what the student is measured on."""
@@ -115,32 +122,37 @@ class Lesson:
     def record(self, student: Classifier) -> TeacherRecord:
         """What the record of the trained student says of its teachers."""
         said = student.logits(self.selection, clean=False)
-        texts = self.train.text_rows
-        known = texts if self.train.labelled is None else texts[self.train.labelled[texts]]
-        labels, answers = self.train.labels[known], self.train.teacher_logits[known]
+        axes = self.labels.ndim
         return TeacherRecord(
             names=[teacher.config.name for teacher in self.teachers],
             runs=[teacher.record.run_id if teacher.record else "" for teacher in self.teachers],
             identities=[teacher.identity for teacher in self.teachers],
-            rows=len(labels),
-            unlabelled_rows=len(texts) - len(labels),
-            compares_states=self.train.teacher_states is not None,
+            rows=len(self.labels),
+            unlabelled_rows=len(self.texts) - len(self.labels),
+            compares_states=self.compares_states,
             wall_s=self.wall_s,
-            train_accuracy=_share(_says(answers, labels.ndim) == labels),
-            agreement=_share(_says(said, labels.ndim) == _says(self.answers, labels.ndim)),
+            train_accuracy=_share(_says(self.on_train[: len(self.labels)], axes) == self.labels),
+            agreement=_share(_says(said, axes) == _says(self.on_selection, axes)),
         )
 
+    def targets(self, weight: float) -> npt.NDArray[np.float64]:
+        """Probabilities to learn of each text, ``(texts, labels)``: of labelled rows mixed with the label.
 
-def learn_from_teachers(
-    config: RunConfig,
-    run: Path,
-    dataset: TextDataset,
-    train: EncodedSplit,
-    unlabelled: EncodedSplit | None = None,
-    *,
-    plan: SharingPlan | None,
-    cache_dir: Path | None,
-    reporter: Reporter,
+        A loss that is a weighted mean of two cross-entropies is the cross-entropy with the mean of their targets.
+
+        Args:
+            weight: Share that the teachers' answers have where there is a label.
+        """
+        logits, rows = self.on_train.astype(np.float64), len(self.labels)
+        several = self.labels.ndim == 2
+        found: npt.NDArray[np.float64] = expit(logits) if several else softmax(logits, axis=1)
+        true = self.labels if several else np.eye(logits.shape[1])[self.labels]
+        found[:rows] = weight * found[:rows] + (1 - weight) * true
+        return found
+
+
+def ask_teachers(
+    config: RunConfig, run: Path, dataset: TextDataset, *, cache_dir: Path | None, reporter: Reporter
 ) -> Lesson:
     """Asks the teachers of a run for their answers to its training rows, labelled or not, and to those of selection.
 
@@ -148,9 +160,6 @@ def learn_from_teachers(
         config: The run.
         run: Its folder.
         dataset: Its data.
-        train: Its tokenised training rows.
-        unlabelled: Its tokenised texts without labels, if there are some.
-        plan: Layers of the encoder that the student is made of; none if it does not start from one.
         cache_dir: Where answers are kept.
         reporter: For progress.
 
@@ -160,32 +169,68 @@ def learn_from_teachers(
     """
     started = time.perf_counter()
     teachers = find_teachers(config, run)
-    layers = _aligned(config, teachers, plan)
-    more = dataset.unlabelled
-    asked_of = [dataset.splits["train"], *([] if more is None else [more]), dataset.splits[dataset.selection_split]]
+    train, more = dataset.splits["train"], dataset.unlabelled
+    asked_of = [train, *([] if more is None else [more]), dataset.splits[dataset.selection_split]]
     said: list[list[npt.NDArray[np.float32]]] = [[] for _ in asked_of]
     for teacher in teachers:
         asked = _Asked(teacher, dataset.label_names, config.precision, cache_dir, reporter)
         for found, split in zip(said, asked_of, strict=True):
             found.append(asked.logits(split.texts))
     *on_train, on_selection = (np.stack(found).mean(axis=0, dtype=np.float32) for found in said)
+    return Lesson(
+        teachers,
+        [text for split in asked_of[:-1] for text in split.texts],
+        train.labels,
+        np.concatenate(on_train),
+        asked_of[-1].texts,
+        on_selection,
+        time.perf_counter() - started,
+    )
+
+
+def taught_rows(
+    config: RunConfig,
+    lesson: Lesson,
+    train: EncodedSplit,
+    unlabelled: EncodedSplit | None = None,
+    *,
+    plan: SharingPlan | None,
+    cache_dir: Path | None,
+    reporter: Reporter,
+) -> tuple[TaughtSplit, Lesson]:
+    """The rows that a Transformer learns from, with the answers to them and, of the same encoder, the teacher's states.
+
+    Args:
+        config: The run.
+        lesson: What its teachers say.
+        train: Its tokenised training rows; a text in windows has the same answers for each.
+        unlabelled: Its tokenised texts without labels, if there are some.
+        plan: Layers of the encoder that the student is made of; none if it does not start from one.
+        cache_dir: Where states are kept.
+        reporter: For progress.
+
+    Returns:
+        The rows, and the lesson with what the states took.
+    """
+    started = time.perf_counter()
+    layers = _aligned(config, lesson.teachers, plan)
     labelled = None
     if unlabelled is not None:
         labelled = np.repeat([True, False], [len(train), len(unlabelled)])
         train = train.followed_by(unlabelled).weighed(None)
-    states = _States(teachers[0], layers, config.precision, cache_dir, reporter).of(train) if layers else None
-    answers = np.repeat(np.concatenate(on_train), train.windows_of_texts, axis=0)
+    states = _States(lesson.teachers[0], layers, config.precision, cache_dir, reporter).of(train) if layers else None
     taught = TaughtSplit(
         train.input_ids,
         train.offsets,
         train.labels,
-        answers,
+        np.repeat(lesson.on_train, train.windows_of_texts, axis=0),
         states,
         labelled,
         weights=train.weights,
         window_counts=train.window_counts,
     )
-    return Lesson(teachers, taught, asked_of[-1].texts, on_selection, time.perf_counter() - started)
+    wall_s = lesson.wall_s + time.perf_counter() - started
+    return taught, replace(lesson, wall_s=wall_s, compares_states=states is not None)
 
 
 def _trained_on(teacher: Teacher, dataset: TextDataset, data_root: Path | None) -> TextSplit | None:

@@ -40,7 +40,7 @@ from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.labelling.controls import fit_control, fit_on_parts
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.task import LINEAR_TUNED
-from recurra.tasks.labelling.teacher import Lesson, learn_from_teachers
+from recurra.tasks.labelling.teacher import Lesson, ask_teachers, taught_rows
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import METHOD, PLAN, check_method, encoder_of
 from recurra.tasks.run_folder import (
@@ -107,15 +107,12 @@ def train_classifier(
     if dataset is None:
         reporter.stage(config.run_id, "loading data")
         dataset = load_dataset(labelled(config.data), machine.data_root)
-    own_loss = not (config.teachers or config.is_control or METHOD in config.model_overrides)
-    if config.protocol.class_weights == "balanced" and own_loss:
-        weights = balanced_weights(dataset.splits["train"].labels, weights)
-    if weights is not None:
-        _check_weights(config, dataset)
-    if dataset.splits["train"].labels.ndim == 2:
-        check_several_labels(config.protocol)
+    weights = _row_weights(config, dataset, weights)
+    lesson = None
+    if config.teachers:
+        lesson = ask_teachers(config, folder, dataset, cache_dir=machine.cache_dir, reporter=reporter)
     if config.is_control:
-        return _train_control(config, dataset, folder, machine)
+        return _train_control(config, dataset, folder, machine, lesson)
     source, plan = encoder_of(config.model_overrides), str(config.model_overrides.get(PLAN, ""))
     if source is None:
         tokenizer = load_tokenizer(labelled(config.data), dataset, machine.data_root)
@@ -126,16 +123,15 @@ def train_classifier(
     train = _encode(dataset.splits["train"], tokenizer, config, machine).weighed(weights)
     if source is not None:
         load_encoder_weights(model.model, source, plan, torch.from_numpy(train.input_ids))
-    lesson = None
-    if config.teachers:
-        layers = None if source is None or source.is_adapted else source.plan(plan)
-        lesson = learn_from_teachers(
+    rows = train
+    if lesson is not None:
+        unlabelled = None if dataset.unlabelled is None else _encode(dataset.unlabelled, tokenizer, config, machine)
+        rows, lesson = taught_rows(
             config,
-            folder,
-            dataset,
+            lesson,
             train,
-            None if dataset.unlabelled is None else _encode(dataset.unlabelled, tokenizer, config, machine),
-            plan=layers,
+            unlabelled,
+            plan=None if source is None or source.is_adapted else source.plan(plan),
             cache_dir=machine.cache_dir,
             reporter=reporter,
         )
@@ -160,7 +156,7 @@ def train_classifier(
     else:
         training = train_transformer(
             model.to(default_device()),
-            train if lesson is None else lesson.train,
+            rows,
             _encode(_selection(dataset, config), tokenizer, config, machine),
             config.protocol,
             folder=folder,
@@ -183,6 +179,20 @@ def train_classifier(
         encoder=None if source is None else _encoder_record(source, plan),
     )
     return Trained(dataset, training, described, describe_tokenizer(tokenizer), lesson)
+
+
+def _row_weights(
+    config: RunConfig, dataset: TextDataset, weights: npt.NDArray[np.float32] | None
+) -> npt.NDArray[np.float32] | None:
+    """What training rows count: as given, times the class weights of the protocol if it has some."""
+    own_loss = not (config.teachers or config.is_control or METHOD in config.model_overrides)
+    if config.protocol.class_weights == "balanced" and own_loss:
+        weights = balanced_weights(dataset.splits["train"].labels, weights)
+    if weights is not None:
+        _check_weights(config, dataset)
+    if dataset.splits["train"].labels.ndim == 2:
+        check_several_labels(config.protocol)
+    return weights
 
 
 def _check_weights(config: RunConfig, dataset: TextDataset) -> None:
@@ -248,9 +258,11 @@ def _selection(dataset: TextDataset, config: RunConfig) -> TextSplit:
     return split
 
 
-def _train_control(config: RunConfig, dataset: TextDataset, folder: Path, machine: Machine) -> Trained:
+def _train_control(
+    config: RunConfig, dataset: TextDataset, folder: Path, machine: Machine, lesson: Lesson | None
+) -> Trained:
     start = time.perf_counter()
-    model = fit_control(config, dataset, machine)
+    model = fit_control(config, dataset, machine, lesson)
     wall_s = time.perf_counter() - start
     save_model_folder(folder, model.save)
     words = int(dataset.splits["train"].word_counts.sum())
@@ -276,7 +288,7 @@ def _train_control(config: RunConfig, dataset: TextDataset, folder: Path, machin
         description=model.description,
     )
     if not isinstance(model, LinearClassifier) or config.model != LINEAR_TUNED:
-        return Trained(dataset, training, record, {})
+        return Trained(dataset, training, record, {}, lesson)
     train = dataset.splits["train"]
     words_of = model.telling_words(train.texts, train.labels, TELLING_WORDS)
     telling = dict(zip(dataset.label_names, words_of, strict=True))

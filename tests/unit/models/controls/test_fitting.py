@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.sparse import hstack
 from scipy.sparse import random as random_rows
-from scipy.special import log_expit, log_softmax
+from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.preprocessing import normalize
 from sklearn.svm import LinearSVC
 
 from recurra.core.errors import DataError
 from recurra.core.label_record import are_unequal
-from recurra.models.controls.fitting import Fit, cross_validate, matrix_of, out_of_fold
+from recurra.models.controls.fitting import Fit, cross_validate, fit_answers, matrix_of, out_of_fold
 from recurra.models.controls.weights import SparseRows, cross_entropy, label_scores
 
 
@@ -65,6 +66,52 @@ def test_independent_labels_and_labels_that_a_fold_lacks() -> None:
     assert weight.shape == (4, features.shape[1]) and not weight[3].any()
     two = cross_validate(features[:2], np.array([0, 1]), [Fit("hinge", 1.0)], num_labels=2)
     assert np.isfinite(two.weight).all()
+
+
+@pytest.mark.parametrize("independent", [False, True])
+@pytest.mark.parametrize("labels", [2, 3])
+def test_answers_are_learned_by_the_cross_entropy_with_them(labels: int, independent: bool) -> None:
+    rng = np.random.default_rng(4)
+    features = rng.normal(size=(150, 4))
+    logits = features @ rng.normal(size=(4, labels)) + rng.normal(size=(150, labels))
+    answers = expit(logits) if independent else softmax(logits, axis=1)
+    found = fit_answers(features, answers, [Fit("logistic", 0.7)], independent=independent)
+
+    # The same loss, written out and minimised by SciPy: C times the cross-entropies, and the penalty of the weights.
+    one = labels == 2 and not independent
+    width = 1 if one else labels
+
+    def scores(weights: np.ndarray) -> np.ndarray:
+        table = weights.reshape(width, 5)
+        return features @ table[:, :4].T + table[:, 4]
+
+    def loss(weights: np.ndarray) -> float:
+        each = scores(weights)
+        if one:
+            each = np.concatenate([np.zeros_like(each), each], axis=1)
+        if independent:
+            apart = -(answers * log_expit(each) + (1 - answers) * log_expit(-each)).sum()
+        else:
+            apart = -(answers * log_softmax(each, axis=1)).sum()
+        return 0.7 * float(apart) + 0.5 * float((weights.reshape(width, 5)[:, :4] ** 2).sum())
+
+    wanted = minimize(loss, np.zeros(width * 5), method="BFGS", options={"gtol": 1e-6}).x.reshape(width, 5)
+    np.testing.assert_allclose(found.weight, wanted[:, :4], atol=2e-3)
+    if one or independent:
+        np.testing.assert_allclose(found.bias, wanted[:, 4], atol=2e-3)
+
+
+def test_sure_answers_are_labels_and_the_fit_that_foretells_them_is_taken() -> None:
+    features, labels = _clouds(600, [0.4, 0.3, 0.3])
+    answers = np.eye(3)[labels]
+    fits = [Fit("logistic", c) for c in (1e-6, 1.0)]
+    found = fit_answers(features, answers, fits)
+    assert found.fit.c == 1.0
+    weight, bias = Fit("logistic", 1.0).weights(features, labels, num_labels=3, seed=0)
+    np.testing.assert_allclose(found.weight, weight, atol=1e-4)
+    np.testing.assert_allclose(found.bias, bias, atol=1e-4)
+    with pytest.raises(DataError, match="1 texts are too few"):
+        fit_answers(features[:1], answers[:1], fits)
 
 
 def test_refuses_a_single_row() -> None:
