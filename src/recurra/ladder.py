@@ -1,8 +1,9 @@
 """Which models a comparison holds against each other if none are named: rung by rung, each dearer than the one before.
 
 A linear model of words and characters, static vectors, a pretrained encoder, and a student of it with fewer stored
-layers; where labels are few, the same encoder trained by SetFit too. Without pretrained weights, or if asked, models
-that are trained from scratch stand in their place.
+layers; where labels are few, the same encoder trained by SetFit too, and where there are texts without labels, a linear
+model that learns its answers to them. Without pretrained weights, or if asked, models that are trained from scratch
+stand in their place.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import load_dataset
 from recurra.models.adaptation.source import find_encoder
-from recurra.tasks.profile import ENCODER, METHOD, PEERS, TaskProfile, check_method, controls
+from recurra.tasks.profile import ENCODER, METHOD, PEERS, TEACHER, TaskProfile, check_method, controls
 from recurra.tasks.runs import model_name, resolve_model
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
 
@@ -28,6 +29,8 @@ DEFAULT_ENCODER = "minilm"
 SMALL_PLANS = {6: "0 (3 4)x2 5"}
 # Up to so many training rows SetFit is ahead of fine-tuning, and takes minutes: docs/results/few-shot.md.
 MOST_FEW_ROWS = 400
+# A bag of words that learns the encoder's answers; what that is worth: docs/results/taught-words.md.
+TAUGHT_WORDS = "linear-taught"
 # A fine-tuned encoder differs by a point between seeds, a model from scratch by several.
 SEEDS_PRETRAINED, SEEDS_FROM_SCRATCH = 1, 3
 
@@ -42,6 +45,7 @@ class Ladder:
         seeds: Trainings of each model, if the user does not say.
         note: What the user must know of the choice; empty if nothing.
         peer: A model beside these if training rows are few.
+        taught: One beside these if there are texts without labels.
     """
 
     models: Sequence[Entry]
@@ -49,25 +53,28 @@ class Ladder:
     seeds: int
     note: str = ""
     peer: Entry | None = None
+    taught: Entry | None = None
 
     def for_rows(self, data: RunData, data_root: Path | None) -> tuple[Sequence[Entry], str, str]:
-        """The models and the protocol for so many training rows, and a line on what was chosen here and why."""
-        if not isinstance(data, DataConfig) or (self.protocol is not None and self.peer is None):
+        """The models and the protocol for these data, and a line on what was chosen here and why."""
+        if not isinstance(data, DataConfig):
             return self.models, self.protocol or DEFAULT_PROTOCOL, ""
+        models = [*self.models, self.taught] if self.taught is not None and data.unlabelled else [*self.models]
+        if self.protocol is not None and self.peer is None:
+            return models, self.protocol, ""
         rows = len(load_dataset(data, data_root).splits["train"])
         name, said = self.protocol, []
         if name is None:
             name, why = finetuning_for(rows)
             said.append(f"protocol: {name}, for {why} (choose with --protocol)")
-        if self.peer is None or rows > MOST_FEW_ROWS:
-            return self.models, name, "; ".join(said)
-        model, overrides = resolve_model(self.peer)
-        try:
-            check_method(overrides)
-        except UnavailableError as error:
-            said.append(f"without {model}, the better way with at most {MOST_FEW_ROWS} rows: {error}")
-            return self.models, name, "; ".join(said)
-        return [*self.models, self.peer], name, "; ".join(said)
+        if self.peer is not None and rows <= MOST_FEW_ROWS:
+            model, overrides = resolve_model(self.peer)
+            try:
+                check_method(overrides)
+                models.append(self.peer)
+            except UnavailableError as error:
+                said.append(f"without {model}, the better way with at most {MOST_FEW_ROWS} rows: {error}")
+        return models, name, "; ".join(said)
 
 
 def choose_models(
@@ -123,7 +130,8 @@ def choose_models(
     others = [name for name in models or () if name not in rungs]
     several = getattr(task.data_config, "problem_type", None) is not None
     peer = None if several else _peer(chosen)
-    return Ladder([*rungs, *others], protocol, SEEDS_PRETRAINED, peer=None if peer in others else peer)
+    taught = {"name": TAUGHT_WORDS, "preset": "linear-tuned", TEACHER: teacher or model_name(chosen)}
+    return Ladder([*rungs, *others], protocol, SEEDS_PRETRAINED, peer=None if peer in others else peer, taught=taught)
 
 
 def _peer(encoder: str) -> Entry:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from scipy.special import softmax
 
 import recurra.tasks.labelling.teacher as teacher_module
 from recurra import Classifier
@@ -23,6 +24,7 @@ from recurra.data.corpora import load_dataset, recorded_data
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.options import ExportOptions
 from recurra.models.adaptation.source import find_encoder
+from recurra.models.controls.ngrams import LinearClassifier
 from recurra.models.loading import load_classifier_model
 from recurra.study.run import execute_run
 from recurra.study.spec import StudySpec, expand
@@ -141,6 +143,45 @@ def test_texts_without_labels_are_learned_by_the_teachers_answers(root: Path, ta
     assert record.metrics["test"].accuracy > 0.9
     assert "leakage.unlabelled-exact.test" in {audit.name for audit in record.audits}
     assert config.config_hash != student.config_hash
+
+
+@pytest.mark.parametrize("preset", ["linear-tuned", "static"])
+def test_a_linear_model_learns_the_answers_to_texts_with_and_without_labels(
+    root: Path, taught_by: Path, tmp_path: Path, preset: str
+) -> None:
+    more = tmp_path / "more.txt"
+    more.write_text("\n".join(text for text, _ in review_rows(60, seed=9)), encoding="utf-8")
+    model = tmp_path / "taught.yaml"
+    own = {"encoder": str(root / "encoder")} if preset == "static" else {}
+    model.write_text(yaml.safe_dump({"preset": preset, "teacher": str(taught_by), **own}), encoding="utf-8")
+    data = DataConfig(name=str(root / "reviews.csv"), tokenizer="trained", max_length=24, unlabelled=str(more))
+    protocol = PROTOCOLS["finetune"].model_copy(update={"distillation_weight": 0.8, "max_epochs": 7})
+    config = make_run(str(model), data, protocol, seed=3, precision="fp32")
+    assert config.seed == 3 and config.is_control and config.protocol.max_epochs == 1
+    record = execute(config, tmp_path / "run", root)
+    taught = record.teacher
+    assert taught is not None and taught.runs == [read_record(taught_by).run_id] and not taught.compares_states
+    assert (taught.rows, taught.unlabelled_rows) == (record.data.splits["train"].rows, 60)
+    # The vectors of an encoder that learned nothing say little.
+    assert taught.agreement > (0.9 if preset == "linear-tuned" else 0.5) and taught.train_accuracy > 0.9
+    assert record.model.kind == "linear" and record.model.description.endswith("on a teacher's answers")
+    assert "teacher.test" in {audit.name for audit in record.audits}
+    assert record.learning_curve is None
+
+    # The same from its parts: the teacher's probabilities, on labelled rows mixed with their label.
+    dataset = load_dataset(data, None)
+    train, unlabelled = dataset.splits["train"], dataset.unlabelled
+    assert unlabelled is not None
+    texts = [*train.texts, *unlabelled.texts]
+    wanted = softmax(Classifier.from_run(taught_by).logits(texts, clean=False).astype(np.float64), axis=1)
+    wanted[: len(train)] = 0.8 * wanted[: len(train)] + 0.2 * np.eye(2)[train.labels]
+    again = LinearClassifier.fit_taught(texts, wanted, seed=3) if preset == "linear-tuned" else None
+    found = Classifier.from_run(tmp_path / "run")
+    fresh = [text for text, _ in review_rows(40, seed=5)]
+    if again is not None:
+        np.testing.assert_allclose(found.logits(fresh), again.logits(fresh), atol=1e-3)
+    manifest = export_run(tmp_path / "run", tmp_path / "export", ExportOptions("safetensors", "fp32"))
+    assert manifest.check.label_agreement == 1
 
 
 def test_a_student_that_reads_in_windows_learns_from_each_of_them(root: Path, taught_by: Path, tmp_path: Path) -> None:

@@ -107,6 +107,21 @@ def test_the_protocol_follows_the_training_rows_unless_it_is_named(tmp_path: Pat
     assert choose_models(TASK, from_scratch=True).for_rows(data, None)[1:] == ("tuned", "")
 
 
+def test_a_bag_of_words_is_taught_where_there_are_texts_without_labels(tmp_path: Path) -> None:
+    data = labelled(tmp_path, 502)
+    (tmp_path / "more.txt").write_text("a text that nobody labelled\nand another one\n", encoding="utf-8")
+    more = data.model_copy(update={"unlabelled": str(tmp_path / "more.txt")})
+    whole, folder = choose_models(TASK), str(write_tiny_encoder(tmp_path / "tiny"))
+    assert whole.for_rows(data, None)[0] == whole.models
+    *others, taught = choose_models(TASK, protocol="finetune").for_rows(more, None)[0]
+    assert others == whole.models
+    assert taught == {"name": "linear-taught", "preset": "linear-tuned", "teacher": "minilm"}
+    own = choose_models(TASK, encoder=folder, plan="0 (1)x2 3", teacher="runs/big").for_rows(more, None)[0]
+    assert own[-1] == {**taught, "teacher": "runs/big"}
+    for without in (choose_models(TASK, ["minilm"]), choose_models(TASK, from_scratch=True)):
+        assert len(without.for_rows(more, None)[0]) == len(without.models)
+
+
 def test_setfit_joins_where_labels_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, more = labelled(tmp_path, 500), labelled(tmp_path, 502)
     whole = choose_models(TASK)
