@@ -159,7 +159,7 @@ def within_minutes(
     teachers: dict[str, set[str]] = defaultdict(set)
     for run in planned.pending:
         config = run.config
-        if not config.is_control:
+        if config.is_repeated:
             taken = (planned.cost.runs[config.run_id].seconds or 0.0) / planned.workers
             seconds[config.model] = seconds.get(config.model, 0.0) + taken
             teachers[config.model].update(teacher.name for teacher in config.teachers)

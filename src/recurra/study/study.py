@@ -148,7 +148,7 @@ def _say_what_comes(spec: StudySpec, planned: Sequence[PlannedRun], notes: Seque
 def _waves(spec: StudySpec, pending: Sequence[RunConfig]) -> list[list[RunConfig]]:
     """Runs in the order in which they begin: who teaches is trained before who learns."""
     taught_by = {teacher.run_id for run in pending for teacher in run.teachers}
-    first = [run for run in pending if run.run_id in taught_by or (taught_by and run.is_control)]
+    first = [run for run in pending if run.run_id in taught_by or (taught_by and not run.is_repeated)]
     waves = [
         sorted(wave, key=lambda run: (0 if run.is_control else spec.seeds.index(run.seed), rough_weight(run)))
         for wave in (first, [run for run in pending if run not in first])

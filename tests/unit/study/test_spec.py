@@ -12,6 +12,7 @@ from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
 from recurra.deployment.export_record import ExportRequest
 from recurra.study.spec import StudySpec, expand, load_study
+from recurra.study.study import _waves
 from recurra.tasks.classification.published import PUBLISHED
 from recurra.tasks.questions import Contrast, PublishedReference
 from recurra.tasks.runs import file_hash, make_run
@@ -228,6 +229,14 @@ def test_a_control_that_is_taught_is_a_run_of_each_seed_and_protocol() -> None:
     assert alone.is_control and not alone.is_repeated and alone.seed == 0
     static = next(run for run in runs if run.model == "static-taught")
     assert static.model_overrides["encoder"] == "minilm" and static.model_overrides["encoder_sha256"]
+
+
+def test_who_teaches_a_control_is_trained_before_it() -> None:
+    taught = {"name": "words", "preset": "linear-tuned", "teacher": "baseline"}
+    study = spec(models=[taught, "linear", "baseline"], seeds=[0, 1])
+    first, second = _waves(study, expand(study))
+    assert [run.model for run in first] == ["linear", "baseline", "baseline"]
+    assert [run.model for run in second] == ["words", "words"]
 
 
 @pytest.mark.parametrize(
