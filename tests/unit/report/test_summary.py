@@ -425,6 +425,15 @@ def test_a_model_that_ignores_a_class_or_gains_nothing_is_named_and_not_recommen
     assert table["recommended"]["choice"] == "linear"
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"), [(20, "20 test rows are too few to choose by: one of them is worth 5"), (50, "")]
+)
+def test_a_handful_of_test_rows_is_called_that(tmp_path: Path, rows: int, said: str) -> None:
+    factory = RunFactory(tmp_path, rows={"train": 400, "validation": 300, "test": rows})
+    (table,) = summarise_runs([factory.run("linear", 0.7), factory.run("recurrent", 0.95)])["tables"]
+    assert ("too few to choose by" in table["conclusion"]) == bool(said) and said in table["conclusion"]
+
+
 def test_who_ranks_texts_is_not_held_to_answers(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL, label_names=("a", "b", "c"))
     folders = [factory.run("linear", 0.7, only_says=[0]), factory.run("recurrent", 0.95, only_says=[0, 1])]

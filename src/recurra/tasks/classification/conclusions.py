@@ -19,6 +19,8 @@ from recurra.tasks.summary import AuditLine, ContrastLine, PairTest
 
 # Rows of a class that a model must have seen judged before silence about it counts.
 FEWEST = 5
+# With fewer rows the intervals of two models nearly always overlap, and a reader should hear that first.
+FEW_ROWS = 50
 # Costs that are written out.
 MOST_COSTS = 12
 
@@ -35,6 +37,11 @@ def conclude(table: ClassificationTable, measure: Measure) -> str:
     if not scored:
         return "No model was evaluated on a common split: nothing can be concluded."
     sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored, measure)
+    rows = scored[0].scores[split].rows
+    if rows < FEW_ROWS:
+        sentences.append(
+            f"{rows} {split} rows are too few to choose by: one of them is worth {100 / rows:.0f} points. Label more."
+        )
     sentences.append(f"Without reading: {without_reading(table, scored[0])}.")
     if any(len(model.seeds) == 1 and model.kind != "linear" for model in scored):
         sentences.append("With one seed, another training could turn out differently.")
