@@ -27,7 +27,7 @@ from recurra.study.run import execute_run
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run, resolve_model
 from recurra.training.protocols import PROTOCOLS, ProtocolConfig
-from reviews import write_reviews
+from reviews import review_rows, write_reviews
 from tiny_encoder import write_tiny_encoder
 
 QUIET = Reporter(quiet=True)
@@ -166,17 +166,20 @@ def test_the_package_is_asked_for_before_anything_runs(
     assert "recurra[peers]" in capsys.readouterr().err
 
 
-def test_a_comparison_of_few_rows_holds_it_against_the_others(
+def test_a_comparison_of_few_rows_holds_it_and_a_taught_bag_of_words_against_the_others(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_reviews(tmp_path / "few.csv", rows=40)
+    more = tmp_path / "more.txt"
+    more.write_text("\n".join(text for text, _ in review_rows(60, seed=9)), encoding="utf-8")
     command = ["compare", str(tmp_path / "few.csv"), "--output", str(tmp_path / "runs"), "--quiet"]
     command += ["--from", str(root / "encoder"), "--plan", "0 (1)x2 3", "--workers", "1", "--threads", "1"]
-    command += ["data.max_length=24", "max_epochs=1", "--no-latency", "--no-estimate", "--json"]
+    command += ["data.max_length=24", "max_epochs=1", "--no-latency", "--unlabelled", str(more), "--json"]
     assert main(command) == 0
     (table,) = json.loads(capsys.readouterr().out)["tables"]
     found = {model["label"]: model for model in table["models"]}
-    assert set(found) == {"linear-tuned", "encoder", "encoder-small", "encoder-setfit"}
+    assert set(found) == {"linear-tuned", "encoder", "encoder-small", "linear-taught", "encoder-setfit"}
+    assert found["linear-taught"]["description"].endswith("on a teacher's answers")
     assert "trained by SetFit" in found["encoder-setfit"]["description"] and table["training"] == "finetune-few"
     run = Path(found["encoder-setfit"]["runs"][0]["folder"])
     assert len(Classifier.from_run(run).predict(["a good film", "dull"])) == 2
