@@ -94,6 +94,18 @@ def test_refuses(options: dict[str, Any], words: str) -> None:
         choose_models(TASK, **options)
 
 
+@pytest.fixture(autouse=True)
+def packages(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Packages that are not there; setfit counts as installed, whether it is or not."""
+    there, missing = importlib.util.find_spec, set[str]()
+
+    def find(name: str, *rest: Any) -> Any:
+        return (None if name in missing else True) if name == "setfit" else there(name, *rest)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    return missing
+
+
 def labelled(tmp_path: Path, rows: int) -> DataConfig:
     return DataConfig(name=str(write_csv(tmp_path / f"{rows}.csv", review_rows(rows))))
 
@@ -122,7 +134,7 @@ def test_a_bag_of_words_is_taught_where_there_are_texts_without_labels(tmp_path:
         assert len(without.for_rows(more, None)[0]) == len(without.models)
 
 
-def test_setfit_joins_where_labels_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setfit_joins_where_labels_are_few(tmp_path: Path, packages: set[str]) -> None:
     few, more = labelled(tmp_path, 500), labelled(tmp_path, 502)
     whole = choose_models(TASK)
     assert whole.for_rows(few, None)[0] == [*whole.models, "setfit"]
@@ -137,8 +149,7 @@ def test_setfit_joins_where_labels_are_few(tmp_path: Path, monkeypatch: pytest.M
     folder = str(write_tiny_encoder(tmp_path / "tiny"))
     models, *_ = choose_models(TASK, encoder=folder, plan="0 (1)x2 3").for_rows(few, None)
     assert models[-1] == {"name": "tiny-setfit", "encoder": folder, "method": "setfit"}
-    there = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "setfit" else there(name))
+    packages.add("setfit")
     models, _, why = whole.for_rows(few, None)
     assert models == whole.models
     assert "without setfit, the better way with at most 400 rows" in why and "pip install 'recurra[peers]'" in why
