@@ -434,6 +434,24 @@ def test_a_handful_of_test_rows_is_called_that(tmp_path: Path, rows: int, said: 
     assert ("too few to choose by" in table["conclusion"]) == bool(said) and said in table["conclusion"]
 
 
+def test_of_many_labels_a_few_that_are_never_said_bar_nobody(tmp_path: Path) -> None:
+    names = tuple(f"label {number:02}" for number in range(40))
+    factory = RunFactory(tmp_path, rows={"train": 400, "validation": 400, "test": 400}, label_names=names)
+    folders = [
+        factory.run("linear", 0.5),
+        factory.run("recurrent", 0.9, only_says=list(range(38))),
+        factory.run("baseline", 0.9, only_says=list(range(34))),
+    ]
+    (table,) = summarise_runs(folders)["tables"]
+    assert "recurrent scores highest" in table["conclusion"]
+    assert "recurrent never says 'label 38' and 'label 39'." in table["conclusion"]
+    assert (
+        "baseline is no classifier: it never says 'label 34', 'label 35' and 'label 36' and 3 more classes."
+        in (table["conclusion"])
+    )
+    assert table["recommended"]["choice"] == "recurrent"
+
+
 def test_who_ranks_texts_is_not_held_to_answers(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL, label_names=("a", "b", "c"))
     folders = [factory.run("linear", 0.7, only_says=[0]), factory.run("recurrent", 0.95, only_says=[0, 1])]

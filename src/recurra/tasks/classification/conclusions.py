@@ -19,6 +19,8 @@ from recurra.tasks.summary import AuditLine, ContrastLine, PairTest
 
 # Rows of a class that a model must have seen judged before silence about it counts.
 FEWEST = 5
+# With more labels, some that a model never says are no proof that it ignores classes.
+MANY_LABELS, MOST_IGNORED = 10, 0.1
 # With fewer rows the intervals of two models nearly always overlap, and a reader should hear that first.
 FEW_ROWS = 50
 # Costs that are written out.
@@ -95,7 +97,12 @@ def _several(table: ClassificationTable, models: Sequence[ClassifierSummary], me
         sentences.append(f"No difference from it is supported for {words(level)}.")
     if unknown:
         sentences.append(f"Not tested against it: {words(unknown)}.")
-    return [*sentences, *faults]
+    misses = [
+        f"{model.label} never says {never}."
+        for model in able
+        if not judge(table).ranks and (never := _never_said(table, model)[0])
+    ]
+    return [*sentences, *misses, *faults]
 
 
 def _why(table: ClassificationTable, model: ClassifierSummary, measure: Measure) -> list[str]:
@@ -136,19 +143,17 @@ def said_costs(table: CostTable) -> str:
 def fault_of(table: ClassificationTable, model: ClassifierSummary) -> str:
     """Why a model should not be used whatever it scores: it has one answer, no gain over that, or ignores a class.
 
-    A class counts as ignored if no seed ever names it and `FEWEST` rows or more of the split are of it. By a measure of
-    ranks no answer is held against a model.
+    A class counts as ignored if no seed ever names it and `FEWEST` rows or more of the split are of it. Of more than
+    `MANY_LABELS` labels a weak model misses some by chance: it is at fault if those have `MOST_IGNORED` of the rows. By
+    a measure of ranks no answer is held against a model.
     """
     if model.barred or judge(table).ranks:
         return model.barred
     split = table.headline_split
     score = model.scores[split]
-    matrix = np.asarray(score.confusion_matrix)
-    ignored = np.flatnonzero((matrix.sum(axis=0) == 0) & (matrix.sum(axis=1) >= FEWEST * len(model.runs)))
-    if ignored.size:
-        names = words([f"'{table.label_names[index]}'" for index in ignored[:3]])
-        more = f" and {ignored.size - 3} more classes" if ignored.size > 3 else ""
-        return f"it never says {names}{more}"
+    never, share = _never_said(table, model)
+    if never and (len(table.label_names) <= MANY_LABELS or share >= MOST_IGNORED):
+        return f"it never says {never}"
     if isinstance(table, CostTable):
         said, least = cheapest_answer(table.costs, score.confusion_matrix)
         mean = judge(table).mean(model, split)
@@ -158,6 +163,16 @@ def fault_of(table: ClassificationTable, model: ClassifierSummary) -> str:
     if table.judged_by == ACCURACY.key and score.accuracy.mean <= share:
         return f"it is right on {_percent(score.accuracy.mean)}, who always gives one answer on {_percent(share)}"
     return ""
+
+
+def _never_said(table: ClassificationTable, model: ClassifierSummary) -> tuple[str, float]:
+    """Classes that a model ignores, in words, and their share of the rows; nothing if there are none."""
+    matrix = np.asarray(model.scores[table.headline_split].confusion_matrix)
+    rows = matrix.sum(axis=1)
+    ignored = np.flatnonzero((matrix.sum(axis=0) == 0) & (rows >= FEWEST * len(model.runs)))
+    names = words([f"'{table.label_names[index]}'" for index in ignored[:3]])
+    more = f" and {ignored.size - 3} more classes" if ignored.size > 3 else ""
+    return f"{names}{more}" if ignored.size else "", float(rows[ignored].sum() / rows.sum())
 
 
 def majority_share(model: ClassifierSummary, split: str) -> float:
