@@ -8,8 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from recurra.core.errors import DataError
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig, RunData
+from recurra.data.corpora import load_dataset
 from recurra.data.in_memory import rows_in_memory
 from recurra.data.tokenization import TRAINED
 from recurra.ladder import Entry, Ladder, choose_models
@@ -25,6 +27,8 @@ from recurra.tasks.profile import profile_of_values
 from recurra.tasks.questions import Judging, Limits
 from recurra.tasks.runs import resolve_model
 
+# With fewer rows in all, a tenth of them is too few to judge models by, and every row becomes a test row of one fold.
+ROWS_OF_ONE_SPLIT, FOLDS = 2_000, 5
 # The longest review of the demo corpus has fewer tokens.
 DEMO_MAX_LENGTH = 64
 DEMO_VOCAB_SIZE = 2000
@@ -103,6 +107,7 @@ def plan_comparison(
     """
     readers = [resolve_model(each) for each in ladder.models]
     config, note = chosen.configure_data(name, options, assigned.data, machine.data_root, models=readers)
+    config, folded = cross_validated(config, machine.data_root)
     models, training, why = ladder.for_rows(config, machine.data_root)
     spec = comparison(
         config,
@@ -118,7 +123,31 @@ def plan_comparison(
     timed = ""
     if minutes is not None:
         spec, timed = within_minutes(spec, output, machine, minutes, workers=workers, reporter=reporter)
-    return spec, "; ".join(filter(None, (ladder.note, note, why, timed)))
+    return spec, "; ".join(filter(None, (ladder.note, note, folded, why, timed)))
+
+
+def cross_validated(data: RunData, data_root: Path | None) -> tuple[RunData, str]:
+    """Five folds of a user's file with fewer than 2,000 rows, where nobody said how often to split; and why.
+
+    A file with validation or test rows beside it, with several labels a row, or too small for five folds has one split.
+
+    Raises:
+        RecurraError: If the data cannot be used.
+    """
+    if not isinstance(data, DataConfig) or not Path(data.name).is_file():
+        return data, ""
+    if data.folds is not None or data.problem_type is not None or data.validation or data.test:
+        return data, ""
+    rows = sum(map(len, load_dataset(data, data_root).splits.values()))
+    if rows >= ROWS_OF_ONE_SPLIT:
+        return data, ""
+    folded = data.model_copy(update={"folds": FOLDS})
+    try:
+        for fold in folded.every_fold:
+            load_dataset(fold, data_root)
+    except DataError:
+        return data, ""
+    return folded, f"{FOLDS} folds, because {rows:,} rows are few: every row is tested once (one split: --folds 1)"
 
 
 def study_name(data: str) -> str:

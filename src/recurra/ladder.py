@@ -29,6 +29,8 @@ DEFAULT_ENCODER = "minilm"
 SMALL_PLANS = {6: "0 (3 4)x2 5"}
 # Up to so many training rows SetFit is ahead of fine-tuning, and takes minutes: docs/results/few-shot.md.
 MOST_FEW_ROWS = 400
+# The same where every model is trained once a fold.
+MOST_FEW_ROWS_OF_FOLDS = 100
 # A bag of words that learns the encoder's answers; what that is worth: docs/results/taught-words.md.
 TAUGHT_WORDS = "linear-taught"
 # A fine-tuned encoder differs by a point between seeds, a model from scratch by several.
@@ -69,6 +71,9 @@ class Ladder:
             said.append(f"protocol: {name}, for {why} (choose with --protocol)")
         if self.peer is not None and rows <= MOST_FEW_ROWS:
             model, overrides = resolve_model(self.peer)
+            if data.cross_validated and rows > MOST_FEW_ROWS_OF_FOLDS:
+                said.append(f"without {model}, often ahead with so few rows but minutes a fold: for it add --folds 1")
+                return models, name, "; ".join(said)
             try:
                 check_method(overrides)
                 models.append(self.peer)

@@ -275,7 +275,10 @@ def study_report(
 
 
 def _own_texts(spec: StudySpec) -> tuple[dict[str, dict[str, str]], str]:
-    """Texts of a user's only file by split and identity, and the fingerprint of these data; else nothing."""
+    """Texts of a user's only file by split and identity, and the fingerprint of these data; else nothing.
+
+    Of folds there is no fingerprint: every split has all texts.
+    """
     config = spec.data[0]
     path = Path(config.name)
     if len(spec.data) > 1 or not isinstance(config, DataConfig) or not path.is_file():
@@ -287,4 +290,8 @@ def _own_texts(spec: StudySpec) -> tuple[dict[str, dict[str, str]], str]:
     except RecurraError:
         return {}, ""
     texts = {name: dict(zip(split.ids, split.texts, strict=True)) for name, split in found.splits.items()}
+    if config.cross_validated:
+        # Every row of the file is a test row of one fold.
+        every = {row: text for of_split in texts.values() for row, text in of_split.items()}
+        return dict.fromkeys(texts, every), ""
     return texts, found.fingerprint

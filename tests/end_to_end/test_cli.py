@@ -66,6 +66,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     write_reviews(folder / "reviews.csv")
     write_tiny_model(folder / "tiny.yaml")
     arguments = ["compare", "reviews.csv", "--models", "linear,tiny.yaml", "--seeds", "1", "--output", "out", "--json"]
+    arguments += ["--folds", "1"]
     arguments += ["--cache-dir", "cache", "--threads", "1", *TINY_DATA, "max_epochs=2", "learning_rate=3e-3"]
     return Study(folder, arguments, recurra(folder, *arguments))
 

@@ -93,6 +93,16 @@ def compare(
     test: options.TestFile = None,
     max_length: options.MaxLength = None,
     windows: options.Windows = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            "--folds",
+            min=1,
+            help="Parts of a cross-validation: each model is trained so often, and every row is a test row once. "
+            "Default: 5 for a file of fewer than 2,000 rows, else 1, which is one split.",
+            show_default=False,
+        ),
+    ] = None,
     form_must_not_predict: options.FormMustNotPredict = False,
     skip_unlabelled: options.SkipUnlabelled = False,
     unlabelled: options.Unlabelled = None,

@@ -183,6 +183,7 @@ _OF_DATA = (
     "test",
     "max_length",
     "windows",
+    "folds",
     "form_must_not_predict",
     "skip_unlabelled",
     "unlabelled",

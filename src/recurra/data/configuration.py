@@ -12,6 +12,8 @@ from recurra.core.configuration import HashedSettings
 from recurra.data.labels import LabelColumn
 from recurra.data.windows import MOST_WINDOWS
 
+MOST_FOLDS = 20
+
 
 class RunData(HashedSettings):
     """What every configuration of data has, whatever the task.
@@ -34,6 +36,16 @@ class RunData(HashedSettings):
     def files(self) -> list[str]:
         """What may be files of the user, the data themselves first."""
         return [name for name in (self.name, self.validation, self.test) if name]
+
+    @property
+    def every_fold(self) -> list[Self]:
+        """One configuration for each fold of a cross-validation; these data alone where there is none."""
+        return [self]
+
+    def dealt_for(self, seed: int) -> Self:
+        """The same for a run of another seed: folds are dealt anew for each, everything else stays."""
+        del seed
+        return self
 
     @property
     @abstractmethod
@@ -82,6 +94,10 @@ class DataConfig(RunData):
             Any text that equals or holds one of a split that models are judged on is left out.
         unlabelled_unit: ``texts`` as they are, or ``sentences``: each text cut after ``.``, ``!`` or ``?``, and
             sentences of 3 to 40 words kept. Reviews cut so are more like the sentences of SST-2.
+        folds: Parts of a cross-validation: every row of a user's file is a test row of one of them, see
+            `recurra.data.splits.fold_rows`. A study, and a comparison of fewer than 2,000 rows, runs all of them; 1 is
+            one split.
+        fold: Which of them this is, from 0.
         skip_unlabelled: Leave rows of a user's file without a label out, and say which; otherwise they are an error.
     """
 
@@ -125,6 +141,8 @@ class DataConfig(RunData):
     unlabelled: str | None = None
     unlabelled_unit: Literal["texts", "sentences"] = "texts"
     windows: int = Field(default=1, ge=1, le=MOST_WINDOWS)
+    folds: int | None = Field(default=None, ge=1, le=MOST_FOLDS)
+    fold: int = Field(default=0, ge=0)
 
     # What transformers calls it, where that is not one label a text.
     problem_type: ClassVar[str | None] = None
@@ -166,6 +184,8 @@ class DataConfig(RunData):
             parts.append(f"{self.rows_per_label}-a-label")
         if self.split_seed:
             parts.append(f"split-{self.split_seed}")
+        if self.cross_validated:
+            parts.append(f"fold-{self.fold + 1}-of-{self.folds}")
         if self.auxiliary is not None:
             parts.append(self.auxiliary)
         if self.join_labels:
@@ -175,6 +195,27 @@ class DataConfig(RunData):
         if self.windows > 1:
             parts.append(f"{self.windows}-windows")
         return "-".join(parts)
+
+    @property
+    def cross_validated(self) -> bool:
+        """Whether these are one fold of several."""
+        return self.folds is not None and self.folds > 1
+
+    @property
+    def of_folds(self) -> str:
+        """Which fold, in words; empty if there is one split."""
+        return f" for fold {self.fold + 1} of {self.folds}" if self.cross_validated else ""
+
+    @property
+    def every_fold(self) -> list[Self]:
+        """One configuration for each fold."""
+        if not self.cross_validated:
+            return [self]
+        return [self.model_copy(update={"fold": fold}) for fold in range(self.folds or 1)]
+
+    def dealt_for(self, seed: int) -> Self:
+        """Folds dealt by the sum of ``split_seed`` and the run's seed, so that several seeds repeat the whole."""
+        return self.model_copy(update={"split_seed": self.split_seed + seed}) if self.cross_validated else self
 
     @field_validator("name", "tokenizer", "text_column", "label_column")
     @classmethod
@@ -195,6 +236,21 @@ class DataConfig(RunData):
             raise ValueError(
                 f"rows_per_label is {self.rows_per_label} beside fraction {self.fraction:g}; leave one of the two out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _folds_are_of_one_file(self) -> Self:
+        if self.fold and self.fold >= (self.folds or 1):
+            raise ValueError(f"fold is {self.fold} of {self.folds or 1}; allowed: 0 to {(self.folds or 1) - 1}")
+        if not self.cross_validated:
+            return self
+        if self.validation or self.test:
+            raise ValueError(
+                f"folds is {self.folds} beside a file of {'test' if self.test else 'validation'} rows; every fold has "
+                "its own, so leave the file or folds out"
+            )
+        if self.problem_type is not None:
+            raise ValueError(f"folds is {self.folds} and a row may have several labels; leave it out")
         return self
 
     @model_validator(mode="after")

@@ -212,7 +212,7 @@ def _load(config: DataConfig, data_root: Path | None) -> TextDataset:
     else:
         given = [
             key
-            for key in ("validation", "test", "group_column", "join_labels", "skip_unlabelled")
+            for key in ("validation", "test", "group_column", "join_labels", "skip_unlabelled", "folds")
             if getattr(config, key) not in (None, False)
         ]
         if given:

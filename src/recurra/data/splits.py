@@ -44,15 +44,20 @@ def load_files(config: DataConfig) -> TextDataset:
         for other in [_read(path, config)]
     }
     wanted = [name for name in ("validation", "test") if name not in given]
-    # Shares are of the rows that would be there if all three parts came from one file: 80/10/10, or 8:1.
-    share = HELD_OUT_SHARE / (1 - HELD_OUT_SHARE * len(given))
-    parts = split_rows(whole.texts, whole.labels, table.groups, dict.fromkeys(wanted, share), config.split_seed)
+    if config.cross_validated:
+        parts = fold_rows(
+            whole.texts, whole.labels, table.groups, config.folds or 1, fold=config.fold, seed=config.split_seed
+        )
+    else:
+        # Shares are of the rows that would be there if all three parts came from one file: 80/10/10, or 8:1.
+        share = HELD_OUT_SHARE / (1 - HELD_OUT_SHARE * len(given))
+        parts = split_rows(whole.texts, whole.labels, table.groups, dict.fromkeys(wanted, share), config.split_seed)
     missing = [name for name in wanted if len(parts[name]) == 0]
     if missing:
         raise DataError(
-            f"'{table.source}' has too few rows to split off {' and '.join(missing)}: {len(table)} rows, "
-            f"{len(set(whole.texts))} different texts; give at least {_MINIMUM_UNITS} different texts of one class, "
-            "or your own files with --validation and --test"
+            f"'{table.source}' has too few rows to split off {' and '.join(missing)}{config.of_folds}: "
+            f"{len(table)} rows, {len(set(whole.texts))} different texts; give at least {_MINIMUM_UNITS} different "
+            "texts of one class, or your own files with --validation and --test"
         )
     splits = {"train": whole.select(parts["train"])}
     for name in ("validation", "test"):
@@ -163,16 +168,75 @@ def split_rows(
     return {name: np.array(sorted(rows), dtype=np.int64) for name, rows in chosen.items()}
 
 
-def _split_by_label(
-    units: Sequence[list[int]], keys: Sequence[bytes], labels: npt.NDArray[np.int64], shares: Mapping[str, float]
-) -> list[str]:
-    """The split of each unit, where a unit counts for its most frequent label."""
+def fold_rows(
+    texts: Sequence[str],
+    labels: npt.NDArray[np.int64],
+    groups: Sequence[str] | None,
+    folds: int,
+    *,
+    fold: int,
+    seed: int,
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Splits rows for one fold of a stratified cross-validation; the order of the rows does not matter.
+
+    Rows are dealt to twice as many hands as there are folds. Two hands are a fold's test rows and the next one its
+    validation rows, so every row that is dealt is a test row of one fold, and a validation row of at most one. Units
+    are those of `split_rows`. A class of fewer than three units is dealt to nobody and stays in train whole.
+
+    Args:
+        texts: Cleaned texts.
+        labels: Label of each row, shape ``(rows,)``.
+        groups: Group of each row, empty for none; or None.
+        folds: Number of folds, at least 2.
+        fold: Which, from 0.
+        seed: Seed of the hash that the units are dealt by.
+
+    Returns:
+        Row numbers, ascending, of ``train``, ``validation`` and ``test``.
+    """
+    units = _units(texts, groups)
+    hands = _deal(units, [split_key(seed, texts, rows) for rows in units], labels, 2 * folds)
+    test, validation = {2 * fold, 2 * fold + 1}, (2 * fold + 2) % (2 * folds)
+    chosen: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
+    for rows, hand in zip(units, hands, strict=True):
+        chosen["test" if hand in test else "validation" if hand == validation else "train"].extend(rows)
+    return {name: np.array(sorted(rows), dtype=np.int64) for name, rows in chosen.items()}
+
+
+def _deal(
+    units: Sequence[list[int]], keys: Sequence[bytes], labels: npt.NDArray[np.int64], hands: int
+) -> list[int | None]:
+    """The hand of each unit: label by label to the hand with the fewest rows of it, of those the fewest in all."""
+    dealt: list[int | None] = [None] * len(units)
+    held = np.zeros(hands, dtype=np.int64)
+    for _, members in sorted(_by_label(units, labels).items()):
+        if len(members) < _MINIMUM_UNITS:
+            continue
+        of_label = np.zeros(hands, dtype=np.int64)
+        # The largest first, as whole units are what makes hands unequal; of equals in the order of their keys.
+        for unit in sorted(members, key=lambda unit: (-len(units[unit]), keys[unit], units[unit])):
+            hand = int(np.lexsort((np.arange(hands), held, of_label))[0])
+            dealt[unit] = hand
+            of_label[hand] += len(units[unit])
+            held[hand] += len(units[unit])
+    return dealt
+
+
+def _by_label(units: Sequence[list[int]], labels: npt.NDArray[np.int64]) -> dict[int, list[int]]:
+    """Units by label, where a unit counts for its most frequent one."""
     by_label: defaultdict[int, list[int]] = defaultdict(list)
     for unit, rows in enumerate(units):
         counts = Counter(int(labels[row]) for row in rows)
         by_label[min(counts, key=lambda value: (-counts[value], value))].append(unit)
+    return by_label
+
+
+def _split_by_label(
+    units: Sequence[list[int]], keys: Sequence[bytes], labels: npt.NDArray[np.int64], shares: Mapping[str, float]
+) -> list[str]:
+    """The split of each unit."""
     places = [""] * len(units)
-    for members in by_label.values():
+    for members in _by_label(units, labels).values():
         ordered = sorted(members, key=lambda unit: (keys[unit], units[unit]))
         for unit, place in zip(ordered, _assign([len(units[unit]) for unit in ordered], shares), strict=True):
             places[unit] = place

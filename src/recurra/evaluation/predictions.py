@@ -45,6 +45,13 @@ class Predictions:
         """Whether each row is right, shape ``(rows,)``."""
         return self.predicted == self.labels
 
+    @property
+    def key(self) -> bytes:
+        """Hash of identifiers and true labels, in order: equal for equal rows."""
+        found = hashlib.sha256("\0".join(self.ids).encode("utf-8", "surrogatepass"))
+        found.update(self.labels.tobytes())
+        return found.digest()
+
     def __len__(self) -> int:
         return len(self.ids)
 

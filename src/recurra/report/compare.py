@@ -120,7 +120,7 @@ def scored_model(
         seeds=tuple(run.record.seed for run in runs),
         values=values,
         correct=tuple(
-            load_correctness(run, split, known, labels=measure.by_labels) if measure.paired_by_rows else None
+            load_correctness(run, split, reporting, known, labels=measure.by_labels) if measure.paired_by_rows else None
             for run in runs
         ),
         seeded=not all(reporting.stands_everywhere(run) for run in runs),

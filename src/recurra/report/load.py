@@ -111,6 +111,7 @@ def _writable(text: str) -> str:
 def load_correctness(
     run: LoadedRun,
     split: str,
+    reporting: Reporting,
     known: dict[bytes, tuple[bytes, NDArray[np.int64]]] | None = None,
     *,
     labels: bool = False,
@@ -120,16 +121,22 @@ def load_correctness(
     Args:
         run: The run.
         split: The split.
+        reporting: What its task says; asked for the predictions of folds, which lie in several files.
         known: Rows that were read before; see `recurra.evaluation.predictions.read_correctness`.
         labels: Whether true and predicted labels and the logits are wanted too.
     """
     if split not in run.record.metrics:
         return None
     try:
-        found = Correctness(*read_correctness(run.folder, split, known))
+        if run.folds:
+            rows = reporting.predictions(run, split)
+            found = Correctness(rows.key, rows.correct)
+        else:
+            found = Correctness(*read_correctness(run.folder, split, known))
         if not labels:
             return found
-        rows = read_predictions(run.folder, split)
+        if not run.folds:
+            rows = read_predictions(run.folder, split)
         return replace(found, truth=rows.labels, predicted=rows.predicted, logits=rows.logits)
     except RecurraError:
         return None

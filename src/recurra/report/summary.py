@@ -63,7 +63,7 @@ def summarise(
     found: list[TableSummary] = []
     if tasks:
         reporting = reporting_of(tasks[0])
-        tables = group_tables(runs, reporting)
+        tables = group_tables(reporting.pooled(runs), reporting)
         known: KnownRows = {}
         scored: dict[TableKey, Mapping[str, ScoredModel]] = {}
         for table in tables:

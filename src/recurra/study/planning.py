@@ -132,7 +132,9 @@ def plan_with_cost(
 def within_minutes(
     spec: StudySpec, output: Path, machine: Machine, minutes: float, *, workers: int = 0, reporter: Reporter
 ) -> tuple[StudySpec, str]:
-    """Leaves out the dearest models until a study's training fits a budget; what is done already costs nothing.
+    """Takes one split instead of folds, then leaves out the dearest models, until a study's training fits a budget.
+
+    What is done already costs nothing.
 
     Seconds are measured here: a few training steps of each model. Controls are never left out; who learns from a model
     that is left out is left out with it. Evaluation is not in it.
@@ -163,6 +165,14 @@ def within_minutes(
             taken = (planned.cost.runs[config.run_id].seconds or 0.0) / planned.workers
             seconds[config.model] = seconds.get(config.model, 0.0) + taken
             teachers[config.model].update(teacher.name for teacher in config.teachers)
+    folded = any(len(data.every_fold) > 1 for data in spec.data)
+    if folded and sum(seconds.values()) > 60 * minutes:
+        one = [
+            data.model_copy(update={"folds": 1, "fold": 0}) if len(data.every_fold) > 1 else data for data in spec.data
+        ]
+        changed = spec.model_copy(update={"data": one})
+        found, said = within_minutes(changed, output, machine, minutes, workers=workers, reporter=reporter)
+        return found, f"one split instead of folds for --minutes {minutes:g}; {said}"
     kept = dict(seconds)
     while kept and sum(kept.values()) > 60 * minutes:
         dearest = max(kept, key=lambda name: kept[name])

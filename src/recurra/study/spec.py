@@ -162,10 +162,11 @@ def expand(spec: StudySpec) -> list[RunConfig]:
     # Checked and, for files, hashed once; the seeds were checked with the study.
     checked = [
         _Pupil.of(spec, model, data, protocol, protocols=protocols, precision=precision)
-        for data in spec.data
+        for entry in spec.data
         for protocol in protocols
         for precision in spec.precisions
         for model in models
+        for data in entry.every_fold
         # Who teaches under a protocol does not learn from itself.
         if model_name(model) not in teacher_names(protocol.teacher)
         and (protocol.name not in only or model_name(model) in only[protocol.name])
@@ -184,6 +185,7 @@ class _Pupil:
 
     run: RunConfig
     teachers: list[RunConfig]
+    data: RunData
 
     @classmethod
     def of(
@@ -215,16 +217,18 @@ class _Pupil:
             teachers.append(make_run(models[name], data, own, seed=seed, precision=precision, teachers=[]))
             if teachers[-1].model_overrides.get(TEACHER):
                 raise ConfigurationError(f"model '{run.model}': its teacher '{name}' learns from another model itself")
-        return cls(run, teachers)
+        return cls(run, teachers, data)
 
     def with_seed(self, seed: int) -> RunConfig:
         """The run of another seed, which learns from teachers of that seed."""
         if not (self.run.is_repeated or self.teachers):
             return self.run
         changes: dict[str, Any] = {} if seed == self.run.seed else {"seed": seed}
+        if (dealt := self.data.dealt_for(seed)) != self.run.data:
+            changes["data"] = dealt
         if self.teachers:
             own = [
-                TeacherConfig(name=teacher.model, run_id=_Pupil(teacher, []).with_seed(seed).run_id)
+                TeacherConfig(name=teacher.model, run_id=_Pupil(teacher, [], self.data).with_seed(seed).run_id)
                 for teacher in self.teachers
             ]
             changes["teachers"] = [*own, *self.run.teachers]

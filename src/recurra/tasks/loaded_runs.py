@@ -29,11 +29,24 @@ class TableKey(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A finished run: the folder it lies in, its record, and what its task keeps beside it."""
+    """A finished run: the folder it lies in, its record, and what its task keeps beside it.
+
+    Attributes:
+        folder: Of the first fold, if it is several.
+        record: Of all folds together, likewise.
+        beside: What the task keeps beside the record.
+        folds: The runs that it was put together from; none of a run that is itself.
+    """
 
     folder: Path
     record: AnyRecord
     beside: Any = None
+    folds: tuple[LoadedRun, ...] = ()
+
+    @property
+    def parts(self) -> tuple[LoadedRun, ...]:
+        """The runs that lie on disk: this one, or its folds."""
+        return self.folds or (self,)
 
     @cached_property
     def settings(self) -> dict[str, Any]:

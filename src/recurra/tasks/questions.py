@@ -197,7 +197,7 @@ class Questions:
 
     def texts_of(self, fingerprint: str, split: str) -> Mapping[str, str]:
         """Texts of a split by identity, where a table is of these data; else none."""
-        return self.texts.get(split, {}) if self.fingerprint == fingerprint else {}
+        return self.texts.get(split, {}) if self.fingerprint in ("", fingerprint) else {}
 
 
 NO_QUESTIONS = Questions()

@@ -11,6 +11,7 @@ from typing import Any
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.formatting import significant
 from recurra.deployment.export_record import ExportRecord
+from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.columns import Table
 from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.estimates import ExportLine, MeasuredExports
@@ -97,6 +98,18 @@ class Reporting(ABC):
         return None
 
     # How runs become tables.
+
+    def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
+        """The same runs with those put together that are parts of one; see `LoadedRun.folds`."""
+        return runs
+
+    def predictions(self, run: LoadedRun, split: str) -> Predictions:
+        """What a run said of the rows of a split.
+
+        Raises:
+            CheckpointError: If a file is missing or damaged.
+        """
+        return read_predictions(run.folder, split)
 
     @abstractmethod
     def key(self, run: LoadedRun) -> TableKey:

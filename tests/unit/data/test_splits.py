@@ -13,7 +13,7 @@ from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.labels import order_labels
-from recurra.data.splits import load_split, split_rows
+from recurra.data.splits import fold_rows, load_split, split_rows
 
 SHARES = {"validation": 0.1, "test": 0.1}
 
@@ -53,6 +53,64 @@ def test_sizes_are_stratified_and_do_not_depend_on_the_order() -> None:
     for name, rows in parts.items():
         assert {order[row] for row in shuffled[name]} == set(rows.tolist())
     assert set(parts["test"].tolist()) != set(split_rows(texts, labels, None, SHARES, 1)["test"].tolist())
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2), st.integers(0, 40)), min_size=1, max_size=150),
+    st.integers(2, 6),
+    st.integers(0, 3),
+)
+def test_every_row_is_tested_in_one_fold_and_no_text_or_group_is_cut(
+    rows: list[tuple[int, int, int]], folds: int, seed: int
+) -> None:
+    texts, labels = [f"t{text}" for text, _, _ in rows], np.array([label for _, label, _ in rows])
+    groups = [f"g{group}" if group else "" for _, _, group in rows]
+    every = [fold_rows(texts, labels, groups, folds, fold=fold, seed=seed) for fold in range(folds)]
+    for parts in every:
+        assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(len(rows)))
+        for values in (texts, groups):
+            sides = [{values[row] for row in part} - {""} for part in parts.values()]
+            assert sum(map(len, sides)) == len(set().union(*sides))
+    tested = Counter(np.concatenate([parts["test"] for parts in every]).tolist())
+    chosen = Counter(np.concatenate([parts["validation"] for parts in every]).tolist())
+    assert set(tested.values()) <= {1} and set(chosen.values()) <= {1}
+    # What is never tested belongs to a class of too few different units, and is trained on in every fold.
+    left = set(range(len(rows))) - set(tested)
+    assert all(row in set(parts["train"].tolist()) for parts in every for row in left) and not left & set(chosen)
+
+
+def test_folds_are_stratified_and_do_not_depend_on_the_order() -> None:
+    texts = [f"text {index}" for index in range(1003)]
+    labels = np.array([int(index % 5 == 0) for index in range(1003)])
+    every = [fold_rows(texts, labels, None, 5, fold=fold, seed=0) for fold in range(5)]
+    assert all(200 <= len(parts["test"]) <= 202 and 100 <= len(parts["validation"]) <= 101 for parts in every)
+    assert {int(labels[parts["test"]].sum()) for parts in every} <= {40, 41}
+    assert sorted(np.concatenate([parts["test"] for parts in every]).tolist()) == list(range(1003))
+    order = random.Random(1).sample(range(1003), 1003)
+    shuffled = fold_rows([texts[row] for row in order], labels[order], None, 5, fold=2, seed=0)
+    for name, rows in every[2].items():
+        assert {order[row] for row in shuffled[name]} == set(rows.tolist())
+    assert set(every[0]["test"].tolist()) != set(fold_rows(texts, labels, None, 5, fold=0, seed=1)["test"].tolist())
+
+
+def test_a_class_of_two_texts_is_trained_on_in_every_fold() -> None:
+    texts = [*(f"text {index}" for index in range(30)), "rare one", "rare two"]
+    labels = np.array([0, 1] * 15 + [2, 2])
+    for fold in range(3):
+        parts = fold_rows(texts, labels, None, 3, fold=fold, seed=0)
+        assert {30, 31} <= set(parts["train"].tolist()) and len(parts["test"]) == 10
+
+
+def test_a_fold_of_a_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.csv", many())
+    folds = [load_dataset(DataConfig(name=path, folds=4, fold=fold)) for fold in range(4)]
+    assert {len(each.splits["test"]) for each in folds} == {50} and len({each.fingerprint for each in folds}) == 4
+    assert len({row for each in folds for row in each.splits["test"].ids}) == 200
+    assert load_dataset(DataConfig(name=path, folds=1)).fingerprint == load_dataset(DataConfig(name=path)).fingerprint
+    with pytest.raises(DataError, match=r"too few rows to split off .* for fold 3 of 3"):
+        load_dataset(DataConfig(name=write(tmp_path / "few.csv", many(5)), folds=3, fold=2))
+    with pytest.raises(ConfigurationError, match="'folds' is for your own files"):
+        load_dataset(DataConfig(name="demo", folds=3))
 
 
 def test_one_giant_group_goes_to_train() -> None:
@@ -204,6 +262,12 @@ def test_subsets_of_a_dataset(tmp_path: Path) -> None:
         ({"name": "sst2", "length_tail": "longer"}, "'longest' or 'shortest'"),
         ({"name": " "}, "must not be empty"),
         ({"name": "a.csv", "text_column": "label"}, "both 'label'"),
+        ({"name": "a.csv", "folds": 0}, "greater than or equal to 1"),
+        ({"name": "a.csv", "folds": 21}, "less than or equal to 20"),
+        ({"name": "a.csv", "folds": 3, "fold": 3}, "fold is 3 of 3; allowed: 0 to 2"),
+        ({"name": "a.csv", "fold": 1}, "fold is 1 of 1; allowed: 0 to 0"),
+        ({"name": "a.csv", "folds": 3, "test": "b.csv"}, "folds is 3 beside a file of test rows"),
+        ({"name": "a.csv", "folds": 3, "validation": "b.csv"}, "folds is 3 beside a file of validation rows"),
     ],
 )
 def test_impossible_configurations(values: dict, message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from recurra.core.errors import RunError
@@ -62,6 +63,27 @@ def test_the_dearest_are_left_out_and_their_pupils_with_them(spec: StudySpec, tm
         seconds[minutes] = len(names)
     assert seconds[1e6] == 5 and seconds[0.03] is None
     assert any(count is not None and count < 5 for count in seconds.values())
+
+
+def test_one_split_comes_before_a_model_is_left_out(spec: StudySpec, tmp_path: Path) -> None:
+    folded = spec.model_copy(update={"data": [spec.data[0].model_copy(update={"folds": 3})]})
+    output, machine, quiet = tmp_path / "out", Machine(cache_dir=tmp_path / "cache", threads=1), Reporter(quiet=True)
+    kept, said = within_minutes(folded, output, machine, 1e6, workers=1, reporter=quiet)
+    assert kept == folded and "one split" not in said
+    one, _ = within_minutes(spec, output, machine, 1e6, workers=1, reporter=quiet)
+    need = next(minutes for minutes in np.geomspace(0.01, 1e6, 60) if _all_of(one, output, machine, float(minutes)))
+    kept, said = within_minutes(folded, output, machine, float(need), workers=1, reporter=quiet)
+    assert said.startswith(f"one split instead of folds for --minutes {need:g}; ") and "left out" not in said
+    assert kept.models == spec.models and [each.part for each in kept.data] == [""]
+
+
+def _all_of(spec: StudySpec, output: Path, machine: Machine, minutes: float) -> bool:
+    """Whether every model fits a budget."""
+    try:
+        kept, _ = within_minutes(spec, output, machine, minutes, workers=1, reporter=Reporter(quiet=True))
+    except RunError:
+        return False
+    return kept.models == spec.models
 
 
 def test_a_cost_that_cannot_be_known_is_said(spec: StudySpec, tmp_path: Path) -> None:

@@ -231,6 +231,24 @@ def test_a_control_that_is_taught_is_a_run_of_each_seed_and_protocol() -> None:
     assert static.model_overrides["encoder"] == "minilm" and static.model_overrides["encoder_sha256"]
 
 
+def test_folds_are_runs_of_their_own_whose_teachers_are_of_the_same_fold(tmp_path: Path) -> None:
+    data = [{"name": str(write_reviews(tmp_path / "reviews.csv", rows=60)), "folds": 3}]
+    taught = {"name": "words", "preset": "linear-tuned", "teacher": "baseline"}
+    runs = expand(spec(data=data, models=["linear", "baseline", taught], seeds=[0, 1]))
+    assert len({run.run_id for run in runs}) == len(runs) == 3 + 2 * 3 + 2 * 3
+    # All folds of the cheapest model come first.
+    assert [run.model for run in runs[:6]] == ["linear"] * 3 + ["baseline"] * 3
+    known = {run.run_id: run for run in runs}
+    for run in runs:
+        assert isinstance(run.data, DataConfig)
+        # Another seed deals the folds anew, and a control stays where it is.
+        assert run.data.split_seed == run.seed and f"fold-{run.data.fold + 1}-of-3" in run.run_id
+        for teacher in run.teachers:
+            assert known[teacher.run_id].data == run.data and known[teacher.run_id].seed == run.seed
+    (whole,) = expand(spec(data=[{**data[0], "folds": 1}], seeds=[0]))
+    assert "fold" not in whole.run_id
+
+
 def test_who_teaches_a_control_is_trained_before_it() -> None:
     taught = {"name": "words", "preset": "linear-tuned", "teacher": "baseline"}
     study = spec(models=[taught, "linear", "baseline"], seeds=[0, 1])

@@ -248,7 +248,13 @@ def test_a_study_that_asks_for_onnx_without_the_package_starts_nothing(
 # What a program asks for: `recurra.compare`, and what it gives back.
 
 FRAME = pd.DataFrame(review_rows(40), columns=["text", "label"])
-KEYS: dict[str, Any] = {"models": ["linear", "baseline", "recurrent"], "seeds": 2, "quiet": True, "max_epochs": 1}
+KEYS: dict[str, Any] = {
+    "models": ["linear", "baseline", "recurrent"],
+    "seeds": 2,
+    "folds": 1,
+    "quiet": True,
+    "max_epochs": 1,
+}
 
 
 def compare(output: Path, data: Any = FRAME, **keys: Any) -> StudyResult:
@@ -280,6 +286,7 @@ def test_rows_in_memory_resume_and_are_the_runs_of_a_file(tmp_path: Path, monkey
     assert MadeUp.started == [] and f"a/rows/{rows.name}" in line
     # And the command line makes the same runs of it.
     arguments = ["compare", f"a/rows/{rows.name}", "--models", "linear,baseline,recurrent", "--seeds", "2", "--quiet"]
+    arguments += ["--folds", "1"]
     assert main([*arguments, "--output", "b", "--no-latency", "max_epochs=1"]) in (0, 3)
     assert {run.name for run in Path("b/runs").iterdir()} == {run.name for run in Path("a/runs").iterdir()}
 

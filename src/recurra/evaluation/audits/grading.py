@@ -31,19 +31,20 @@ HARD_SHARE = 0.1
 MOST_CONTROL_ROWS = 50_000
 
 _FORM = "shortcuts.format."
-_ROWS, _EFFECT = "row_bits", "effect"
+# Of details: the rows that were found, and what a model's figures say of them.
+ROWS, _EFFECT = "row_bits", "effect"
 
 Mask = npt.NDArray[np.bool_]
 
 
 def keep_rows(rows: Mask) -> dict[str, str]:
     """What `AuditResult.details` hold of the rows that were found: a bit a row of the split, eight a byte, in hex."""
-    return {_ROWS: np.packbits(rows).tobytes().hex()}
+    return {ROWS: np.packbits(rows).tobytes().hex()}
 
 
 def kept_rows(audit: AuditResult, count: int) -> Mask | None:
     """The rows that an audit found among ``count`` of its split; none if it keeps none, or not of so many."""
-    bits = audit.details.get(_ROWS)
+    bits = audit.details.get(ROWS)
     try:
         packed = bytes.fromhex(bits) if isinstance(bits, str) else b""
     except ValueError:
@@ -90,7 +91,7 @@ def grade(
 def needs_predictions(audits: Sequence[AuditResult]) -> bool:
     """Whether a model's predictions would say more of any of these findings."""
     return any(
-        (audit.status == "failed" and _ROWS in audit.details)
+        (audit.status == "failed" and ROWS in audit.details)
         or (audit.status == "note" and audit.name.startswith(_FORM))
         for audit in audits
     )

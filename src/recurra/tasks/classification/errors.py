@@ -13,7 +13,8 @@ from recurra.core.record import AnyDecisionRecord, LabelRunRecord
 from recurra.core.terminal import one_line
 from recurra.deployment.decision import read_decision
 from recurra.evaluation.calibration import ReliabilityBin, reliability
-from recurra.evaluation.predictions import Predictions, read_predictions
+from recurra.evaluation.predictions import Predictions
+from recurra.tasks.classification.folds import predictions_of
 from recurra.tasks.classification.measures import label_figures
 from recurra.tasks.classification.summary import ClassificationTable
 from recurra.tasks.columns import COUNT, EVERYWHERE, PAGE, Column, Table, numbers
@@ -105,7 +106,7 @@ def read_said(table: ClassificationTable, runs: Mapping[str, Sequence[LoadedRun]
     if model is None:
         return None
     own = runs[model.label]
-    found = [read_predictions(run.folder, table.headline_split) for run in own]
+    found = [predictions_of(run, table.headline_split) for run in own]
     decisions = [read_decision(table.label_names, _decision(run)) for run in own]
     return Said(found, [each.probabilities(rows.logits) for each, rows in zip(decisions, found, strict=True)])
 
@@ -142,7 +143,7 @@ def find_mistakes(
         label: np.mean([found.correct for found in each], axis=0)
         for label, group in runs.items()
         if label != model.label
-        and (each := [read_predictions(run.folder, split) for run in group if split in run.record.metrics])
+        and (each := [predictions_of(run, split) for run in group if split in run.record.metrics])
         and all(found.ids == first.ids for found in each)
     }
     names = table.label_names

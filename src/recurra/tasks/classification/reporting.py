@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from recurra.core import formatting as form
 from recurra.core.errors import CheckpointError
 from recurra.core.label_record import are_unequal
 from recurra.core.record import MetricsRecord, RunRecord
 from recurra.deployment.export_record import ExportRecord
+from recurra.evaluation.predictions import Predictions
 from recurra.tasks.classification import columns
 from recurra.tasks.classification.advice import advise, level_models
 from recurra.tasks.classification.conclusions import OVERVIEW, conclude, fault_of, said_costs
@@ -21,6 +23,7 @@ from recurra.tasks.classification.curves import accuracy_by_epoch, loss_by_epoch
 from recurra.tasks.classification.errors import find_mistakes, find_reliability, read_said
 from recurra.tasks.classification.exports import advise_exports, export_lines
 from recurra.tasks.classification.figures import LABELS_IN_MATRIX, calibration, confusion, lengths
+from recurra.tasks.classification.folds import pool_folds, predictions_of
 from recurra.tasks.classification.measures import ACCURACY, F1, MACRO_F1, judge, named_measure
 from recurra.tasks.classification.published import PUBLISHED, published_lines
 from recurra.tasks.classification.summary import (
@@ -53,6 +56,14 @@ class ClassificationReporting(LabellingReporting):
     overview = OVERVIEW
     published_tables = tuple(PUBLISHED)
     documented_figures = frozenset(("data-size", "trade-off", "isolation", "accuracy"))
+
+    def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
+        """The folds of a cross-validation are one run."""
+        return pool_folds(runs)
+
+    def predictions(self, run: LoadedRun, split: str) -> Predictions:
+        """Of pooled folds, those of all."""
+        return predictions_of(run, split)
 
     def measure_of(self, table: TableRuns, judging: Judging) -> Measure:
         """What was asked for, or accuracy, or where the classes of the headline split are unequal macro F1."""
@@ -138,7 +149,7 @@ class ClassificationReporting(LabellingReporting):
         measure = self.judge(table)
         level = level_models(table, measure)
         advice = [
-            replace(item, details=[*item.details, *more_rows(table)]) if item.details else item
+            replace(item, details=[*item.details, *_of_one_fold(table), *more_rows(table)]) if item.details else item
             for item in advise(table, measure, limits)
         ]
         return [*advice, *advise_exports(table.exports, level)]
@@ -191,6 +202,20 @@ class ClassificationReporting(LabellingReporting):
 
     def charts_across(self, tables: Sequence[ClassificationTable], runs: Records) -> list[Chart | None]:
         return [*study_charts(tables, _records(runs))]
+
+
+def _of_one_fold(table: ClassificationTable) -> list[tuple[str, str]]:
+    """What is shipped where the figures are of several trainings; nothing elsewhere."""
+    folds = max(len(model.runs) // len(model.seeds) for model in table.models)
+    if folds < 2:
+        return []
+    train = form.count(next(split.rows for split in table.splits if split.name == "train"))
+    return [
+        (
+            "What is shipped",
+            f"The model of one of {folds} folds, trained on {train} rows; the figures are of all folds.",
+        )
+    ]
 
 
 def _form_accuracy(table: TableRuns) -> float | None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from recurra.core.configuration import content_hash
 from recurra.core.label_record import LearningCurveRecord
 from recurra.core.model_files import MODEL_NAME
 from recurra.core.progress import Reporter
@@ -254,8 +255,9 @@ class LabellingEngine(TaskEngine):
         return once * reads_of_a_row(sum(lengths.values())) if METHOD in config.model_overrides else once
 
     def timing_key(self, record: AnyRecord) -> str:
-        """Runs on the same data are timed on the same texts."""
-        return record.data.fingerprint
+        """Runs on the same data are timed on the same texts, and those of every fold on texts of the first."""
+        data = {key: value for key, value in record.config["data"].items() if key not in ("fold", "split_seed")}
+        return content_hash([data, record.config.get("data_hash")]) if data.get("folds") else record.data.fingerprint
 
     def timing_inputs(self, record: AnyRecord, folder: Path, machine: Machine) -> list[str]:
         """Texts of the last reported split."""

@@ -91,6 +91,8 @@ class LabellingReporting(Reporting):
             parts.append(f"{fraction:.3g} of train")
         if data.get("rows_per_label"):
             parts.append(f"{data['rows_per_label']:,} rows a label")
+        if int(data.get("folds") or 1) > 1:
+            parts.append(f"{data['folds']}-fold cross-validation")
         if data.get("length_tail"):
             parts.append(f"{data['length_tail']} {data.get('tail_fraction', '')} by words".replace("  ", " "))
         return ", ".join(parts)

@@ -52,6 +52,7 @@ _KEYS = {
     "--test": "test",
     "--max-length": "max_length",
     "--windows": "windows",
+    "--folds": "folds",
     "--form-must-not-predict": "form_must_not_predict",
     "--skip-unlabelled": "skip_unlabelled",
     "--unlabelled": "unlabelled",

@@ -165,6 +165,7 @@ def test_a_comparison_shows_what_spoke_for_the_wrong_labels(model: str, several:
     output = tmp_path / "study"
     chosen = "linear" if model == "linear" else str(write_tiny_model(tmp_path / "tiny.yaml"))
     arguments = ["compare", str(data), "--models", chosen, "--output", str(output), "--seeds", "1", "--quiet"]
+    arguments += ["--folds", "1"]
     arguments += ["--threads", "1", "--workers", "1", "--no-estimate", "--cache-dir", str(tmp_path / "cache")]
     trained = [] if model == "linear" else ["data.tokenizer=trained", *TINY_DATA, "max_epochs=12", "learning_rate=3e-3"]
     arguments += [*trained, *(["data.label_separator=;"] if several else [])]

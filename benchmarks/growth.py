@@ -1,0 +1,226 @@
+"""How time and memory grow with rows and with lengths: ``python -m benchmarks.growth --data-root DIR --json FILE``.
+
+Every figure is a shipped command, started as a user starts it, in a process of its own: wall-clock time from start to
+end, and the resident memory of the largest process that took part. Rows are English novels in pieces of so many words;
+the label says whether the novel is one of the older half. ``--render FILE`` writes the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from benchmarks.render import number
+from recurra.core.environment import code_record, environment_record
+from recurra.core.files import read_json, write_json
+
+WORDS = 12
+# Words of these novels that make about so many tokens of BERT's vocabulary, its two marks counted.
+LENGTHS = {8: 5, 32: 23, 128: 97, 512: 392}
+MIB = 1024
+
+
+@dataclass(frozen=True)
+class Grown:
+    """One command on one size.
+
+    Attributes:
+        command: What was done, as a reader knows it.
+        by: ``rows`` or ``tokens``: what grows from one to the next.
+        size: Rows, or tokens a text.
+        rows: Rows, in both cases.
+        seconds: Wall-clock time.
+        mib: Resident memory of the largest process.
+    """
+
+    command: str
+    by: str
+    size: int
+    rows: int
+    seconds: float
+    mib: float
+
+
+def read_novels(root: Path) -> list[tuple[str, list[str]]]:
+    """The words of each English novel, and whether it is one of the older half."""
+    table = pq.read_table(root / "english_novels" / "train.parquet", columns=["text", "year"])
+    years = table.column("year").to_pylist()
+    middle = sorted(years)[len(years) // 2]
+    texts = table.column("text").to_pylist()
+    return [("older" if year < middle else "newer", text.split()) for year, text in zip(years, texts, strict=True)]
+
+
+def write_rows(path: Path, novels: Sequence[tuple[str, list[str]]], rows: int, words: int) -> Path:
+    """Writes ``rows`` texts of so many words, one of each novel in turns; no word is in two of them.
+
+    Raises:
+        RuntimeError: If the novels have fewer words.
+    """
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(("text", "label"))
+        left, start = rows, 0
+        while left:
+            able = [(label, text) for label, text in novels if len(text) >= start + words][:left]
+            if not able:
+                raise RuntimeError(f"the novels have no {rows:,} texts of {words} words; give a lower --most")
+            writer.writerows((" ".join(text[start : start + words]), label) for label, text in able)
+            left, start = left - len(able), start + words
+    return path
+
+
+def run(arguments: Sequence[str], root: Path) -> tuple[float, float]:
+    """Seconds and MiB of ``recurra`` with these arguments.
+
+    Raises:
+        RuntimeError: If it fails.
+    """
+    environment = {**os.environ, "RECURRA_DATA_ROOT": str(root), "HF_HUB_OFFLINE": "1"}
+    started = time.perf_counter()
+    process = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", "recurra", *arguments],
+        environment,
+        file_actions=[(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1)],
+    )
+    _, status, usage = os.wait4(process, 0)
+    seconds = time.perf_counter() - started
+    if code := os.waitstatus_to_exitcode(status):
+        raise RuntimeError(f"recurra {' '.join(arguments)} ended with {code}")
+    return seconds, usage.ru_maxrss / MIB
+
+
+class Growth:
+    """Measures all of it in one folder.
+
+    Args:
+        folder: For rows, runs and exports; some gigabytes.
+        root: Local copies of public data.
+        most: Rows, at most.
+    """
+
+    def __init__(self, folder: Path, root: Path, most: int) -> None:
+        self.folder, self.root, self.most = folder, root, most
+        self.novels = read_novels(root)
+
+    def rows(self, rows: int, words: int = WORDS) -> str:
+        """A file of rows, made once."""
+        path = self.folder / f"{rows}-{words}.csv"
+        return str(path if path.exists() else write_rows(path, self.novels, rows, words))
+
+    def measure(self) -> Iterator[Grown]:
+        """Each figure as it comes, the quick ones first."""
+        linear, encoder = self._models()
+        for model, name, most in ((linear, "linear-tuned", self.most), (encoder, "MiniLM, int8", self.most // 10)):
+            for rows in _sizes(most):
+                yield self._predict(model, name, "rows", rows, rows=rows)
+            for tokens, words in LENGTHS.items():
+                yield self._predict(model, name, "tokens", tokens, rows=_share(self.most, 500), words=words)
+        for rows in _sizes(self.most):
+            yield self._compare("linear-tuned,static", "rows", rows, rows=rows)
+        for rows in _sizes(self.most // 100):
+            yield self._compare("minilm", "rows", rows, rows=rows)
+        for tokens, words in LENGTHS.items():
+            yield self._compare("minilm", "tokens", tokens, rows=_share(self.most, 1_000), words=words)
+
+    def _models(self) -> tuple[str, str]:
+        """Exports of a linear model and of a tuned encoder, trained on a thousand rows."""
+        made = []
+        options = ["--folds", "1", "--no-latency", "--no-estimate", "--quiet", "max_epochs=1"]
+        for model, more in (("linear-tuned", []), ("minilm", ["--format", "onnx", "--precision", "int8"])):
+            runs, export = str(self.folder / f"runs-{model}"), str(self.folder / f"export-{model}")
+            rows = self.rows(_share(self.most, 1_000))
+            run(["compare", rows, "--models", model, "--output", runs, "--max-length", "512", *options], self.root)
+            run(["export", runs, export, *more, "--quiet"], self.root)
+            made.append(export)
+        return made[0], made[1]
+
+    def _predict(self, model: str, name: str, by: str, size: int, *, rows: int, words: int = WORDS) -> Grown:
+        source = self.rows(rows, words)
+        output = str(self.folder / "labels.csv")
+        seconds, mib = run(["predict", model, "--input", source, "--output", output, "--quiet"], self.root)
+        return Grown(f"predict, {name}", by, size, rows, seconds, mib)
+
+    def _compare(self, models: str, by: str, size: int, *, rows: int, words: int = WORDS) -> Grown:
+        source, output = self.rows(rows, words), str(self.folder / f"compared-{models}-{by}-{size}")
+        arguments = ["compare", source, "--models", models, "--output", output, "--folds", "1", "--no-estimate"]
+        arguments += ["--quiet", "--workers", "1", "--threads", "1"]
+        if by == "tokens":
+            arguments += ["--max-length", "512"]
+        if models == "minilm":
+            arguments += ["max_epochs=1", "--precision", "bf16"]
+        seconds, mib = run(arguments, self.root)
+        told = "one pass of MiniLM" if models == "minilm" else models.replace(",", " and ")
+        return Grown(f"compare, {told}", by, size, rows, seconds, mib)
+
+
+def _sizes(most: int) -> list[int]:
+    return [size for size in (most // 1_000, most // 100, most // 10, most) if size >= 100]
+
+
+def _share(most: int, part: int) -> int:
+    return max(100, most // part)
+
+
+def tables(measures: Sequence[dict[str, Any]]) -> str:
+    """Two Markdown tables: by rows, and by tokens a text."""
+    return "\n".join(_table([each for each in measures if each["by"] == by], by) for by in ("rows", "tokens"))
+
+
+def _table(measures: Sequence[dict[str, Any]], by: str) -> str:
+    heading = "rows" if by == "rows" else "tokens a text"
+    lines = [f"| command | {heading} | time | against the line before | memory |", "| --- | ---: | ---: | --- | ---: |"]
+    before: dict[str, Any] = {}
+    for each in measures:
+        grown = ""
+        if before.get("command") == each["command"]:
+            factor, times = each["size"] / before["size"], each["seconds"] / before["seconds"]
+            grown = f"{times:.1f} x the time for {factor:g} x"
+        command = each["command"] + ("" if by == "rows" else f", {each['rows']:,} rows")
+        lines.append(
+            f"| {command} | {each['size']:,} | {number(each['seconds'])} s | {grown} | {number(each['mib'])} MiB |"
+        )
+        before = each
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Measures, prints a line a figure, and writes the JSON; or renders one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path, help="local copies of public data")
+    parser.add_argument("--most", type=int, default=1_000_000, help="rows of the largest file; others are parts of it")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--render", type=Path, help="write the tables of such a file and measure nothing")
+    options = parser.parse_args()
+    if options.render is not None:
+        sys.stdout.write(tables(read_json(options.render)["measures"]))
+        return 0
+    if options.data_root is None:
+        parser.error("give --data-root DIR, or --render FILE")
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="recurra-bench-growth-") as folder:
+        for each in Growth(Path(folder), options.data_root.absolute(), options.most).measure():
+            found.append(asdict(each))
+            print(f"{each.command}, {each.size:,} {each.by}: {each.seconds:.1f} s, {each.mib:.0f} MiB", flush=True)
+            if options.json:
+                record = {
+                    "measures": found,
+                    "code": code_record().model_dump(mode="json"),
+                    "environment": environment_record(threads=1, precision="mixed").model_dump(mode="json"),
+                }
+                write_json(options.json, record)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Cross-validation: what a report says of the folds of a file is what their predictions say together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, log_loss
+
+import recurra
+from factories import leakage
+from recurra.comparison import cross_validated
+from recurra.core.best_run import find_run
+from recurra.core.record import AuditResult
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset, recorded_data
+from recurra.evaluation.audits.grading import keep_rows, kept_rows
+from recurra.evaluation.metrics import log_softmax
+from recurra.evaluation.predictions import Predictions, read_predictions
+from recurra.report.load import load_runs
+from recurra.report.summary import summarise
+from recurra.reported_study import StudyResult
+from recurra.tasks.classification.folds import pool_folds, predictions_of
+from recurra.tasks.loaded_runs import LoadedRun
+from reviews import review_rows, write_csv, write_reviews, write_tiny_model
+
+ROWS, FOLDS = 240, 5
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reviews of which every seventh has the other label, so that every model is wrong somewhere."""
+    rows = [
+        (text, label if number % 7 else {"negative": "positive", "positive": "negative"}[label])
+        for number, (text, label) in enumerate(review_rows(ROWS))
+    ]
+    return write_csv(tmp_path_factory.mktemp("rows") / "reviews.csv", rows)
+
+
+@pytest.fixture(scope="module")
+def found(file: Path) -> StudyResult:
+    return recurra.compare(file, models=["linear", "linear-tuned"], output=file.parent / "compared", quiet=True)
+
+
+@pytest.fixture(scope="module")
+def runs(found: StudyResult) -> list[LoadedRun]:
+    loaded, failed = load_runs([outcome.folder for outcome in found.outcomes])
+    assert not failed and len(loaded) == 2 * FOLDS
+    return loaded
+
+
+def of_folds(runs: Sequence[LoadedRun], model: str, split: str = "test") -> list[Predictions]:
+    return [read_predictions(run.folder, split) for run in runs if run.record.model.preset == model]
+
+
+def test_every_row_is_judged_by_a_model_that_was_not_shown_it(runs: list[LoadedRun], file: Path) -> None:
+    every = Counter(row for part in of_folds(runs, "linear") for row in part.ids)
+    assert len(every) == ROWS and set(every.values()) == {1}
+    texts: dict[str, str] = {}
+    for run in runs:
+        splits = load_dataset(recorded_data(run.record)).splits  # type: ignore[arg-type]
+        assert not set(splits["test"].texts) & set(splits["train"].texts)
+        assert not set(splits["test"].texts) & set(splits["validation"].texts)
+        texts |= dict(zip(splits["test"].ids, splits["test"].texts, strict=True))
+    assert len(texts) == ROWS
+
+
+@pytest.mark.parametrize("model", ["linear", "linear-tuned"])
+def test_figures_are_those_of_all_folds_together(found: StudyResult, runs: list[LoadedRun], model: str) -> None:
+    (table,) = found.shown.tables
+    score = next(each for each in table.models if each.label == model).scores["test"]
+    parts = of_folds(runs, model)
+    labels, said = (np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "predicted"))
+    assert score.rows == len(labels) == ROWS
+    assert score.accuracy.mean == pytest.approx(accuracy_score(labels, said))
+    assert score.f1.mean == pytest.approx(f1_score(labels, said))
+    assert score.confusion_matrix == confusion_matrix(labels, said).tolist()
+    probabilities = np.concatenate([np.exp(log_softmax(part.logits.astype(np.float64))) for part in parts])
+    assert score.loss == pytest.approx(log_loss(labels, probabilities), rel=1e-6)
+
+
+def test_models_are_held_against_each_other_on_all_rows(found: StudyResult, runs: list[LoadedRun]) -> None:
+    (table,) = found.shown.tables
+    (test,) = table.tests
+    right = {
+        model: {row: ok for part in of_folds(runs, model) for row, ok in zip(part.ids, part.correct, strict=True)}
+        for model in (test.first, test.second)
+    }
+    assert test.rows == ROWS and not test.reason
+    only = [right[test.first][row] and not right[test.second][row] for row in right[test.first]]
+    assert test.mcnemar[0].only_first == sum(only)
+    assert table.advice[0].details[-2] == (
+        "What is shipped",
+        "The model of one of 5 folds, trained on 168 rows; the figures are of all folds.",
+    )
+    assert "5-fold cross-validation" in table.title and any("Cross-validation: 5 of 5" in note for note in table.notes)
+    assert all(len(model.runs) == FOLDS and model.seeds == [0] for model in table.models)
+    # The test texts of every fold are read again for the mistakes that are shown.
+    assert table.recommended is not None and table.mistakes
+    assert find_run(found.output).folder == found.best.folder
+
+
+def test_a_second_seed_deals_the_rows_anew_and_judges_the_same_rows(file: Path) -> None:
+    models = ["linear", str(write_tiny_model(file.parent / "tiny.yaml"))]
+    output = file.parent / "repeated"
+    found = recurra.compare(file, models=models, seeds=2, folds=2, protocol={"base": "tuned", "max_epochs": 1},
+                            tokenizer="trained", output=output, quiet=True)  # fmt: skip
+    (table,) = found.shown.tables
+    assert [(model.label, model.seeds, len(model.runs)) for model in table.models] == [
+        ("linear", [0], 2),
+        ("tiny", [0, 1], 4),
+    ]
+    (test,) = table.tests
+    assert test.rows == ROWS and not test.reason
+    dealt = [set(read_predictions(output / run.folder, "test").ids) for run in table.models[1].runs]
+    assert dealt[0].isdisjoint(dealt[1]) and dealt[2].isdisjoint(dealt[3]) and dealt[0] not in (dealt[2], dealt[3])
+
+
+def test_folds_that_are_lacking_are_said_and_compared_with_nobody(runs: list[LoadedRun]) -> None:
+    fewer = [run for run in runs if not (run.record.model.preset == "linear" and run.data_settings.get("fold") == 3)]
+    (table,) = summarise(fewer).tables
+    (test,) = table.tests
+    assert "not evaluated on the same rows" in test.reason and any("4 of 5" in note for note in table.notes)
+
+
+def test_an_audit_is_that_of_the_worst_fold_with_the_rows_of_all(runs: list[LoadedRun]) -> None:
+    own = [run for run in runs if run.record.model.preset == "linear"]
+    masks = [np.arange(len(read_predictions(run.folder, "test"))) < fold for fold, run in enumerate(own)]
+
+    def audited(fold: int, run: LoadedRun) -> LoadedRun:
+        details = keep_rows(masks[fold])
+        audit = leakage().model_copy(update={"value": 0.2 + fold / 100, "summary": str(fold), "details": details})
+        passed = AuditResult(name="teacher", status="passed", summary="as it should be")
+        return replace(run, record=run.record.model_copy(update={"audits": [audit, passed]}))
+
+    (pooled,) = pool_folds([audited(fold, run) for fold, run in enumerate(own)])
+    leak, teacher = pooled.record.audits
+    assert leak.value == pytest.approx(0.24) and leak.summary == "4 (fold 5, the worst of 5)"
+    assert teacher.summary == "as it should be"
+    mask = kept_rows(leak, ROWS)
+    assert mask is not None
+    wanted = {row for fold, run in enumerate(own) for row in read_predictions(run.folder, "test").ids[:fold]}
+    assert {row for row, kept in zip(predictions_of(pooled, "test").ids, mask, strict=True) if kept} == wanted
+
+
+def test_one_split_stays_where_it_was_asked_for_or_rows_are_many(tmp_path: Path) -> None:
+    few, many = (str(write_reviews(tmp_path / f"{rows}.csv", rows=rows)) for rows in (60, 2_000))
+    folded, why = cross_validated(DataConfig(name=few), None)
+    assert [each.part for each in folded.every_fold] == [f"fold-{fold}-of-5" for fold in range(1, 6)]
+    assert "60 rows are few" in why and "--folds 1" in why
+    tiny = str(write_csv(tmp_path / "tiny.csv", review_rows(6)))
+    for keys in (
+        {"name": many},
+        {"name": few, "folds": 1},
+        {"name": few, "test": many},
+        {"name": "demo"},
+        {"name": tiny},
+    ):
+        config = DataConfig.parse(keys)
+        assert cross_validated(config, None) == (config, "") and config.every_fold == [config]
