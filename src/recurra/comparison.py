@@ -11,7 +11,7 @@ from typing import Any
 from recurra.core.errors import DataError
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig, RunData
-from recurra.data.corpora import load_dataset
+from recurra.data.corpora import DEMO_LARGE, load_dataset
 from recurra.data.in_memory import rows_in_memory
 from recurra.data.tokenization import TRAINED
 from recurra.ladder import Entry, Ladder, choose_models
@@ -158,7 +158,13 @@ def study_name(data: str) -> str:
 
 def demonstration(*, seeds: int = 3) -> StudySpec:
     """Returns the study that compares small models on the embedded corpus; needs no network and a few minutes."""
-    data = DataConfig(name="demo", tokenizer=TRAINED, max_length=DEMO_MAX_LENGTH, trained_vocab_size=DEMO_VOCAB_SIZE)
+    data = DataConfig(
+        name="demo",
+        protocol=DEMO_LARGE,
+        tokenizer=TRAINED,
+        max_length=DEMO_MAX_LENGTH,
+        trained_vocab_size=DEMO_VOCAB_SIZE,
+    )
     title = "Demo: a linear model, a stacked and a recurrent Transformer"
     return comparison(data, models=DEMO_MODELS, protocol="demo", seeds=range(seeds), title=title)
 

@@ -60,17 +60,18 @@ def test_the_answer_names_everything(run: Path, tmp_path: Path, capsys: pytest.C
 
 def test_a_linear_export_is_predicted_without_torch_and_what_it_was_fitted_with(tmp_path: Path) -> None:
     run = train_linear(tmp_path)
-    assert main(["export", str(run), "--output", str(tmp_path / "out"), "--quiet"]) == 0
+    for form in ("safetensors", "onnx"):
+        assert main(["export", str(run), "--format", form, "--output", str(tmp_path / form), "--quiet"]) == 0
     texts = [text for text, _ in review_rows(20, seed=4)]
     program = """
 import sys
 from recurra.cli.main import main
 code = main(["predict", *sys.argv[1:]])
-heavy = {"torch", "transformers", "sklearn", "scipy", "pyarrow", "pandas", "datasets"} & set(sys.modules)
+heavy = {"torch", "transformers", "sklearn", "scipy", "pyarrow", "pandas", "datasets", "onnx"} & set(sys.modules)
 sys.exit(f"imported {heavy}" if heavy else code)
 """
     wanted = Classifier.from_run(run).predict_proba(texts)
-    for folder in (tmp_path / "out", run):
+    for folder in (tmp_path / "safetensors", tmp_path / "onnx", run):
         command = [sys.executable, "-W", "error", "-c", program, str(folder), *texts, "--json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr

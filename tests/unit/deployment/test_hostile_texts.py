@@ -45,10 +45,13 @@ def classifiers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Classifie
     root = tmp_path_factory.mktemp("hostile")
     run = train_tiny(root)
     export_run(run, root / "onnx", ExportOptions("onnx", "fp32"))
+    linear = train_linear(root)
+    export_run(linear, root / "linear-onnx", ExportOptions("onnx", "fp32"))
     return {
         "onnx": Classifier.open(root / "onnx", threads=1),
         "torch": Classifier.open(run, precision="fp32"),
-        "linear": Classifier.open(train_linear(root)),
+        "linear": Classifier.open(linear),
+        "linear-onnx": Classifier.open(root / "linear-onnx", threads=1),
     }
 
 
@@ -74,7 +77,7 @@ def test_tokens_are_of_the_vocabulary_and_within_the_length(classifiers: dict[st
     assert (ids[0], ids[-1]) == (begin, end)
 
 
-@pytest.mark.parametrize("name", ["onnx", "linear"])
+@pytest.mark.parametrize("name", ["onnx", "linear", "linear-onnx"])
 @given(texts=st.lists(TEXTS, min_size=1, max_size=5))
 def test_texts_are_classified_or_the_first_that_cannot_be_is_named(
     classifiers: dict[str, Classifier], name: str, texts: list[str]

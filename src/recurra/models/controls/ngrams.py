@@ -168,6 +168,11 @@ class LinearClassifier(LinearModel):
         return cls(vectorizers, found.weight, found.bias, found.fit.c, **how)
 
     @property
+    def vectorizers(self) -> Sequence[Vectorizer]:
+        """What counts the n-grams, in the order of the columns."""
+        return self._vectorizers
+
+    @property
     def description(self) -> str:
         """Features and fit in a line."""
         kinds = " + ".join(str(each.ngrams) for each in self._vectorizers)

@@ -173,8 +173,7 @@ class StaticClassifier(LinearModel):
         """Writes the tokenizer and the scores, and the settings last: they stand for a whole folder."""
         with storage_errors(Path(folder)):
             Path(folder).mkdir(parents=True, exist_ok=True)
-        with atomic_path(Path(folder) / TOKENIZER_NAME) as temporary:
-            temporary.write_text(self.tokenizer.to_str(), encoding="utf-8")
+        write_tokenizer(self, Path(folder))
         self._save(folder, {}, {"version": 1, "encoder": self.encoder})
 
     @classmethod
@@ -196,15 +195,25 @@ class StaticClassifier(LinearModel):
         return cls(tokenizer, settings["encoder"], tensors["weight"], tensors["bias"], **cls._given(settings))
 
 
-def _shares(texts: Sequence[str], tokenizer: Tokenizer, pieces: int) -> SparseRows:
+def write_tokenizer(model: StaticClassifier, folder: Path) -> None:
+    """Writes ``tokenizer.json``, which makes the pieces that a static model scores."""
+    with atomic_path(folder / TOKENIZER_NAME) as temporary:
+        temporary.write_text(model.tokenizer.to_str(), encoding="utf-8")
+
+
+def piece_ids(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """Word pieces of cleaned texts, nothing cut and no special tokens."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
     # What looks like a special token is taken letter by letter: texts hold no such tokens.
     tokenizer.encode_special_tokens = True
     if len(texts) == 1:
-        rows = [tokenizer.encode(texts[0], add_special_tokens=False).ids]
-    else:
-        rows = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [tokenizer.encode(texts[0], add_special_tokens=False).ids]
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+
+def _shares(texts: Sequence[str], tokenizer: Tokenizer, pieces: int) -> SparseRows:
+    rows = piece_ids(texts, tokenizer)
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     ids = np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum()))
     # A text has each of its pieces once, with the share of all places where it stands.

@@ -17,8 +17,23 @@ from recurra.models.controls.weights import Floats, SparseRows, foreign_settings
 # Words of one letter count: "n't" is "n" and "t", and dropping them would drop the negation.
 TOKEN_PATTERN = r"(?u)\b\w+\b"
 _WORD = re.compile(TOKEN_PATTERN)
+WORDS, CHARACTERS = "words", "characters"
+UNITS = (WORDS, CHARACTERS)
 _LONGEST = 8
 _MOST_WORDS = 200_000
+
+
+def units_of(unit: str, text: str) -> list[str]:
+    """What the n-grams of a cleaned text are runs of, in their order.
+
+    Args:
+        unit: ``words``: runs of letters and digits. ``characters``: those of what blanks set apart, with a blank at
+            either end, and behind each an empty one, which stands in no n-gram.
+        text: The text.
+    """
+    if unit == WORDS:
+        return _WORD.findall(text)
+    return [character for word in text.split() for character in (*f" {word} ", "")]
 
 
 @dataclass(frozen=True)
@@ -50,7 +65,7 @@ class Ngrams:
 
     def of(self, text: str) -> Iterator[str]:
         """The n-grams of a cleaned text, as often as they occur."""
-        words = _WORD.findall(text)
+        words = units_of(WORDS, text)
         for length in range(self.shortest, self.longest + 1):
             for start in range(len(words) - length + 1):
                 yield " ".join(words[start : start + length])

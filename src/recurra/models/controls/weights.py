@@ -118,6 +118,16 @@ class LinearModel(ABC):
         """Features and fit in a line."""
 
     @property
+    def weight(self) -> npt.NDArray[np.float32]:
+        """One row of weights a label, one in all for two classes: ``(rows, features)``."""
+        return self._weight
+
+    @property
+    def bias(self) -> npt.NDArray[np.float32]:
+        """One a row of `weight`."""
+        return self._bias
+
+    @property
     @abstractmethod
     def features_per_word(self) -> float:
         """Features that a word of a text adds to it."""

@@ -399,10 +399,27 @@ def test_a_linear_model_is_exported_as_it_is(name: str, linear_runs: dict[str, P
         Classifier.from_export(folder, precision="bf16")
 
 
+@pytest.mark.parametrize("name", [*LINEAR_FILES, "several"])
+def test_a_linear_model_is_exported_as_a_graph(name: str, linear_runs: dict[str, Path], tmp_path: Path) -> None:
+    folder, run = tmp_path / "out", linear_runs[name]
+    manifest = export_run(run, folder, ExportOptions("onnx"))
+    own = {"model.onnx", *(["tokenizer.json"] if name == "static" else [])}
+    assert {path.name for path in folder.iterdir()} == {*own, "run-record.json", "README.md", "export.json"}
+    assert (manifest.kind, manifest.format, manifest.precision) == ("linear", "onnx", "fp32")
+    assert manifest.check.computation.engine == "onnxruntime" and manifest.check.label_agreement == 1
+    assert manifest.check.largest_logit_difference < 1e-6 and not needs_torch(folder)
+    found, reference = Classifier.open(folder), Classifier.from_run(run)
+    assert found.predict(TEXTS).tolist() == reference.predict(TEXTS).tolist() and found.depth is None
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "runs of letters and digits" in card and "A text is read to its end" in card
+    with pytest.raises(ConfigurationError, match="computed in fp64, not in bf16; leave --precision out"):
+        Classifier.from_export(folder, precision="bf16")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (ExportOptions("onnx"), "which is not written as onnx; give --format safetensors"),
+        (ExportOptions("onnx", "int8"), "its weights are stored in fp32; leave --precision int8 out"),
         (ExportOptions(precision="fp16"), "its weights are stored in fp32; leave --precision fp16 out"),
         (ExportOptions(vocabulary=0), "no token table to make smaller; leave --vocabulary 0 out"),
         (ExportOptions(agreement=0.9), "it has no exits; leave --agreement 0.9 out"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from recurra.core.errors import UnavailableError
+from recurra.core.errors import ConfigurationError, UnavailableError
 
 if TYPE_CHECKING:
     from recurra.core.record import AnyLabelRecord
@@ -77,6 +77,16 @@ class StoredModel:
     pad_token_id: int
     linear: bool = False
     windows: int = 1
+
+
+def refuse_precision(asked: str | None) -> None:
+    """Refuses a precision to compute a linear model in.
+
+    Raises:
+        ConfigurationError: If one is asked for.
+    """
+    if asked is not None:
+        raise ConfigurationError(f"a linear model is computed in fp64, not in {asked}; leave --precision out")
 
 
 class ExportFormat(ABC):

@@ -6,11 +6,19 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recurra.deployment.export.formats.interface import FP32, INT8, ExportFormat, ExportSource, StoredModel
+from recurra.deployment.export.formats.interface import (
+    FP32,
+    INT8,
+    ExportFormat,
+    ExportSource,
+    StoredModel,
+    refuse_precision,
+)
 from recurra.deployment.onnx.contract import MODEL_NAME, check_writable
 
 if TYPE_CHECKING:
     from recurra.deployment.engines.interface import LoadedEngine
+    from recurra.models.controls.weights import LinearModel
 
 
 class OnnxFormat(ExportFormat):
@@ -28,6 +36,13 @@ class OnnxFormat(ExportFormat):
         "them with `tokenizer.json`, cut them at {max_length} tokens and pad with token {pad_token_id}."
     )
 
+    linear_usage = (
+        '`recurra.Classifier.from_export(".")` in Python. Other programs clean the texts first ({cleaning}), and cut\n'
+        "them as the graph's inputs say: `words` are runs of letters and digits, `characters` those of each word\n"
+        "between blanks, with a blank at either end and an empty string behind it, `pieces` what `tokenizer.json`\n"
+        "makes of the text without special tokens."
+    )
+
     def check_model(self, config: object) -> None:
         """Refuses norms, positions and biases that the graph is not written for."""
         check_writable(config)
@@ -39,8 +54,19 @@ class OnnxFormat(ExportFormat):
         metadata = {"run_id": source.record.run_id, "labels": json.dumps(source.record.data.label_names)}
         write_onnx(source.engine.model, precision, source.engine.max_length, folder, metadata)
 
+    def write_linear(self, model: LinearModel, folder: Path) -> None:
+        """Writes ``model.onnx``, and of a static model the tokenizer."""
+        from recurra.deployment.onnx.linear import write_linear
+
+        write_linear(model, folder)
+
     def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> LoadedEngine:
         """Reads it into ONNX Runtime."""
+        if stored.linear:
+            refuse_precision(precision)
+            from recurra.deployment.onnx.linear_engine import OnnxLinearEngine
+
+            return OnnxLinearEngine.load(stored.folder, threads)
         from recurra.deployment.onnx.engine import OnnxEngine
 
         return OnnxEngine.load(

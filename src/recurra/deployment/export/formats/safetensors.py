@@ -5,8 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recurra.core.errors import AuditError, ConfigurationError
-from recurra.deployment.export.formats.interface import BF16, FP16, FP32, ExportFormat, ExportSource, StoredModel
+from recurra.core.errors import AuditError
+from recurra.deployment.export.formats.interface import (
+    BF16,
+    FP16,
+    FP32,
+    ExportFormat,
+    ExportSource,
+    StoredModel,
+    refuse_precision,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -49,10 +57,7 @@ class SafetensorsFormat(ExportFormat):
     def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> LoadedEngine:  # noqa: ARG002 - torch has its own
         """Reads it into torch, whose threads are set there; a linear model into numpy."""
         if stored.linear:
-            if precision is not None:
-                raise ConfigurationError(
-                    f"a linear model is computed in fp64, not in {precision}; leave --precision out"
-                )
+            refuse_precision(precision)
             from recurra.deployment.engines.interface import LinearEngine
 
             return LinearEngine.load(stored.folder)

@@ -1,0 +1,120 @@
+"""Linear models as a graph: ONNX Runtime against numpy on texts of every kind; a program that knows nothing of us."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recurra.core.errors import CheckpointError
+from recurra.data.vocabulary import train_wordpiece, wordpiece
+from recurra.deployment.onnx.contract import MODEL_NAME
+from recurra.deployment.onnx.linear import build_linear, write_linear
+from recurra.deployment.onnx.linear_engine import OnnxLinearEngine
+from recurra.models.controls.ngrams import LinearClassifier
+from recurra.models.controls.static import StaticClassifier
+from recurra.models.controls.tfidf import Ngrams, Vectorizer, units_of
+from recurra.models.controls.weights import LinearModel
+from reviews import review_rows
+
+TEXTS, LABELS = (list(part) for part in zip(*review_rows(80), strict=True))
+TRUTH = np.array([label == "positive" for label in LABELS], dtype=np.int64)
+ODD = ["", " ", "a", "!!", "never seen before", "film " * 500, "é 😀 naïve n't x_1", "the\u00a0film", *TEXTS[:5]]
+
+
+def words(kind: str) -> LinearModel:
+    """A model of n-grams on the rows of the tests."""
+    if kind == "linear":
+        return LinearClassifier.fit(TEXTS, TRUTH)
+    if kind == "tuned":
+        return LinearClassifier.fit_tuned(TEXTS, TRUTH)
+    three = np.arange(len(TEXTS)) % 3
+    if kind == "three":
+        return LinearClassifier.fit_tuned(TEXTS, three, num_labels=3)
+    return LinearClassifier.fit_tuned(TEXTS, np.stack([TRUTH, three == 1, three == 2], axis=1), num_labels=3)
+
+
+def static(labels: int = 2) -> StaticClassifier:
+    """A static model with vectors of chance."""
+    tokenizer = wordpiece(train_wordpiece(TEXTS, 120))
+    vectors = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 6)).astype(np.float32)
+    truth = np.arange(len(TEXTS)) % labels
+    return StaticClassifier.fit(TEXTS, truth, vectors, tokenizer, encoder="tiny", num_labels=labels)
+
+
+def opened(model: LinearModel, folder: Path) -> OnnxLinearEngine:
+    write_linear(model, folder)
+    return OnnxLinearEngine.load(folder, threads=1)
+
+
+@pytest.mark.parametrize("kind", ["linear", "tuned", "three", "several", "static", "static of three"])
+def test_the_graph_computes_what_numpy_does(kind: str, tmp_path: Path) -> None:
+    model = static(3 if "three" in kind else 2) if "static" in kind else words(kind)
+    engine = opened(model, tmp_path)
+    for texts in (ODD, TEXTS, ["one"], []):
+        found = engine.logits(texts, 4)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, model.logits(texts), rtol=1e-6, atol=1e-7)
+    # One text is what it is among others.
+    assert np.array_equal(engine.logits([ODD[6]], 1), engine.logits(ODD, 4)[6:7])
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[LinearModel, OnnxLinearEngine]:
+    model = words("tuned")
+    return model, opened(model, tmp_path_factory.mktemp("tuned"))
+
+
+@given(st.lists(st.text(max_size=40), max_size=4))
+def test_any_text_at_all(tuned: tuple[LinearModel, OnnxLinearEngine], texts: list[str]) -> None:
+    model, engine = tuned
+    np.testing.assert_allclose(engine.logits(texts, 4), model.logits(texts), rtol=1e-6, atol=1e-7)
+
+
+@given(st.text(max_size=30), st.sampled_from([("words", 1, 2), ("characters", 2, 5), ("characters", 1, 3)]))
+def test_n_grams_are_runs_of_the_units(text: str, kind: tuple[str, int, int]) -> None:
+    unit, shortest, longest = kind
+    ngrams, units = Ngrams(unit, shortest, longest), units_of(unit, text)  # type: ignore[arg-type]
+    joined = " " if unit == "words" else ""
+    runs = [
+        units[start : start + length]
+        for length in range(shortest, longest + 1)
+        for start in range(len(units) - length + 1)
+    ]
+    own = list(ngrams.of(text)) if unit == "words" else [gram for word in text.split() for gram in ngrams.of_word(word)]
+    assert sorted(joined.join(run) for run in runs if "" not in run) == sorted(own)
+
+
+def test_a_program_that_knows_nothing_of_us_reads_it(
+    tuned: tuple[LinearModel, OnnxLinearEngine], tmp_path: Path
+) -> None:
+    """The program of docs/how-to/export.md."""
+    model, _ = tuned
+    write_linear(model, tmp_path)
+    session = onnxruntime.InferenceSession(str(tmp_path / MODEL_NAME))
+    for text in TEXTS[:5]:
+        cut = re.findall(r"\w+", text)
+        characters = [character for word in text.split() for character in (" ", *word, " ", "")]
+        feeds = {"words": np.array(cut, dtype=object), "characters": np.array(characters, dtype=object)}
+        (logits,) = session.run(None, feeds)
+        np.testing.assert_allclose(logits, model.logits([text]), rtol=1e-6, atol=1e-7)
+
+
+def test_a_model_without_n_grams_of_characters_takes_no_characters() -> None:
+    vectorizers = [Vectorizer(Ngrams("words", 1, 1), ["a"], [1.0]), Vectorizer(Ngrams("characters", 4, 5), [], [])]
+    graph = build_linear(LinearClassifier(vectorizers, [[1.0]], [0.0], 1.0))
+    assert [each.name for each in graph.graph.input] == ["words"]
+
+
+def test_a_graph_of_others_is_refused(tmp_path: Path) -> None:
+    model = words("linear")
+    write_linear(model, tmp_path)
+    path = tmp_path / MODEL_NAME
+    path.write_bytes(path.read_bytes().replace(b"words", b"wards"))
+    with pytest.raises(CheckpointError, match="takes wards, which is no linear model of ours"):
+        OnnxLinearEngine.load(tmp_path)
