@@ -65,7 +65,7 @@ def test_corpora_their_protocols_and_the_files_of_their_local_copies() -> None:
         "product_reviews": ("DIR/amazon_blitzer/all.parquet (columns content, label)", reviews),
         "domains": ("those of yelp_reviews, sst2 and amazon_reviews", domains),
         "domains_polarity": ("those of yelp_polarity, sst2 and amazon_polarity", domains),
-        "demo": (None, ["held-out"]),
+        "demo": (None, ["held-out", "large"]),
     }  # fmt: skip
     assert all(name == corpus.name for name, corpus in corpora.CORPORA.items())
 

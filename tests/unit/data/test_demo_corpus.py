@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from recurra.core.errors import ConfigurationError
+from recurra.data.configuration import DataConfig
+from recurra.data.corpora import load_dataset
 from recurra.data.demo_corpus import LABEL_NOISE, NGRAM_WORDS, demo_rows, generate_demo
 from recurra.data.demo_grammar import CONSTRUCTION_SHARES, OPEN_CONSTRUCTIONS, PATTERNS
 from recurra.data.demo_settings import DOMAINS, NAME_ENDINGS, NAME_SYLLABLES, SETTINGS, WORD_CLASSES, is_held_out_name
@@ -146,6 +148,14 @@ def test_impossible_sizes_are_refused(name, size):
 def test_sizes_down_to_one_row():
     assert [len(part) for part in demo_rows(5, 1, 1, 1).values()] == [1, 1, 1]
     assert [len(part) for part in demo_rows(5, 31, 7, 8).values()] == [31, 7, 8]
+
+
+def test_the_large_one_has_three_times_the_training_rows_and_leaks_as_little():
+    dataset = load_dataset(DataConfig(name="demo", protocol="large"))
+    sizes = {name: len(split) for name, split in dataset.splits.items()}
+    assert sizes == {"train": 24_000, "validation": 1_000, "test": 1_500} and dataset.protocol == "large"
+    train = set(dataset.splits["train"].texts)
+    assert not train & {*dataset.splits["validation"].texts, *dataset.splits["test"].texts}
 
 
 def test_labels_domains_and_constructions_are_balanced(rows):
