@@ -27,8 +27,10 @@ from recurra.tasks.profile import profile_of_values
 from recurra.tasks.questions import Judging, Limits
 from recurra.tasks.runs import resolve_model
 
-# With fewer rows in all, a tenth of them is too few to judge models by, and every row becomes a test row of one fold.
+# With fewer rows in all, a tenth of them is too few to judge models by, and every row becomes a test row of one fold;
+# unless their texts are so long that all folds read more tokens than those of 2,000 sentences.
 ROWS_OF_ONE_SPLIT, FOLDS = 2_000, 5
+MOST_FOLDED_TOKENS = ROWS_OF_ONE_SPLIT * 64
 # The longest review of the demo corpus has fewer tokens.
 DEMO_MAX_LENGTH = 64
 DEMO_VOCAB_SIZE = 2000
@@ -129,7 +131,7 @@ def plan_comparison(
 def cross_validated(data: RunData, data_root: Path | None) -> tuple[RunData, str]:
     """Five folds of a user's file with fewer than 2,000 rows, where nobody said how often to split; and why.
 
-    A file with validation or test rows beside it, with several labels a row, or too small for five folds has one split.
+    Long texts take as long as many: more than 128,000 tokens, as rows times ``max_length``, have one split. A file with validation or test rows beside it, with several labels a row, or too small for five folds has one split.
 
     Raises:
         RecurraError: If the data cannot be used.
@@ -141,6 +143,9 @@ def cross_validated(data: RunData, data_root: Path | None) -> tuple[RunData, str
     rows = sum(map(len, load_dataset(data, data_root).splits.values()))
     if rows >= ROWS_OF_ONE_SPLIT:
         return data, ""
+    if rows * data.max_length > MOST_FOLDED_TOKENS:
+        long = f"{rows:,} rows of up to {data.max_length} tokens would take long in {FOLDS} folds"
+        return data, f"one split, because {long} (every row tested once: --folds {FOLDS})"
     folded = data.model_copy(update={"folds": FOLDS})
     try:
         for fold in folded.every_fold:

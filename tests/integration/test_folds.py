@@ -152,6 +152,11 @@ def test_one_split_stays_where_it_was_asked_for_or_rows_are_many(tmp_path: Path)
     folded, why = cross_validated(DataConfig(name=few), None)
     assert [each.part for each in folded.every_fold] == [f"fold-{fold}-of-5" for fold in range(1, 6)]
     assert "60 rows are few" in why and "--folds 1" in why
+    long, said = cross_validated(DataConfig(name=few, max_length=512), None)
+    assert long.part == "fold-1-of-5" and said
+    longer = DataConfig(name=str(write_reviews(tmp_path / "300.csv", rows=300)), max_length=512)
+    same, said = cross_validated(longer, None)
+    assert same == longer and "300 rows of up to 512 tokens would take long" in said and "--folds 5" in said
     tiny = str(write_csv(tmp_path / "tiny.csv", review_rows(6)))
     for keys in (
         {"name": many},

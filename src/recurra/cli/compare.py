@@ -99,7 +99,7 @@ def compare(
             "--folds",
             min=1,
             help="Parts of a cross-validation: each model is trained so often, and every row is a test row once. "
-            "Default: 5 for a file of fewer than 2,000 rows, else 1, which is one split.",
+            "Default: 5 for a file of fewer than 2,000 short rows, else 1, which is one split.",
             show_default=False,
         ),
     ] = None,

@@ -245,6 +245,9 @@ class LabellingTask(Task):
             looked.counts[reads_by] = _count(data, looked.texts, reads_by, machine.data_root)
         counted = looked.counts[reads_by]
         longest = self._longest_input(config.model, config.model_overrides)
+        if data.fold:
+            # The first fold speaks for all.
+            return []
         said = say_cut(counted.lengths, data.max_length, longest, windows=data.windows, added=counted.added)
         return [f"{Path(data.name).name}: {said}"]
 
