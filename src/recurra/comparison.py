@@ -131,8 +131,8 @@ def plan_comparison(
 def cross_validated(data: RunData, data_root: Path | None) -> tuple[RunData, str]:
     """Five folds of a user's file with fewer than 2,000 rows, where nobody said how often to split; and why.
 
-    Long texts take as long as many: more than 128,000 tokens, as rows times ``max_length``, have one split. So has a file
-    with validation or test rows beside it, with several labels a row, or too small for five folds.
+    Long texts take as long as many: more than 128,000 tokens, as rows times ``max_length``, have one split. So has a
+    file with validation or test rows beside it, with several labels a row, or too small for five folds.
 
     Raises:
         RecurraError: If the data cannot be used.
