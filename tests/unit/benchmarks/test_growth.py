@@ -1,0 +1,49 @@
+"""The bench of growth: rows of which none shares a word with another, and tables that say what grew by how much."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from benchmarks.growth import LENGTHS, read_novels, tables, write_rows
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    texts = [" ".join(f"w{novel}x{place}" for place in range(40 + novel)) for novel in range(5)]
+    (tmp_path / "english_novels").mkdir()
+    table = pa.table({"text": texts, "year": [1801, 1850, 1860, 1870, 1880]})
+    pq.write_table(table, tmp_path / "english_novels" / "train.parquet")
+    return tmp_path
+
+
+def test_rows_have_their_words_and_share_none(root: Path) -> None:
+    novels = read_novels(root)
+    assert [label for label, _ in novels] == ["older", "older", "newer", "newer", "newer"]
+    with write_rows(root / "rows.csv", novels, 17, 7).open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    words = [word for row in rows for word in row["text"].split()]
+    assert len(rows) == 17 and len(words) == 17 * 7 == len(set(words))
+    assert {row["label"] for row in rows[:5]} == {"older", "newer"}
+    with pytest.raises(RuntimeError, match="no 100 texts of 7 words; give a lower --most"):
+        write_rows(root / "rows.csv", novels, 100, 7)
+
+
+def test_tables_hold_each_figure_against_the_one_before() -> None:
+    def measure(command: str, by: str, size: int, seconds: float) -> dict[str, object]:
+        return {"command": command, "by": by, "size": size, "rows": 2_000, "seconds": seconds, "mib": 812.4}
+
+    found = tables(
+        [
+            measure("predict, linear", "rows", 1_000, 2.0),
+            measure("predict, linear", "rows", 10_000, 5.0),
+            measure("compare", "rows", 1_000, 30.0),
+            measure("predict, linear", "tokens", min(LENGTHS), 1.5),
+        ]
+    )
+    assert "| predict, linear | 10,000 | 5 s | 2.5 x the time for 10 x | 812 MiB |" in found
+    assert "| compare | 1,000 | 30 s |  | 812 MiB |" in found
+    assert "| predict, linear, 2,000 rows | 8 | 1.5 s |  | 812 MiB |" in found
