@@ -104,6 +104,18 @@ def test_models_are_held_against_each_other_on_all_rows(found: StudyResult, runs
     assert find_run(found.output).folder == found.best.folder
 
 
+def test_what_more_labels_bring_is_the_mean_of_the_folds(found: StudyResult, runs: list[LoadedRun]) -> None:
+    (table,) = found.shown.tables
+    curves = [run.record.learning_curve for run in runs if run.record.model.preset == "linear-tuned"]  # type: ignore[union-attr]
+    assert table.learning_curve.rows == curves[0].rows
+    # Folds of 48 rows each weigh alike.
+    np.testing.assert_allclose(table.learning_curve.right, np.mean([curve.right for curve in curves], axis=0))
+    low, high = table.learning_curve.last_gain
+    widths = [curve.last_gain[1] - curve.last_gain[0] for curve in curves]
+    assert high - low == pytest.approx(np.sqrt(np.square(widths).sum()) / FOLDS)
+    assert (low + high) / 2 == pytest.approx(np.mean([curve.right[-1] - curve.right[-2] for curve in curves]))
+
+
 def test_a_second_seed_deals_the_rows_anew_and_judges_the_same_rows(file: Path) -> None:
     models = ["linear", str(write_tiny_model(file.parent / "tiny.yaml"))]
     output = file.parent / "repeated"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from recurra.core.configuration import content_hash
+from recurra.core.label_record import LearningCurveRecord
 from recurra.core.record import AuditResult, DataRecord, LengthSummary, OneLabelRecord, RunRecord, SplitRecord
 from recurra.deployment.decision import read_decision
 from recurra.evaluation.audits.grading import ROWS, keep_rows, kept_rows
@@ -101,6 +102,7 @@ def _pooled(members: Sequence[LoadedRun]) -> LoadedRun:
         "data": _data(records, content_hash([data, first.config.get("data_hash")])),
         "audits": _audits(folds, splits),
         "decision": OneLabelRecord(temperature=1.0),
+        "learning_curve": _curve(records),
         "mistakes": [mistake for record in records for mistake in record.mistakes or ()],
     }
     return LoadedRun(folds[0].folder, first.model_copy(update=changes), folds=tuple(folds))
@@ -153,6 +155,21 @@ def _words(parts: Sequence[LengthSummary], rows: Sequence[int]) -> LengthSummary
             "max": max(part.max for part in parts),
         }
     )
+
+
+def _curve(records: Sequence[RunRecord]) -> LearningCurveRecord | None:
+    """The mean over folds, by their test rows, which are others in each; training rows are those of the first."""
+    curves = [record.learning_curve for record in records]
+    first = curves[0]
+    if first is None or any(curve is None or len(curve.right) != len(first.right) for curve in curves):
+        return None
+    known = [curve for curve in curves if curve is not None]
+    rows = np.array([record.data.splits[first.split].rows for record in records], dtype=np.float64)
+    shares = rows / rows.sum()
+    right = shares @ np.array([curve.right for curve in known])
+    halves = np.array([(curve.last_gain[1] - curve.last_gain[0]) / 2 for curve in known])
+    gain, half = float(right[-1] - right[-2]), float(np.sqrt(np.sum((shares * halves) ** 2)))
+    return first.model_copy(update={"right": right.tolist(), "last_gain": (gain - half, gain + half)})
 
 
 def _audits(folds: Sequence[LoadedRun], splits: Sequence[str]) -> list[AuditResult]:
