@@ -126,7 +126,7 @@ class Growth:
                 yield self._predict(model, name, "rows", rows, rows=rows)
             for tokens, words in LENGTHS.items():
                 yield self._predict(model, name, "tokens", tokens, rows=_share(self.most, 500), words=words)
-        for rows in _sizes(self.most):
+        for rows in _sizes(self.most // 10):
             yield self._compare("linear-tuned,static", "rows", rows, rows=rows)
         for rows in _sizes(self.most // 100):
             yield self._compare("minilm", "rows", rows, rows=rows)
@@ -165,7 +165,8 @@ class Growth:
 
 
 def _sizes(most: int) -> list[int]:
-    return [size for size in (most // 1_000, most // 100, most // 10, most) if size >= 100]
+    """A file of ``most`` rows and smaller ones, each ten times smaller, down to a thousand."""
+    return [size for size in (most // 1_000, most // 100, most // 10, most) if size >= min(1_000, most)]
 
 
 def _share(most: int, part: int) -> int:
