@@ -141,7 +141,7 @@ class Growth:
             runs, export = str(self.folder / f"runs-{model}"), str(self.folder / f"export-{model}")
             rows = self.rows(_share(self.most, 1_000))
             run(["compare", rows, "--models", model, "--output", runs, "--max-length", "512", *options], self.root)
-            run(["export", runs, export, *more, "--quiet"], self.root)
+            run(["export", runs, "--output", export, *more, "--quiet"], self.root)
             made.append(export)
         return made[0], made[1]
 
