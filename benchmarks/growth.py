@@ -15,10 +15,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-
-import pyarrow.parquet as pq
 
 from benchmarks.render import number
 from recurra.core.environment import code_record, environment_record
@@ -53,6 +52,8 @@ class Grown:
 
 def read_novels(root: Path) -> list[tuple[str, list[str]]]:
     """The words of each English novel, and whether it is one of the older half."""
+    import pyarrow.parquet as pq
+
     table = pq.read_table(root / "english_novels" / "train.parquet", columns=["text", "year"])
     years = table.column("year").to_pylist()
     middle = sorted(years)[len(years) // 2]
@@ -77,6 +78,11 @@ def write_rows(path: Path, novels: Sequence[tuple[str, list[str]]], rows: int, w
             writer.writerows((" ".join(text[start : start + words]), label) for label, text in able)
             left, start = left - len(able), start + words
     return path
+
+
+def write_file(path: Path, root: Path, rows: int, words: int) -> None:
+    """`write_rows` of the novels in a data root."""
+    write_rows(path, read_novels(root), rows, words)
 
 
 def run(arguments: Sequence[str], root: Path) -> tuple[float, float]:
@@ -111,12 +117,18 @@ class Growth:
 
     def __init__(self, folder: Path, root: Path, most: int) -> None:
         self.folder, self.root, self.most = folder, root, most
-        self.novels = read_novels(root)
 
     def rows(self, rows: int, words: int = WORDS) -> str:
         """A file of rows, made once."""
         path = self.folder / f"{rows}-{words}.csv"
-        return str(path if path.exists() else write_rows(path, self.novels, rows, words))
+        if not path.exists():
+            # In a process of its own: what this one holds would count as memory of those that it starts.
+            writer = get_context("spawn").Process(target=write_file, args=(path, self.root, rows, words))
+            writer.start()
+            writer.join()
+            if writer.exitcode:
+                raise RuntimeError(f"{rows:,} rows of {words} words could not be written")
+        return str(path)
 
     def measure(self) -> Iterator[Grown]:
         """Each figure as it comes, the quick ones first."""
