@@ -154,6 +154,7 @@ def _print_study(result: StudyResult, *, wide: bool) -> None:
     for block in terminal_blocks(result.shown, wide=wide):
         _print_aligned(block.title, block.headings, block.rows, block.left)
         print_lines(block.lines)
+    print_lines(result.shown.warnings)
     if result.report is not None:
         print_lines([f"report: {result.report}"])
     with contextlib.suppress(RunError):

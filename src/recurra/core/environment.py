@@ -37,6 +37,17 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
+def waited_s() -> float | None:
+    """Seconds that the threads of this process were ready and others had the processors; none where nobody counts it.
+
+    Linux does (``schedstat``). Threads that have ended are not in it.
+    """
+    try:
+        return sum(int(path.read_text().split()[1]) for path in Path("/proc/self/task").glob("*/schedstat")) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 @lru_cache(maxsize=1)
 def code_record() -> CodeRecord:
     """Version, and commit and cleanness of the checkout if the package runs from one."""

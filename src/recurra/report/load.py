@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from recurra.core.errors import RecurraError
 from recurra.core.record import LatencyRecord, read_any_record
 from recurra.evaluation.predictions import read_correctness, read_predictions
-from recurra.tasks.estimates import MeasuredExports
+from recurra.tasks.estimates import MOST_WAITED, MeasuredExports, kept_waiting
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.registry import part_of
 from recurra.tasks.reporting import Reporting
@@ -165,6 +165,11 @@ def read_latency(
             result[run_id] = {key: LatencyRecord.model_validate(value) for key, value in dict(batches).items()}
         except (ValidationError, TypeError, ValueError):
             warnings.append(f"The study's latency of run {run_id} cannot be read; the run's own measurement is shown.")
+    if result and (share := kept_waiting(latency)) > MOST_WAITED:
+        warnings.append(
+            f"Other programs had the processors {share:.0%} of the time while models were timed: milliseconds are too "
+            "high. Delete latency.json and start the same command again on an idle machine; nothing is trained again."
+        )
     return result, warnings
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.best_run import RUNS_NAME
-from recurra.core.environment import available_cores, environment_record
+from recurra.core.environment import available_cores, environment_record, waited_s
 from recurra.core.files import write_json
 from recurra.core.record import AnyRecord, LatencyRecord, read_any_record
 from recurra.deployment.export_record import EXPORTS_NAME, WITH_EXITS
 from recurra.study.footprint import measure_footprint
 from recurra.tasks.base import TaskEngine, task
+from recurra.tasks.estimates import WAITED
 from recurra.tasks.machine import Machine
 
 LATENCY_NAME = "latency.json"
@@ -64,13 +66,16 @@ def main(arguments: list[str], names: dict[str, list[str]]) -> int:
         by_data[item.record.task, task(item.record.task).engine.timing_key(item.record)].append(item)
     timed: dict[str, dict[str, LatencyRecord]] = {}
     memory: dict[str, float] = {}
+    waited, started = waited_s(), time.perf_counter()
     for (name, _), members in by_data.items():
         engine = task(name).engine
         inputs = engine.timing_inputs(members[0].record, members[0].folder, machine)
         timed |= _time_data(engine, members, inputs, threads)
         memory |= _memory_of(members, inputs, threads)
     environment = environment_record(threads=threads, precision="mixed")
-    values = {"environment": environment.model_dump(mode="json")}
+    values: dict[str, Any] = {"environment": environment.model_dump(mode="json")}
+    if waited is not None and (now := waited_s()) is not None:
+        values[WAITED] = max(0.0, now - waited) / (time.perf_counter() - started) / threads
     exports = [f"{name}{suffix}" for name in names["exports"] for suffix in ("", WITH_EXITS)]
     for kind, wanted in (("runs", names["runs"]), ("exports", exports)):
         values[kind] = {

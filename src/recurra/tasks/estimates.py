@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from recurra.core.record import LatencyRecord
 from recurra.deployment.export.formats.registry import storage_label
 
 Basis = Literal["seeds", "examples", "none"]
+
+
+# Of a study's ``latency.json``: the share of the time that threads were ready and others had the processors; and from
+# which share on the milliseconds mean little. It is below 0.01 on an idle machine, 0.5 where each core has other work.
+WAITED, MOST_WAITED = "waited", 0.05
+
+
+def kept_waiting(latency: Mapping[str, Any] | None) -> float:
+    """The share in a study's ``latency.json``; 0 where it was not measured."""
+    share = (latency or {}).get(WAITED)
+    return float(share) if isinstance(share, int | float) else 0.0
 
 
 @dataclass(frozen=True)

@@ -540,3 +540,14 @@ def test_tables_of_different_parts_have_headings_that_tell_them_apart(tmp_path: 
     ]
     titles = [table["title"] for table in summarise_runs(folders)["tables"]]
     assert len(set(titles)) == len(parts) and not any("· data " in title for title in titles)
+
+
+@pytest.mark.parametrize(
+    ("share", "said"), [(None, ""), (0.01, ""), (0.31, "had the processors 31% of the time"), ("x", "")]
+)
+def test_timings_on_a_busy_machine_are_called_so(tmp_path: Path, share: object, said: str) -> None:
+    factory = RunFactory(tmp_path)
+    folders = [factory.run("linear"), factory.run("recurrent")]
+    latency = {**study_latency(folders), **({} if share is None else {"waited": share})}
+    found = " ".join(summarise(load_runs(folders)[0], latency).warnings)
+    assert said in found if said else not found
