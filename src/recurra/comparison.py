@@ -23,7 +23,7 @@ from recurra.study.spec import StudySpec
 from recurra.study.study import refuse_folder_of_another
 from recurra.tasks.base import Given, Task, task
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import profile_of_values
+from recurra.tasks.profile import controls, profile_of_values
 from recurra.tasks.questions import Judging, Limits
 from recurra.tasks.runs import resolve_model
 
@@ -109,7 +109,8 @@ def plan_comparison(
     """
     readers = [resolve_model(each) for each in ladder.models]
     config, note = chosen.configure_data(name, options, assigned.data, machine.data_root, models=readers)
-    config, folded = cross_validated(config, machine.data_root)
+    trained = any(reader not in controls() for reader, _ in readers)
+    config, folded = cross_validated(config, machine.data_root, trained=trained)
     models, training, why = ladder.for_rows(config, machine.data_root)
     spec = comparison(
         config,
@@ -128,11 +129,16 @@ def plan_comparison(
     return spec, "; ".join(filter(None, (ladder.note, note, folded, why, timed)))
 
 
-def cross_validated(data: RunData, data_root: Path | None) -> tuple[RunData, str]:
+def cross_validated(data: RunData, data_root: Path | None, *, trained: bool = True) -> tuple[RunData, str]:
     """Five folds of a user's file with fewer than 2,000 rows, where nobody said how often to split; and why.
 
     Long texts take as long as many: more than 128,000 tokens, as rows times ``max_length``, have one split. So has a
     file with validation or test rows beside it, with several labels a row, or too small for five folds.
+
+    Args:
+        data: What was named.
+        data_root: Local copies of public data.
+        trained: Whether any model is trained in passes over the texts, so that their length matters.
 
     Raises:
         RecurraError: If the data cannot be used.
@@ -144,7 +150,7 @@ def cross_validated(data: RunData, data_root: Path | None) -> tuple[RunData, str
     rows = sum(map(len, load_dataset(data, data_root).splits.values()))
     if rows >= ROWS_OF_ONE_SPLIT:
         return data, ""
-    if rows * data.max_length > MOST_FOLDED_TOKENS:
+    if trained and rows * data.max_length > MOST_FOLDED_TOKENS:
         long = f"{rows:,} rows of up to {data.max_length} tokens would take long in {FOLDS} folds"
         return data, f"one split, because {long} (every row tested once: --folds {FOLDS})"
     folded = data.model_copy(update={"folds": FOLDS})
