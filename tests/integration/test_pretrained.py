@@ -318,6 +318,8 @@ def test_a_comparison_from_an_encoder_is_one_table(
         "1",
         "--threads",
         "1",
+        "--folds",
+        "1",
     ]
     assert main(["compare", str(root / "reviews.csv"), *named, *quick, "--json", "--no-estimate"]) == 0
     (table,) = json.loads(capsys.readouterr().out)["tables"]
