@@ -119,6 +119,31 @@ def test_data_describe_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert " 40 " in out and "empty after cleaning" in out
 
 
+@pytest.mark.parametrize("labels", [2, 20, 21, 77])
+def test_data_describe_fits_a_terminal_of_80_characters_whatever_the_number_of_labels(
+    labels: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recurra.cli.output.console", lambda: Console(width=80))
+    # Label 0 has twice the rows of the others.
+    counts = {f"intent-{number:02}": 80 if number == 0 else 40 for number in range(labels)}
+    rows = [(f"words of {label} in row {row}", label) for label, count in counts.items() for row in range(count)]
+    path = write_csv(tmp_path / "intents.csv", rows)
+    assert main(["data", "describe", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines if line[:1] in "┏┃┡│└") <= 80
+    table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
+    of_labels = [cells for cells in table if len(cells) == 5]
+    # Every row of the data is counted once, the commonest label first.
+    assert of_labels[0][0] == "intent-00"
+    for column, split in enumerate(("train", "validation", "test"), start=1):
+        (of_split,) = (cells for cells in table if cells[0] == split)
+        counted = sum(int(cells[column].replace(",", "")) for cells in of_labels)
+        assert counted == int(of_split[1].replace(",", ""))
+    hidden = [cells[0] for cells in of_labels if "others" in cells[0]]
+    assert hidden == (["… 57 others (--json has all)"] if labels == 77 else [])
+    assert len(of_labels) == (21 if labels == 77 else labels)
+
+
 def test_data_prepare_fills_the_cache_and_reads_it_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, cache = write_reviews(tmp_path / "r.csv"), tmp_path / "cache"
     arguments = ["data", "prepare", str(path), "--cache-dir", str(cache), *TINY_DATA]

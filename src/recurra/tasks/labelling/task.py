@@ -12,6 +12,7 @@ import numpy as np
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import UnavailableError
+from recurra.core.label_record import DataRecord
 from recurra.core.record import AuditResult
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import CORPORA, load_dataset
@@ -41,6 +42,8 @@ from recurra.tasks.profile import ENCODER, check_method, encoder_of
 from recurra.tasks.runs import RunConfig
 from recurra.training.protocols import PROTOCOLS
 
+# Of a data set with more labels than twice as many, so many at either end are shown.
+_LABELS_AT_EITHER_END = 10
 LINEAR, LINEAR_TUNED, STATIC = "linear", "linear-tuned", "static"
 _KEYS = {
     "--tokenizer": "tokenizer",
@@ -151,12 +154,11 @@ class LabellingTask(Task):
         config = labelled(data)
         dataset = load_dataset(config, data_root)
         record = dataset.record()
-        headings = ["Split", "Rows", *record.label_names, "Words, mean", "median", "90 %", "longest", "Fingerprint"]
+        headings = ["Split", "Rows", "Mean words", "Median", "90 %", "Most", "Fingerprint"]
         rows = [
             [
                 name,
                 f"{split.rows:,}",
-                *(f"{split.label_counts[label]:,}" for label in record.label_names),
                 f"{split.words.mean:.1f}",
                 f"{split.words.median:.0f}",
                 f"{split.words.p90:.0f}",
@@ -171,7 +173,8 @@ class LabellingTask(Task):
         shares = ", ".join(f"{share:.1%} at {limit}" for limit, share in cut.items())
         said = [f"training rows that a limit of tokens cuts ({config.tokenizer} tokenizer): {shares}"] if cut else []
         plain = {**record.model_dump(mode="json"), "cut": {str(limit): share for limit, share in cut.items()}}
-        return Shown(plain, [ShownTable(title, headings, rows), [*said, *record.notes, *dropped]])
+        lines = [*said, *record.notes, *dropped]
+        return Shown(plain, [ShownTable(title, headings, rows), _describe_labels(record), lines])
 
     def prepare_data(self, data: RunData, data_root: Path | None, cache_dir: Path | None) -> Shown:
         """Tokenises all splits; ``cut`` counts the rows at the limit of tokens, or with as many windows as allowed."""
@@ -278,6 +281,23 @@ class LabellingTask(Task):
         """The fraction, of a length tail that of its tail."""
         config = labelled(data)
         return config.fraction * (config.tail_fraction if config.length_tail else 1.0)
+
+
+def _describe_labels(record: DataRecord) -> ShownTable:
+    """Rows of each label in every split, the commonest first; of very many the two ends, the others in one row."""
+    train = record.splits["train"]
+    ordered = sorted(record.label_names, key=lambda label: -train.label_counts[label])
+    groups = [(label, [label]) for label in ordered]
+    others = ordered[_LABELS_AT_EITHER_END:-_LABELS_AT_EITHER_END]
+    if len(others) > 1:
+        first, last = groups[:_LABELS_AT_EITHER_END], groups[-_LABELS_AT_EITHER_END:]
+        groups = [*first, (f"… {len(others)} others (--json has all)", others), *last]
+    rows = []
+    for name, labels in groups:
+        counts = [sum(split.label_counts[label] for label in labels) for split in record.splits.values()]
+        share = sum(train.label_counts[label] for label in labels) / train.rows
+        rows.append([name, *(f"{count:,}" for count in counts), f"{share:.1%}"])
+    return ShownTable("", ["Label", *record.splits, "Of train"], rows)
 
 
 def _is_file(name: str) -> bool:
