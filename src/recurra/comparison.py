@@ -23,7 +23,7 @@ from recurra.study.spec import StudySpec
 from recurra.study.study import refuse_folder_of_another
 from recurra.tasks.base import Given, Task, task
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import controls, profile_of_values
+from recurra.tasks.profile import ENCODER, controls, profile_of_values
 from recurra.tasks.questions import Judging, Limits
 from recurra.tasks.runs import resolve_model
 
@@ -75,7 +75,7 @@ def plan_comparison(
     options: Given = MappingProxyType({}),
     *,
     seeds: int | Sequence[int] | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
     title: str = "",
     limits: Limits | None = None,
     judging: Judging | None = None,
@@ -94,7 +94,7 @@ def plan_comparison(
         assigned: Keys of protocol and data.
         options: Options of a command line that concern the data.
         seeds: Their number, or the seeds; none takes as many as the ladder says.
-        precision: ``fp32`` or ``bf16``.
+        precision: ``fp32`` or ``bf16``; none takes that of `precision_here`.
         title: Of the report.
         limits: What the recommended model may cost.
         judging: What the models are judged by.
@@ -109,9 +109,12 @@ def plan_comparison(
     """
     readers = [resolve_model(each) for each in ladder.models]
     config, note = chosen.configure_data(name, options, assigned.data, machine.data_root, models=readers)
-    trained = any(reader not in controls() for reader, _ in readers)
-    config, folded = cross_validated(config, machine.data_root, trained=trained)
+    trained = [overrides for reader, overrides in readers if reader not in controls()]
+    config, folded = cross_validated(config, machine.data_root, trained=bool(trained))
     models, training, why = ladder.for_rows(config, machine.data_root)
+    faster = ""
+    if precision is None:
+        precision, faster = precision_here(trained)
     spec = comparison(
         config,
         models=models,
@@ -126,7 +129,25 @@ def plan_comparison(
     timed = ""
     if minutes is not None:
         spec, timed = within_minutes(spec, output, machine, minutes, workers=workers, reporter=reporter)
-    return spec, "; ".join(filter(None, (ladder.note, note, folded, why, timed)))
+    return spec, "; ".join(filter(None, (ladder.note, note, folded, why, faster, timed)))
+
+
+def precision_here(models: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """The precision to train in where nobody said one, and why it is not FP32.
+
+    It is bf16 where all models start from a pretrained encoder and this machine has instructions for it. Their recipes
+    were chosen in bf16 (`docs/results/ladder.md`); a model from scratch keeps FP32, and loads no library to find out.
+
+    Args:
+        models: Configuration of each model that is trained in passes over the texts.
+    """
+    if not models or not all(ENCODER in model for model in models):
+        return "fp32", ""
+    from recurra.models.inference import default_device, has_bf16
+
+    if not has_bf16(default_device()):
+        return "fp32", ""
+    return "bf16", "precision: bf16, for which this machine has instructions (choose with --precision)"
 
 
 def cross_validated(data: RunData, data_root: Path | None, *, trained: bool = True) -> tuple[RunData, str]:
@@ -188,7 +209,7 @@ def compare(
     seeds: int | Sequence[int] | None = None,
     output: str | Path = "runs/compare",
     protocol: str | Mapping[str, Any] | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
     data_root: str | Path | None = None,
     quiet: bool = False,
     encoder: str | None = None,
@@ -218,7 +239,8 @@ def compare(
         output: Folder of the study; what is done there is not done again.
         protocol: Training protocol by name or file, or keys of one (``{"base": "tuned", "max_epochs": 5}``); none takes
             ``tuned``, or with an encoder the one for the number of training rows.
-        precision: ``fp32`` or ``bf16``.
+        precision: ``fp32`` or ``bf16``; none takes FP32, or bf16 where all models that are trained start from a
+            pretrained encoder and this machine has instructions for it.
         encoder: A pretrained encoder to start from, e.g. ``minilm``: it is fine-tuned and teaches a smaller student.
         plan: Layers of the student.
         teacher: Whom the student learns from: a run, an export or a folder of transformers, several separated by
@@ -290,7 +312,7 @@ def compare(
         **placed,
     }
     shown |= {"from_scratch": from_scratch or None, "max_mib": max_mib, "max_ms": max_ms}
-    shown |= {"measure": measure, "minutes": minutes}
+    shown |= {"measure": measure, "minutes": minutes, "precision": precision}
     options = [f"{key}={value!r}" for key, value in shown.items() if value is not None]
     command = f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
     said = estimate and not quiet and minutes is None

@@ -19,6 +19,7 @@ ALLOWED = {
     ("", "models.configuration"): "transformers: registered when transformers is imported, not before",
     ("", "models.language_modeling"): "torch, likewise",
     ("", "models.modeling"): "torch, likewise",
+    ("comparison", "models.inference"): "torch: asked only where all models start from a pretrained encoder",
     ("data.formats", "data.parquet"): "pyarrow: a CSV file is read without it",
     ("deployment.engines.interface", "deployment.engines.trained"): "torch: an ONNX export is computed without it",
     (

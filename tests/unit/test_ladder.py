@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 from recurra import ladder
+from recurra.comparison import plan_comparison, precision_here
 from recurra.core.errors import ConfigurationError, UnavailableError
+from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
 from recurra.ladder import FROM_SCRATCH, choose_models
+from recurra.study.assignments import Assignments
 from recurra.tasks.base import task
+from recurra.tasks.machine import Machine
 from reviews import review_rows, write_csv
 from tiny_encoder import write_tiny_encoder
 
@@ -153,3 +157,31 @@ def test_setfit_joins_where_labels_are_few(tmp_path: Path, packages: set[str]) -
     models, _, why = whole.for_rows(few, None)
     assert models == whole.models
     assert "without setfit, the better way with at most 400 rows" in why and "pip install 'recurra[peers]'" in why
+
+
+@pytest.mark.parametrize("instructions", [True, False])
+def test_models_that_start_from_encoders_take_bf16_where_the_machine_has_it(
+    instructions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recurra.models.inference.has_bf16", lambda device: instructions)
+    encoder, scratch = {"encoder": "minilm"}, {"hidden_size": 16}
+    precision, why = precision_here([encoder, {**encoder, "plan": "0 (3 4)x2 5"}])
+    assert (precision, "bf16" in why) == (("bf16", True) if instructions else ("fp32", False))
+    # Nothing that is trained from scratch, and nothing that is not trained in passes, changes.
+    for models in ([], [scratch], [encoder, scratch]):
+        assert precision_here(models) == ("fp32", "")
+
+
+@pytest.mark.parametrize("asked", [None, "fp32", "bf16"])
+def test_a_comparison_trains_in_the_precision_that_was_asked_for(
+    asked: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recurra.models.inference.has_bf16", lambda device: True)
+    encoder = str(write_tiny_encoder(tmp_path / "encoder"))
+    file = write_csv(tmp_path / "reviews.csv", review_rows(60))
+    spec, note = plan_comparison(
+        str(file), TASK, choose_models(TASK, encoder=encoder, plan="0"), Assignments(), precision=asked,
+        output=tmp_path / "out", machine=Machine(), reporter=Reporter(quiet=True),
+    )  # fmt: skip
+    assert spec.precision == (asked or "bf16")
+    assert ("precision: bf16" in note) == (asked is None)

@@ -83,7 +83,15 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    precision: options.Precision = "fp32",
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision",
+            help="Precision of matrix products: fp32 or bf16. Default: fp32; bf16 where all models that are trained "
+            "start from a pretrained encoder and this machine has instructions for it.",
+            show_default=False,
+        ),
+    ] = None,
     tokenizer: options.Tokenizer = None,
     data_protocol: options.DataProtocol = None,
     text_column: options.TextColumn = None,

@@ -70,6 +70,16 @@ def imitates_bf16(device: torch.device) -> bool:
     return device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
+def has_bf16(device: torch.device) -> bool:
+    """Whether there are instructions for bf16 products here, so that they are faster than in FP32.
+
+    A CPU with AVX-512 alone has none, and yet `imitates_bf16` is no: oneDNN has ways of its own, which gain nothing.
+    """
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
     """Runs matrix products in ``precision``, the rest in FP32."""
     if precision == "fp32":
