@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -21,6 +21,8 @@ WORDS, CHARACTERS = "words", "characters"
 UNITS = (WORDS, CHARACTERS)
 _LONGEST = 8
 _MOST_WORDS = 200_000
+# Of which n-grams are counted together, as arrays.
+_TEXTS_AT_ONCE = 4_096
 
 
 def units_of(unit: str, text: str) -> list[str]:
@@ -103,17 +105,7 @@ class Vectorizer:
     @classmethod
     def fit(cls, ngrams: Ngrams, texts: Sequence[str]) -> Self:
         """Finds the n-grams of texts; there may be none."""
-        found: Counter[str] = Counter()
-        if ngrams.unit == "words":
-            for text in texts:
-                found.update(set(ngrams.of(text)))
-        else:
-            known: dict[str, set[str]] = {}
-            for text in texts:
-                words = set(text.split())
-                for word in words - known.keys():
-                    known[word] = set(ngrams.of_word(word))
-                found.update(set().union(*(known[word] for word in words)))
+        found = _texts_with_words(ngrams, texts) if ngrams.unit == WORDS else _texts_with_characters(ngrams, texts)
         terms = sorted(term for term, count in found.items() if count >= ngrams.least_texts)
         counts = np.array([found[term] for term in terms], dtype=np.float64)
         return cls(ngrams, terms, np.log((1 + len(texts)) / (1 + counts)) + 1)
@@ -149,6 +141,37 @@ class Vectorizer:
                 self._of_words[word] = np.array([column for column in found if column >= 0], dtype=np.int64)
             parts.append(self._of_words[word])
         return np.concatenate(parts)
+
+
+def _texts_with_words(ngrams: Ngrams, texts: Sequence[str]) -> Mapping[str, int]:
+    """In how many texts each n-gram of words stands."""
+    found: Counter[str] = Counter()
+    for text in texts:
+        found.update(set(ngrams.of(text)))
+    return found
+
+
+def _texts_with_characters(ngrams: Ngrams, texts: Sequence[str]) -> Mapping[str, int]:
+    """In how many texts each n-gram of characters stands; those of a word are looked up once, and kept as numbers."""
+    numbers: dict[str, int] = {}
+    of_words: dict[str, npt.NDArray[np.int64]] = {}
+    found = np.zeros(0, dtype=np.int64)
+    for start in range(0, len(texts), _TEXTS_AT_ONCE):
+        rows = [set(text.split()) for text in texts[start : start + _TEXTS_AT_ONCE]]
+        for word in set().union(*rows) - of_words.keys():
+            grams = dict.fromkeys(ngrams.of_word(word))
+            of_words[word] = np.array([numbers.setdefault(gram, len(numbers)) for gram in grams])
+        parts = [of_words[word] for row in rows for word in row]
+        if not parts:
+            continue
+        words_a_row = [len(row) for row in rows]
+        row_of_each = np.repeat(np.repeat(np.arange(len(rows)), words_a_row), [len(part) for part in parts])
+        # An n-gram of several words of a text counts once.
+        distinct = np.unique(row_of_each * len(numbers) + np.concatenate(parts))
+        here = np.bincount(distinct % len(numbers), minlength=len(numbers))
+        here[: len(found)] += found
+        found = here
+    return dict(zip(numbers, found.tolist(), strict=True))
 
 
 def read_ngrams(entry: object, path: Path) -> tuple[Ngrams, list[str]]:

@@ -4,6 +4,7 @@ import json
 import pickle
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 from recurra.core.errors import CheckpointError, DataError
 from recurra.data.sst2 import load_sst2
+from recurra.models.controls import tfidf
 from recurra.models.controls.fitting import matrix_of
 from recurra.models.controls.ngrams import (
     DEFAULT_C,
@@ -62,15 +64,18 @@ def test_softmax_of_logits_is_scikit_learns_probability(classes: int) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.text(alphabet="aäb cé\t.'1", max_size=30), min_size=2, max_size=8), st.booleans())
-def test_features_are_those_of_scikit_learns_vectorizer(texts: list[str], sublinear: bool) -> None:
+@given(
+    st.lists(st.text(alphabet="aäb cé\t.'1", max_size=30), min_size=2, max_size=8), st.booleans(), st.integers(1, 9)
+)
+def test_features_are_those_of_scikit_learns_vectorizer(texts: list[str], sublinear: bool, at_once: int) -> None:
     fresh = [*texts, "aab ä", "zz"]
     for ngrams, reference in (
         (Ngrams("words", 1, 2, sublinear), {"ngram_range": (1, 2), "token_pattern": TOKEN_PATTERN}),
         (Ngrams("characters", 2, 5, sublinear), {"analyzer": "char_wb", "ngram_range": (2, 5)}),
         (Ngrams("characters", 3, 4, sublinear, 2), {"analyzer": "char_wb", "ngram_range": (3, 4), "min_df": 2}),
     ):
-        vectorizer = Vectorizer.fit(ngrams, texts)
+        with patch.object(tfidf, "_TEXTS_AT_ONCE", at_once):
+            vectorizer = Vectorizer.fit(ngrams, texts)
         peer = TfidfVectorizer(lowercase=False, sublinear_tf=sublinear, **reference)
         try:
             peer.fit(texts)
