@@ -23,6 +23,7 @@ from recurra.models.controls.weights import (
     SparseRows,
     checked_labels,
     foreign_settings,
+    in_parts,
 )
 
 WEIGHTS_NAME = "linear.safetensors"
@@ -186,7 +187,7 @@ class LinearClassifier(LinearModel):
 
     def features(self, texts: Sequence[str]) -> SparseRows:
         """TF-IDF of cleaned texts, ``(texts, n-grams)``."""
-        return SparseRows.joined([vectorizer.transform(texts) for vectorizer in self._vectorizers])
+        return _features(self._vectorizers, texts)
 
     def telling_words(self, texts: Sequence[str], labels: npt.ArrayLike, most: int) -> list[list[str]]:
         """The n-grams of words that add most to a label's score in the texts that have it, the strongest first.
@@ -295,7 +296,11 @@ def _vectorized(kinds: Sequence[Ngrams], texts: Sequence[str]) -> tuple[list[Vec
         raise DataError(
             f"none of the {len(texts)} training texts has a word of letters or digits; give texts with words"
         )
-    return vectorizers, SparseRows.joined([vectorizer.transform(texts) for vectorizer in vectorizers])
+    return vectorizers, SparseRows.stacked([_features(vectorizers, part) for part in in_parts(texts)])
+
+
+def _features(vectorizers: Sequence[Vectorizer], texts: Sequence[str]) -> SparseRows:
+    return SparseRows.joined([vectorizer.transform(texts) for vectorizer in vectorizers])
 
 
 def _read_features(settings: Mapping[str, Any], path: Path) -> list[tuple[Ngrams, list[str]]]:

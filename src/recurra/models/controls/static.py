@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from recurra.core.errors import CheckpointError
 from recurra.core.files import atomic_path, storage_errors
 from recurra.core.tokenizer_files import read_tokenizer_file
-from recurra.models.controls.weights import LinearModel, SparseRows, checked_labels, foreign_settings
+from recurra.models.controls.weights import LinearModel, SparseRows, checked_labels, foreign_settings, in_parts
 
 if TYPE_CHECKING:
     from recurra.models.controls.fitting import CrossValidated
@@ -145,13 +145,16 @@ class StaticClassifier(LinearModel):
         """Fits on the mean vectors of texts; weights of directions become scores of pieces."""
         from recurra.models.controls.fitting import matrix_of
 
-        means = matrix_of(_shares(texts, tokenizer, len(vectors))) @ vectors.astype(np.float64)
+        wide = vectors.astype(np.float64)
+        means = np.concatenate([matrix_of(_shares(part, tokenizer, len(wide))) @ wide for part in in_parts(texts)])
         # One scale a direction, so that the penalty weighs them alike; it goes into the scores.
         centre, spread = means.mean(axis=0), means.std(axis=0)
         spread = np.where(spread > 0, spread, 1.0)
-        found = fit((means - centre) / spread)
+        means -= centre
+        means /= spread
+        found = fit(means)
         slopes = found.weight / spread
-        scores, bias = slopes @ vectors.astype(np.float64).T, found.bias - slopes @ centre
+        scores, bias = slopes @ wide.T, found.bias - slopes @ centre
         how = {"independent": independent, "fitted_by": f"{found}{taught}"}
         return cls(tokenizer, encoder, scores, bias, found.fit.c, **how)
 
@@ -222,4 +225,4 @@ def _shares(texts: Sequence[str], tokenizer: Tokenizer, pieces: int) -> SparseRo
     places = np.repeat(1.0 / np.maximum(lengths, 1), lengths)
     shares = np.bincount(entry, weights=places, minlength=len(distinct)).astype(np.float64)
     offsets = np.searchsorted(distinct, np.arange(len(texts) + 1) * pieces)
-    return SparseRows(shares, distinct % pieces, offsets, pieces)
+    return SparseRows(shares, (distinct % pieces).astype(np.int32), offsets, pieces)

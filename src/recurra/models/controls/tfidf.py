@@ -12,7 +12,7 @@ from typing import Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from recurra.models.controls.weights import Floats, SparseRows, foreign_settings
+from recurra.models.controls.weights import Floats, SparseRows, foreign_settings, in_parts
 
 # Words of one letter count: "n't" is "n" and "t", and dropping them would drop the negation.
 TOKEN_PATTERN = r"(?u)\b\w+\b"
@@ -21,8 +21,6 @@ WORDS, CHARACTERS = "words", "characters"
 UNITS = (WORDS, CHARACTERS)
 _LONGEST = 8
 _MOST_WORDS = 200_000
-# Of which n-grams are counted together, as arrays.
-_TEXTS_AT_ONCE = 4_096
 
 
 def units_of(unit: str, text: str) -> list[str]:
@@ -120,7 +118,7 @@ class Vectorizer:
             values.append(counts)
             offsets.append(offsets[-1] + len(distinct))
         counted: Floats = np.concatenate([np.zeros(0), *values])
-        indices = np.concatenate([np.zeros(0, dtype=np.int64), *columns])
+        indices = np.concatenate([np.zeros(0, dtype=np.int32), *(part.astype(np.int32) for part in columns)])
         if self.ngrams.sublinear:
             counted = np.log(counted) + 1
         counted = counted * self.idf.astype(np.float64)[indices]
@@ -156,8 +154,8 @@ def _texts_with_characters(ngrams: Ngrams, texts: Sequence[str]) -> Mapping[str,
     numbers: dict[str, int] = {}
     of_words: dict[str, npt.NDArray[np.int64]] = {}
     found = np.zeros(0, dtype=np.int64)
-    for start in range(0, len(texts), _TEXTS_AT_ONCE):
-        rows = [set(text.split()) for text in texts[start : start + _TEXTS_AT_ONCE]]
+    for part in in_parts(texts):
+        rows = [set(text.split()) for text in part]
         for word in set().union(*rows) - of_words.keys():
             grams = dict.fromkeys(ngrams.of_word(word))
             of_words[word] = np.array([numbers.setdefault(gram, len(numbers)) for gram in grams])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -23,6 +23,8 @@ from recurra.core.files import atomic_path, read_json, storage_errors, write_jso
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
+# Whose features are made together: what is needed on the way would be several times as much as the features.
+TEXTS_AT_ONCE = 4_096
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +33,13 @@ class SparseRows:
 
     Attributes:
         values: The features, ``(entries,)``, float64.
-        columns: Which each is, ``(entries,)``.
+        columns: Which each is, ``(entries,)``; 32 bits do.
         offsets: Where the entries of a text begin, and where the last one's end, ``(texts + 1,)``.
         width: How many features there are.
     """
 
     values: Floats
-    columns: Labels
+    columns: npt.NDArray[np.integer[Any]]
     offsets: Labels
     width: int
 
@@ -46,12 +48,26 @@ class SparseRows:
         """Puts the features of the same texts side by side."""
         if len(parts) == 1:
             return parts[0]
-        starts = np.cumsum([0, *(part.width for part in parts)])
+        starts = np.cumsum([0, *(part.width for part in parts)]).tolist()
         order = np.argsort(np.concatenate([part.rows for part in parts]), kind="stable")
         columns = np.concatenate([part.columns + start for part, start in zip(parts, starts[:-1], strict=True)])
         values = np.concatenate([part.values for part in parts])
         offsets = np.sum([part.offsets for part in parts], axis=0)
-        return cls(values[order], columns[order], offsets, int(starts[-1]))
+        return cls(values[order], columns[order], offsets, starts[-1])
+
+    @classmethod
+    def stacked(cls, parts: Sequence[SparseRows]) -> SparseRows:
+        """Puts the features of texts below those of others."""
+        if len(parts) == 1:
+            return parts[0]
+        starts = np.cumsum([0, *(part.offsets[-1] for part in parts[:-1])])
+        offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts, strict=True)]
+        return cls(
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.columns for part in parts]),
+            np.concatenate([*offsets, [starts[-1] + parts[-1].offsets[-1]]]),
+            parts[0].width,
+        )
 
     @property
     def rows(self) -> Labels:
@@ -72,6 +88,11 @@ class SparseRows:
         rows, texts = self.rows, len(self.offsets) - 1
         products = (self.values * label[self.columns].astype(np.float64) for label in weight)
         return np.stack([np.bincount(rows, weights=each, minlength=texts) for each in products], axis=1)
+
+
+def in_parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The texts, as many at once as features are made of, in one part at least; none depend on other texts."""
+    return (texts[start : start + TEXTS_AT_ONCE] for start in range(0, max(1, len(texts)), TEXTS_AT_ONCE))
 
 
 class LinearModel(ABC):
@@ -151,7 +172,8 @@ class LinearModel(ABC):
         """
         if len(texts) == 0:
             return np.zeros((0, self.num_labels), dtype=np.float32)
-        scores = self.features(texts).scores(self._weight) + self._bias.astype(np.float64)
+        parts = [self.features(part).scores(self._weight) for part in in_parts(texts)]
+        scores = np.concatenate(parts) + self._bias.astype(np.float64)
         # What FP32 cannot hold becomes infinite, which the caller is told of; numpy need not warn as well.
         with np.errstate(over="ignore"):
             return label_scores(scores, independent=self.independent).astype(np.float32)

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 from recurra.core.errors import CheckpointError, DataError
 from recurra.data.sst2 import load_sst2
-from recurra.models.controls import tfidf
+from recurra.models.controls import weights
 from recurra.models.controls.fitting import matrix_of
 from recurra.models.controls.ngrams import (
     DEFAULT_C,
@@ -64,9 +64,7 @@ def test_softmax_of_logits_is_scikit_learns_probability(classes: int) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.text(alphabet="aäb cé\t.'1", max_size=30), min_size=2, max_size=8), st.booleans(), st.integers(1, 9)
-)
+@given(st.lists(st.text(alphabet="aäb cé\t.'1", max_size=30), min_size=2, max_size=8), st.booleans(), st.integers(1, 9))
 def test_features_are_those_of_scikit_learns_vectorizer(texts: list[str], sublinear: bool, at_once: int) -> None:
     fresh = [*texts, "aab ä", "zz"]
     for ngrams, reference in (
@@ -74,7 +72,7 @@ def test_features_are_those_of_scikit_learns_vectorizer(texts: list[str], sublin
         (Ngrams("characters", 2, 5, sublinear), {"analyzer": "char_wb", "ngram_range": (2, 5)}),
         (Ngrams("characters", 3, 4, sublinear, 2), {"analyzer": "char_wb", "ngram_range": (3, 4), "min_df": 2}),
     ):
-        with patch.object(tfidf, "_TEXTS_AT_ONCE", at_once):
+        with patch.object(weights, "TEXTS_AT_ONCE", at_once):
             vectorizer = Vectorizer.fit(ngrams, texts)
         peer = TfidfVectorizer(lowercase=False, sublinear_tf=sublinear, **reference)
         try:
@@ -153,6 +151,20 @@ def test_saved_and_loaded_logits_are_equal_to_the_bit(tmp_path: Path, classes: i
     assert loaded.inverse_regularisation == model.inverse_regularisation
     assert loaded.num_parameters == model.num_parameters
     assert sorted(path.name for path in (tmp_path / "runs" / "model").iterdir()) == [SETTINGS_NAME, WEIGHTS_NAME]
+
+
+@pytest.mark.parametrize("fit", [LinearClassifier.fit, LinearClassifier.fit_tuned])
+def test_how_many_texts_are_read_at_once_changes_no_bit(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, labels = _corpus(60, 2)
+    whole = fit(texts, labels)
+    expected = whole.logits(texts)
+    monkeypatch.setattr(weights, "TEXTS_AT_ONCE", 7)
+    parts = fit(texts, labels)
+    for model in (whole, parts):
+        assert np.array_equal(model.logits(texts), expected)
+    assert [each.terms for each in parts.vectorizers] == [each.terms for each in whole.vectorizers]
+    assert np.array_equal(parts.weight, whole.weight) and np.array_equal(parts.bias, whole.bias)
+    assert parts.features(texts).columns.dtype == np.int32
 
 
 def test_one_letter_words_and_word_order_count() -> None:

@@ -31,6 +31,15 @@ def _rows(count: int, classes: int, seed: int = 0) -> tuple[list[str], np.ndarra
     return [" ".join([*rng.choice(words, 4), sorted(set(words))[label]]) for label in labels], labels
 
 
+def test_how_many_texts_are_read_at_once_changes_no_bit(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts, labels = _rows(60, 2)
+    vectors = np.random.default_rng(5).normal(size=(tokenizer.get_vocab_size(), 12)).astype(np.float32)
+    expected = StaticClassifier.fit(texts, labels, vectors, tokenizer, encoder="tiny").logits(texts)
+    monkeypatch.setattr("recurra.models.controls.weights.TEXTS_AT_ONCE", 7)
+    parts = StaticClassifier.fit(texts, labels, vectors, tokenizer, encoder="tiny")
+    assert np.array_equal(parts.logits(texts), expected)
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_scores_of_pieces_are_the_regression_on_mean_vectors(tokenizer: Tokenizer, classes: int) -> None:
     texts, labels = _rows(300, classes)
