@@ -14,9 +14,9 @@ from recurra.core.model_files import sealed_model
 from recurra.core.terminal import one_line
 from recurra.data.language.tokenization import read_language_tokenizer
 from recurra.models.folder import read_model_configuration
-from recurra.models.foreign import load_language_model
 from recurra.models.inference import PRECISIONS, check_precision, default_device
 from recurra.models.language_modeling import RecurraForCausalLM
+from recurra.models.loading import load_language_model
 
 # `recurra.models.controls.ngrams.SETTINGS_NAME`, without importing what a linear model needs.
 LINEAR_NAME = "linear.json"

@@ -1,4 +1,4 @@
-"""Reading a classifier from a model folder: ours, whole, and without pickle, or one clear line."""
+"""Reading models from local folders: whole, without pickle and without code of their own, or one clear line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import pickles_in
@@ -15,6 +15,8 @@ from recurra.models.configuration import RecurraConfig
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME, check_sizes, read_model_configuration
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.quiet import quiet_loading
+
+_INDEXED = "model.safetensors.index.json"
 
 
 def load_classifier_model(folder: Path | str) -> RecurraForSequenceClassification:
@@ -37,6 +39,66 @@ def load_classifier_model(folder: Path | str) -> RecurraForSequenceClassificatio
     return _load(folder, weights)
 
 
+def load_language_model(folder: Path | str) -> Any:
+    """Loads a causal language model, ours or any of transformers, in evaluation mode.
+
+    Attention is eager where there is a choice.
+
+    Raises:
+        CheckpointError: If it cannot be loaded without pickle or its own code.
+    """
+    folder = Path(folder)
+    values = read_model_configuration(folder)
+    if not (folder / WEIGHTS_NAME).exists() and not (folder / _INDEXED).exists():
+        raise CheckpointError(
+            f"'{folder}' holds no {WEIGHTS_NAME}; pickled weights can run code when they are read and are refused: "
+            "convert them where you trust them"
+        )
+    ours = values.get("model_type") == RecurraConfig.model_type
+    if ours:
+        check_sizes(folder, values)
+    attention = {} if ours else {"attn_implementation": "eager"}
+    model, details = read_pretrained(
+        AutoModelForCausalLM, folder, "is no causal language model that can be loaded without its own code", **attention
+    )
+    if missing := sorted(details["missing_keys"]):
+        raise CheckpointError(f"'{folder}' lacks weight '{missing[0]}': not a whole language model; copy it again")
+    return model.eval()
+
+
+def read_pretrained(model_class: Any, folder: Path, refusal: str, **options: object) -> tuple[Any, dict[str, Any]]:
+    """Reads a model by ``from_pretrained``: nothing is fetched, unpickled, or run that a checkpoint brings along.
+
+    Args:
+        model_class: A class of transformers with that method.
+        folder: Of the model.
+        refusal: What is said of a folder that cannot be read so.
+        options: Of the method, in addition.
+
+    Returns:
+        The model, and what ``output_loading_info`` says of its weights.
+
+    Raises:
+        CheckpointError: If it cannot be read so.
+    """
+    try:
+        with quiet_loading():
+            model, details = model_class.from_pretrained(
+                folder,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **options,
+            )
+    except ConfigurationError as error:
+        raise CheckpointError(f"'{folder / CONFIG_NAME}': {error}") from error
+    except broken_folder_errors() as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"'{folder}' {refusal}: {first}") from error
+    return model, details
+
+
 def _check_configuration(folder: Path) -> None:
     path = folder / CONFIG_NAME
     if not folder.is_dir() or not path.exists():
@@ -57,21 +119,13 @@ def _load(folder: Path, weights: Path) -> RecurraForSequenceClassification:
             f"'{weights}' is not a whole safetensors file ({error}): truncated, "
             "or a pickle under that name; copy it again"
         ) from error
-    try:
-        with quiet_loading():
-            model, details = RecurraForSequenceClassification.from_pretrained(
-                folder,
-                use_safetensors=True,
-                local_files_only=True,
-                output_loading_info=True,
-                # Not to accept them, but to name the weight below instead of pointing at a log.
-                ignore_mismatched_sizes=True,
-            )
-    except ConfigurationError as error:
-        raise CheckpointError(f"'{folder}/config.json': {error}") from error
-    except broken_folder_errors() as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"'{folder}' cannot be loaded: {first}; copy or train it again") from error
+    model, details = read_pretrained(
+        RecurraForSequenceClassification,
+        folder,
+        "cannot be loaded; copy or train it again",
+        # Not to accept them, but to name the weight below instead of pointing at a log.
+        ignore_mismatched_sizes=True,
+    )
     _check_weights(weights, model, details, present)
     return model.eval()
 

@@ -11,7 +11,7 @@ import torch
 from foreign import tiny_bert, tiny_gpt2
 from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.models.foreign import load_language_model
+from recurra.models.loading import load_language_model
 from recurra.study.model_auditing import audit_model
 from tiny import language_model, tiny_model
 

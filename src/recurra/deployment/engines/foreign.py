@@ -11,14 +11,13 @@ import numpy.typing as npt
 from transformers import AutoModelForSequenceClassification
 
 from recurra.core.errors import CheckpointError
-from recurra.core.hub import broken_folder_errors
 from recurra.data.cleaning import clean_texts
 from recurra.data.encoding import encode_texts
 from recurra.data.tokenization import tokenizer_from_folder
 from recurra.deployment.engines.packing import FlatRows
-from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME, read_model_configuration
+from recurra.models.folder import WEIGHTS_NAME, read_model_configuration
 from recurra.models.inference import default_device, predict_logits
-from recurra.models.quiet import quiet_loading
+from recurra.models.loading import read_pretrained
 
 _LONGEST = 512
 _BATCH_SIZE = 64
@@ -53,20 +52,9 @@ class ForeignClassifier:
             raise CheckpointError(
                 f"'{folder}' holds no {WEIGHTS_NAME}; pickled weights can run code when they are read and are refused"
             )
-        try:
-            with quiet_loading():
-                model, details = AutoModelForSequenceClassification.from_pretrained(
-                    folder,
-                    use_safetensors=True,
-                    local_files_only=True,
-                    trust_remote_code=False,
-                    output_loading_info=True,
-                )
-        except broken_folder_errors() as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise CheckpointError(
-                f"'{folder / CONFIG_NAME}' is no classifier that can be loaded without its own code: {first}"
-            ) from error
+        model, details = read_pretrained(
+            AutoModelForSequenceClassification, folder, "is no classifier that can be loaded without its own code"
+        )
         if missing := sorted(details["missing_keys"]):
             raise CheckpointError(
                 f"'{folder}' lacks weight '{missing[0]}': an encoder without a trained classifier teaches nothing; "

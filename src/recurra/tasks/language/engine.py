@@ -21,9 +21,9 @@ from recurra.evaluation.token_exits import calibrate_language, score_token_exits
 from recurra.models.accounting import HeadKind, count_parameters, language_flops
 from recurra.models.exits.rule import ExitRule, check_has_exits
 from recurra.models.exits.thresholds import CalibratedExits
-from recurra.models.foreign import load_language_model
 from recurra.models.inference import default_device
 from recurra.models.language_modeling import RecurraForCausalLM
+from recurra.models.loading import load_language_model
 from recurra.models.presets import preset as preset_configuration
 from recurra.tasks.base import (
     EXITS,

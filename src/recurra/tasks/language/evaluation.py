@@ -18,8 +18,8 @@ from recurra.data.language.preparation import encode_for
 from recurra.data.language.tokenization import is_lossless, read_language_tokenizer
 from recurra.evaluation.positions import PositionLoss
 from recurra.evaluation.token_exits import PolicyCost, compare_cache_policies
-from recurra.models.foreign import load_language_model
 from recurra.models.inference import check_precision, default_device
+from recurra.models.loading import load_language_model
 from recurra.tasks.base import require_split
 from recurra.tasks.language.measuring import measure_heads, metrics_record
 from recurra.tasks.presentation import Shown, ShownTable

@@ -28,9 +28,9 @@ from recurra.data.language.preparation import encode_for, make_samples
 from recurra.data.language.tokenization import is_lossless, load_language_tokenizer
 from recurra.data.vocabulary import describe_tokenizer
 from recurra.models.accounting import HeadKind
-from recurra.models.foreign import load_language_model
 from recurra.models.inference import default_device
 from recurra.models.language_modeling import RecurraForCausalLM
+from recurra.models.loading import load_language_model
 from recurra.models.names import LANGUAGE_PRESETS
 from recurra.tasks.language.audits import audit_trained
 from recurra.tasks.language.configuration import language_configuration
