@@ -138,7 +138,7 @@ class Growth:
                 yield self._predict(model, name, "rows", rows, rows=rows)
             for tokens, words in LENGTHS.items():
                 yield self._predict(model, name, "tokens", tokens, rows=_share(self.most, 500), words=words)
-        for rows in _sizes(self.most // 10):
+        for rows in _sizes(self.most):
             yield self._compare("linear-tuned,static", "rows", rows, rows=rows)
         for rows in _sizes(self.most // 100):
             yield self._compare("minilm", "rows", rows, rows=rows)
