@@ -25,7 +25,7 @@ from benchmarks.measures import Measure, Setting
 from benchmarks.onnx_peers import SQUARE, int8_rate, write_bert
 from recurra.data.encoding import encode_texts
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.export.build import write_tokenizer
+from recurra.deployment.export.build import save_tokenizer
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
 from recurra.models.accounting import forward_flops
@@ -66,7 +66,7 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
             return len(classifier.predict(texts))
 
     else:
-        write_tokenizer(tokenizer, corpora.MAX_LENGTH, folder)
+        save_tokenizer(tokenizer, corpora.MAX_LENGTH, folder)
         if job.variant == OURS:
             write_onnx(models.ours(job.preset).eval(), "int8", corpora.MAX_LENGTH, folder, {})
         else:

@@ -19,7 +19,7 @@ from benchmarks import models
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
 from recurra.data.batching import sorted_batches
-from recurra.deployment.engines.packing import pad_rows
+from recurra.deployment.engines.packing import padded_inputs
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.models.accounting import forward_flops
 from recurra.models.configuration import RecurraConfig
@@ -38,7 +38,7 @@ def build(job: Job) -> Callable[[int], dict[str, float]]:
     )
     config = engine.model.config
     rows = sorted_batches(split.lengths, BATCH_SIZE)
-    batches = [pad_rows(split.input_ids, split.offsets[part], split.lengths[part], 0) for part in rows]
+    batches = [padded_inputs(split.input_ids, split.offsets[part], split.lengths[part], 0) for part in rows]
     operations = [_operations(config, batch) for batch in batches]
     square = torch.randn(SQUARE, SQUARE).to(PRECISIONS[job.variant])
     shapes = _products(config, PRECISIONS[job.variant], tokens=BATCH_SIZE * round(float(split.lengths.mean())))

@@ -183,7 +183,7 @@ def execute_with_little_space(config: dict[str, Any], folder: Path, most_bytes: 
 
 EXPORT_MOMENTS: dict[str, tuple[Any, str, int]] = {
     "weights": (safetensors_format_module, "write_safetensors", 1),
-    "tokenizer": (export_module, "write_tokenizer", 1),
+    "tokenizer": (export_module, "save_tokenizer", 1),
     "check": (export_module, "compare_logits", 1),
     "card": (export_module, "render_card", 1),
     "manifest": (export_module, "write_manifest", 1),

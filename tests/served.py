@@ -24,7 +24,7 @@ from recurra.deployment.serving.clients import ApiKeys
 from recurra.deployment.serving.log import EventLog
 from recurra.deployment.serving.served import ServedModel, describe_model
 from recurra.deployment.serving.server import Server, listen, make_server
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 from recurra.models.exits.rule import ExitRule
 from recurra.models.exits.rules import ConfidenceRule
 from recurra.models.exits.thresholds import depths_under
@@ -159,10 +159,10 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    models: Sequence[ServedModel], limits: Limits | None = None, key: str | Sequence[str] | None = None
+    models: Sequence[ServedModel], limits: ServerLimits | None = None, key: str | Sequence[str] | None = None
 ) -> Iterator[Running]:
     """Serves models on a free port; a key or several."""
-    limits = limits or Limits()
+    limits = limits or ServerLimits()
     stream, ready = io.StringIO(), threading.Event()
     log = EventLog(stream)
     keys = ApiKeys([key] if isinstance(key, str) else key) if key else None

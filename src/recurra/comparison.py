@@ -15,7 +15,7 @@ from recurra.data.corpora import DEMO_LARGE, load_dataset
 from recurra.data.in_memory import rows_in_memory
 from recurra.data.tokenization import TRAINED
 from recurra.ladder import Entry, Ladder, choose_models
-from recurra.reported_study import StudyResult, carry_out
+from recurra.reported_study import StudyResult, run_and_report
 from recurra.study.assignments import Assignments, sort_keywords
 from recurra.study.plan import ROWS_NAME
 from recurra.study.planning import within_minutes
@@ -316,4 +316,4 @@ def compare(
     options = [f"{key}={value!r}" for key, value in shown.items() if value is not None]
     command = f"recurra.compare({', '.join([repr(name), *options, f'output={str(output)!r}'])})"
     said = estimate and not quiet and minutes is None
-    return carry_out(spec, output, machine, reporter=reporter, command=command, note=note, estimate=said)
+    return run_and_report(spec, output, machine, reporter=reporter, command=command, note=note, estimate=said)

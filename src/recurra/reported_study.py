@@ -171,7 +171,7 @@ def _merit(record: AnyRecord) -> tuple[float, float]:
     return -kept.validation_loss, -record.seed
 
 
-def carry_out(
+def run_and_report(
     spec: StudySpec,
     output: Path,
     machine: Machine,

@@ -22,7 +22,7 @@ import recurra
 from containerfile import Stage, reaches_the_builder, read_stages
 from recurra.cli.main import app
 from recurra.deployment.export import ExportOptions, export_run
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 from reviews import train_tiny
 from served import running, slow_model
 from server_process import ask, started
@@ -113,7 +113,7 @@ def test_the_health_check_tells_ready_from_not() -> None:
     model, engine = slow_model()
     engine.open.set()
     # A key does not shut the check out.
-    with running([model], Limits(), key=KEY) as server:
+    with running([model], ServerLimits(), key=KEY) as server:
         assert health_check(server.port) == 0
     assert health_check(server.port) != 0
 
@@ -148,7 +148,7 @@ def test_the_server_of_the_compose_file_is_the_one_that_is_meant() -> None:
     assert found["threads"] == service["cpus"]
     assert str(found["api_key_file"]) == f"/run/secrets/{service['secrets'][0]}"
     assert f"127.0.0.1:{found['port']}:{found['port']}" in service["ports"]
-    limits = Limits()
+    limits = ServerLimits()
     patience_s = limits.body_timeout_s + limits.timeout_s + 1
     assert int(service["stop_grace_period"].removesuffix("s")) > patience_s
 
@@ -164,7 +164,7 @@ def test_prometheus_asks_the_server_with_its_key() -> None:
     assert job["authorization"] == {"type": "Bearer", "credentials_file": f"/run/secrets/{service['secrets'][0]}"}
     assert service["depends_on"] == {"server": {"condition": "service_healthy"}}
     model, _ = slow_model()
-    with running([model], Limits(), key=KEY) as server:
+    with running([model], ServerLimits(), key=KEY) as server:
         scraped = server.get(job["metrics_path"], Authorization=f"Bearer {KEY}")
     assert scraped.status == 200 and b"recurra_waiting_texts" in scraped.body
 

@@ -16,7 +16,7 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels
 from recurra.deployment.serving.schema import QualityDescription
 from recurra.deployment.serving.served import ServedModel
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 from served import Running, deep_model, running, slow_model
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra: dev)")
@@ -284,7 +284,7 @@ def test_a_file_is_classified_in_parts_and_comes_back(visit: Any) -> None:
     writer.writerows([("label", "Text", "number"), *(("mine", text, number) for text, number in rows)])
     model, engine = slow_model()
     engine.open.set()
-    with running([model], Limits(max_texts=5)) as server:
+    with running([model], ServerLimits(max_texts=5)) as server:
         found = visit(server, width=360)
         page = found.page
         transfer = page.evaluate_handle(

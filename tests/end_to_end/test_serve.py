@@ -25,7 +25,7 @@ from recurra.cli.main import main
 from recurra.deployment.export import ExportOptions, export_run
 from recurra.deployment.export.manifest import read_manifest
 from recurra.deployment.serving.served import open_models
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 from reviews import review_rows, snapshot, train_tiny
 from served import running
 from server_process import ask, started
@@ -56,7 +56,7 @@ def test_int8_answers_do_not_depend_on_what_others_ask(exported: Path, tmp_path:
     # The test would show nothing if they did not depend on the batch.
     assert not np.array_equal(classifier.predict_proba(texts), wanted)
     models = open_models({"int8": folder}, threads=1)
-    with running(models, Limits(batch_wait_ms=50)) as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
+    with running(models, ServerLimits(batch_wait_ms=50)) as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda text: server.post({"text": text}).json["results"][0], texts * 2))
     found = [list(answer["predictions"][0]["probabilities"].values()) for answer in answers]
     assert found == wanted * 2

@@ -117,9 +117,9 @@ def read_request(data: bytes) -> None:
     """A request that is taken is JSON, and keeps every limit."""
     from recurra.deployment.serving.refusals import Refusal
     from recurra.deployment.serving.request import parse_request
-    from recurra.deployment.serving.settings import Limits
+    from recurra.deployment.serving.settings import ServerLimits
 
-    limits = Limits(max_texts=4, max_characters=40)
+    limits = ServerLimits(max_texts=4, max_characters=40)
     try:
         request = parse_request(data, limits)
     except Refusal as refusal:

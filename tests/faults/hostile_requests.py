@@ -14,11 +14,11 @@ from typing import Any
 
 from faults.hostile import Case, Target, Verdict
 from faults.mutations import mutate_bytes, mutate_value, to_json
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 from served import HEAD, Running, deep_model, mark, running, slow_model
 
 # Small, so that what is beyond them comes up, and no case has to wait for them long.
-LIMITS = Limits(max_texts=8, max_characters=2000, max_body_bytes=32_768, body_timeout_s=1.0, timeout_s=5.0)
+LIMITS = ServerLimits(max_texts=8, max_characters=2000, max_body_bytes=32_768, body_timeout_s=1.0, timeout_s=5.0)
 MOST_GOOD_S = 5.0
 _GOOD = "a good text"
 _EVERY = 5

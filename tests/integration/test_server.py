@@ -25,7 +25,7 @@ from recurra.deployment.decision import AnyLabels
 from recurra.deployment.explanation import explain
 from recurra.deployment.serving.schema import Prediction
 from recurra.deployment.serving.served import ServedModel, name_folders, open_models
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 from reviews import review_rows, train_linear, train_tiny
 from served import HEAD, Answer, Running, running, slow_model
 
@@ -110,7 +110,7 @@ def test_explaining_stays_within_the_limits() -> None:
     model, engine = slow_model()
     engine.open.set()
     words = "a b c d e f g h i j k l m n o p"
-    with running([model], Limits(max_texts=8, max_body_bytes=2048)) as found:
+    with running([model], ServerLimits(max_texts=8, max_body_bytes=2048)) as found:
         for texts, parts in (([words], 8), ([words] * 2, 4), ([words] * 8, 1), ([f"{words} {'q' * 469}"], 4)):
             engine.batches.clear()
             answer = found.post({"text": texts, "explain": True})
@@ -140,7 +140,7 @@ def test_each_label_of_a_text_is_told_by_its_own_words_within_the_same_limits(se
     one_label, engine = slow_model("one")
     engine.open.set()
     texts = ["a b c d e f", "g h", "", "i"]
-    with running([several, one_label], Limits(max_texts=8)) as found:
+    with running([several, one_label], ServerLimits(max_texts=8)) as found:
         batches = several.classifier.engine.batches  # type: ignore[attr-defined]
         answer = found.post({"text": texts, "model": ["several", "one"], "explain": True})
         computed = sum(map(len, batches))
@@ -315,7 +315,7 @@ def test_the_examples_of_the_how_to_run(server: Running, capsys: pytest.CaptureF
 
 def test_slow_clients_are_not_waited_for() -> None:
     model, _ = slow_model()
-    with running([model], Limits(body_timeout_s=0.4)) as server:
+    with running([model], ServerLimits(body_timeout_s=0.4)) as server:
         slow_body = server.raw(HEAD + b"Content-Length: 100\r\n\r\n", b'{"te')
         assert slow_body.startswith(b"HTTP/1.1 408") and b'"too_slow"' in slow_body
         slow_head = server.raw(HEAD)
@@ -374,7 +374,7 @@ def test_metrics_count(server: Running) -> None:
 
 def test_overload_is_answered_at_once_and_passes() -> None:
     model, engine = slow_model()
-    with running([model], Limits(max_waiting_texts=4, batch_texts=1)) as server:
+    with running([model], ServerLimits(max_waiting_texts=4, batch_texts=1)) as server:
         with concurrent.futures.ThreadPoolExecutor(40) as pool:
             first = pool.submit(server.post, {"text": "first"})
             assert engine.begun.acquire(timeout=20)
@@ -396,7 +396,7 @@ def test_overload_is_answered_at_once_and_passes() -> None:
 
 def test_a_request_that_takes_too_long_is_given_up() -> None:
     model, engine = slow_model()
-    with running([model], Limits(timeout_s=0.2)) as server:
+    with running([model], ServerLimits(timeout_s=0.2)) as server:
         answer = server.post({"text": "a"})
         assert answer.refusal == (503, "too_late") and answer.headers["retry-after"] == "1"
         engine.open.set()
@@ -417,7 +417,7 @@ def test_a_failure_says_nothing_of_the_text() -> None:
 
 def test_who_left_is_not_computed() -> None:
     model, engine = slow_model()
-    with running([model], Limits(batch_texts=1)) as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
+    with running([model], ServerLimits(batch_texts=1)) as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
         first = pool.submit(server.post, {"text": "first"})
         assert engine.begun.acquire(timeout=20)
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
@@ -450,7 +450,7 @@ def test_who_leaves_while_two_models_compute_is_no_error() -> None:
 def test_the_end_answers_what_was_accepted() -> None:
     model, engine = slow_model()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        with running([model], Limits(batch_texts=1)) as server:
+        with running([model], ServerLimits(batch_texts=1)) as server:
             answers = [pool.submit(server.post, {"text": f"text {number}"}) for number in range(6)]
             while server.get("/metrics").body.find(b'recurra_waiting_texts{model="slow"} 5.0') < 0:
                 time.sleep(0.01)
@@ -483,7 +483,10 @@ def test_a_key_is_asked_for() -> None:
 def test_connections_have_an_end() -> None:
     model, engine = slow_model()
     engine.open.set()
-    with running([model], Limits(max_connections=3, body_timeout_s=20)) as server, contextlib.ExitStack() as stack:
+    with (
+        running([model], ServerLimits(max_connections=3, body_timeout_s=20)) as server,
+        contextlib.ExitStack() as stack,
+    ):
         for _ in range(3):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
         time.sleep(0.2)

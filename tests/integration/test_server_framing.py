@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 from served import HEAD, Running, deep_model, running, slow_model
 
 KEY = "0123456789abcdef-framing"
@@ -49,7 +49,7 @@ def locked() -> Iterator[Running]:
 def hasty() -> Iterator[Running]:
     model, engine = slow_model()
     engine.open.set()
-    with running([model], Limits(body_timeout_s=0.4)) as found:
+    with running([model], ServerLimits(body_timeout_s=0.4)) as found:
         yield found
 
 
@@ -258,7 +258,7 @@ def test_an_upgrade_is_ignored_quietly(server: Running) -> None:
 
 def test_who_leaves_while_requests_wait_is_neither_computed_nor_an_error() -> None:
     model, engine = slow_model()
-    with running([model], Limits(batch_texts=1)) as server:
+    with running([model], ServerLimits(batch_texts=1)) as server:
         for times in range(1, 6):
             with connected(server) as connection:
                 connection.sendall(WHOLE * 20)
@@ -284,7 +284,7 @@ LARGE = HEAD + b"Content-Length: %d\r\n\r\n" % len(LARGE) + LARGE
 def talkative() -> Iterator[Running]:
     """An answer to `LARGE` has some 8 MB, more than the kernel takes for a client that does not read."""
     model = deep_model("deep", [f"label {number} {'x' * 200}" for number in range(200)])
-    with running([model], Limits(body_timeout_s=0.4)) as found:
+    with running([model], ServerLimits(body_timeout_s=0.4)) as found:
         yield found
 
 
@@ -326,7 +326,7 @@ def test_who_takes_it_slowly_gets_all_of_it(talkative: Running) -> None:
 
 def test_the_end_does_not_wait_for_who_does_not_take_an_answer() -> None:
     model = deep_model("deep", [f"label {number} {'x' * 200}" for number in range(200)])
-    with running([model], Limits(body_timeout_s=0.4, timeout_s=60)) as server, socket.socket() as connection:
+    with running([model], ServerLimits(body_timeout_s=0.4, timeout_s=60)) as server, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", server.port))
         connection.sendall(LARGE)
@@ -339,7 +339,7 @@ def test_the_end_does_not_wait_for_who_does_not_take_an_answer() -> None:
 
 
 @contextlib.contextmanager
-def prompt_server(limits: Limits | None = None) -> Iterator[Running]:
+def prompt_server(limits: ServerLimits | None = None) -> Iterator[Running]:
     """A server of its own, whose engine answers at once."""
     model, engine = slow_model()
     engine.open.set()
@@ -378,7 +378,7 @@ def test_who_waits_in_the_queue_of_the_system_is_answered_before_the_end(monkeyp
 
 
 def test_the_end_waits_a_moment_only_for_who_sends_nothing() -> None:
-    with prompt_server(Limits(body_timeout_s=0.4, timeout_s=60)) as server, connected(server) as connection:
+    with prompt_server(ServerLimits(body_timeout_s=0.4, timeout_s=60)) as server, connected(server) as connection:
         wait_for_connections(server, 1)
         server.server.should_exit = True
         assert until_closed(connection) == b""

@@ -33,13 +33,13 @@ from recurra.deployment.export import ExportOptions, export_run
 from recurra.deployment.serving.log import EventLog
 from recurra.deployment.serving.served import ModelSource, ServedModel, hash_model, open_models
 from recurra.deployment.serving.server import Server
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 from reviews import review_rows, train_linear
 from served import Running, mark, running, slow_model
 
 TEXTS = [text for text, _ in review_rows(6, seed=3)]
 # Whatever else the machine does, nothing is turned away here.
-PATIENT = Limits(max_wait_s=60, timeout_s=60)
+PATIENT = ServerLimits(max_wait_s=60, timeout_s=60)
 PATIENCE_S = 20.0
 
 
@@ -183,7 +183,7 @@ def test_what_was_begun_ends_on_the_old_model_which_is_then_forgotten() -> None:
     source.models.append(new)
     new_engine.open.set()
     models = [old]
-    with running(models, Limits(batch_texts=1)) as server, concurrent.futures.ThreadPoolExecutor(2) as pool:
+    with running(models, ServerLimits(batch_texts=1)) as server, concurrent.futures.ThreadPoolExecutor(2) as pool:
         first = pool.submit(server.post, {"text": ["a b", "c"], "explain": True})
         assert old_engine.begun.acquire(timeout=PATIENCE_S)
         source.go_on.release()

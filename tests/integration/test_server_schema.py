@@ -17,13 +17,13 @@ import schemathesis
 
 from recurra.deployment.export import ExportOptions, export_run
 from recurra.deployment.serving.served import open_models
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 from reviews import train_tiny
 from served import Running, running
 
 KEY = "0123456789abcdef-schema"
 # Small, so that what is beyond them is generated too.
-LIMITS = Limits(max_texts=3, max_characters=40, max_body_bytes=4096)
+LIMITS = ServerLimits(max_texts=3, max_characters=40, max_body_bytes=4096)
 POSITIVE, NEGATIVE = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 # Address, whether what is asked fits the document, and what the answers' statuses must hold. What has neither body nor
 # parameter cannot be asked for wrongly.

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
 
-from recurra.deployment.serving.settings import Limits, Rate
+from recurra.deployment.serving.settings import Rate, ServerLimits
 from served import HEAD, Running, running, slow_model
 
 KEY = "0123456789abcdef-wire"
@@ -23,7 +23,7 @@ CLOSE = b"Connection: close\r\n"
 def server() -> Iterator[Running]:
     model, engine = slow_model()
     engine.open.set()
-    with running([model], Limits(body_timeout_s=5)) as found:
+    with running([model], ServerLimits(body_timeout_s=5)) as found:
         yield found
 
 
@@ -31,7 +31,7 @@ def server() -> Iterator[Running]:
 def locked() -> Iterator[Running]:
     model, engine = slow_model()
     engine.open.set()
-    with running([model], Limits(body_timeout_s=5), key=KEY) as found:
+    with running([model], ServerLimits(body_timeout_s=5), key=KEY) as found:
         yield found
 
 
@@ -155,7 +155,7 @@ def test_a_rate_holds_for_each_key_and_for_those_without_one() -> None:
     model, engine = slow_model()
     engine.open.set()
     keys = [KEY, f"{KEY}-2"]
-    with running([model], Limits(rate=Rate(3, 3600)), key=keys) as server:
+    with running([model], ServerLimits(rate=Rate(3, 3600)), key=keys) as server:
 
         def ask(**headers: str) -> int:
             return server.post({"text": "a"}, **headers).status

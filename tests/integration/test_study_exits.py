@@ -13,7 +13,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import WITH_EXITS, read_export_record
-from recurra.reported_study import StudyResult, carry_out
+from recurra.reported_study import StudyResult, run_and_report
 from recurra.study.spec import StudySpec, load_study
 from recurra.study.study import read_latency_file
 from recurra.tasks.machine import Machine
@@ -44,7 +44,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
             "exports": [{"precision": "fp32"}, {"format": "onnx", "precision": "int8"}],
         }
     )  # fmt: skip
-    return carry_out(spec, root / "out", Machine(threads=1), reporter=Reporter(quiet=True), command="recurra study run")
+    return run_and_report(
+        spec, root / "out", Machine(threads=1), reporter=Reporter(quiet=True), command="recurra study run"
+    )
 
 
 def test_rows_leave_as_the_export_says(study: StudyResult) -> None:
@@ -98,5 +100,5 @@ def test_both_are_timed_and_shown(study: StudyResult) -> None:
 def test_nothing_is_timed_twice(study: StudyResult, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recurra.study.study.ask", lambda *_, **__: pytest.fail("timed again"))
     spec, quiet = load_study(study.output / "study.yaml"), Reporter(quiet=True)
-    again = carry_out(spec, study.output, Machine(threads=1), reporter=quiet, command="")
+    again = run_and_report(spec, study.output, Machine(threads=1), reporter=quiet, command="")
     assert [export.state for export in again.exports] == ["done"] * 4

@@ -22,7 +22,7 @@ from recurra.core.record import read_record
 from recurra.data.corpora import load_dataset
 from recurra.deployment.export_record import read_export_record
 from recurra.evaluation.metrics import evaluate_logits
-from recurra.reported_study import StudyResult, carry_out, report_study
+from recurra.reported_study import StudyResult, report_study, run_and_report
 from recurra.study import exporting
 from recurra.study import study as study_module
 from recurra.study.export_plan import PlannedExport, plan_exports
@@ -55,7 +55,7 @@ def study_of(trained: TrainedRun, output: Path) -> StudySpec:
 
 
 def run(spec: StudySpec, output: Path, machine: Machine = MACHINE) -> StudyResult:
-    return carry_out(spec, output, machine, reporter=Reporter(quiet=True), command="recurra study run")
+    return run_and_report(spec, output, machine, reporter=Reporter(quiet=True), command="recurra study run")
 
 
 @pytest.mark.slow

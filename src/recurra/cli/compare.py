@@ -134,7 +134,7 @@ def compare(
     from recurra.comparison import plan_comparison
     from recurra.core.progress import Reporter
     from recurra.ladder import choose_models
-    from recurra.reported_study import carry_out
+    from recurra.reported_study import run_and_report
     from recurra.study.assignments import named_data, sort_assignments
     from recurra.tasks.base import task
     from recurra.tasks.machine import Machine
@@ -171,7 +171,7 @@ def compare(
         reporter=reporter,
     )
     command = shlex.join(["recurra", *sys.argv[1:]])
-    result = carry_out(
+    result = run_and_report(
         spec,
         output,
         machine,
@@ -199,11 +199,13 @@ def demo(
     """
     from recurra.comparison import demonstration
     from recurra.core.progress import Reporter
-    from recurra.reported_study import carry_out
+    from recurra.reported_study import run_and_report
     from recurra.tasks.machine import Machine
 
     command = shlex.join(["recurra", *sys.argv[1:]])
     machine = Machine(cache_dir=cache_dir, threads=1)
     reporter = Reporter(quiet=quiet)
-    result = carry_out(demonstration(seeds=seeds), output, machine, workers=workers, reporter=reporter, command=command)
+    result = run_and_report(
+        demonstration(seeds=seeds), output, machine, workers=workers, reporter=reporter, command=command
+    )
     present_study(result, as_json=as_json)

@@ -61,9 +61,9 @@ def serve(
     """
     from recurra.deployment.serving.serve import ServeOptions
     from recurra.deployment.serving.serve import serve as run
-    from recurra.deployment.serving.settings import Limits, Rate
+    from recurra.deployment.serving.settings import Rate, ServerLimits
 
-    limits = Limits(
+    limits = ServerLimits(
         max_body_bytes=max_body_bytes,
         max_texts=max_texts,
         max_characters=max_characters,

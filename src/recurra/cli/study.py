@@ -213,14 +213,14 @@ def run(
     Example: recurra study run configs/studies/sst2.yaml
     """
     from recurra.core.progress import Reporter
-    from recurra.reported_study import carry_out
+    from recurra.reported_study import run_and_report
     from recurra.study.cluster import Cluster
     from recurra.study.spec import load_study
     from recurra.tasks.machine import Machine
 
     spec = load_study(file, assignments or [])
     machine = Machine(data_root=data_root, threads=threads, latency=latency)
-    result = carry_out(
+    result = run_and_report(
         spec,
         output or Path("runs") / spec.name,
         machine,

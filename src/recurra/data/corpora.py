@@ -159,6 +159,23 @@ def recorded_data(record: AnyLabelRecord) -> DataConfig:
     return found
 
 
+def recorded_split(record: AnyLabelRecord, name: str, data_root: Path | None) -> TextSplit:
+    """A split of a run's own data, one that its record describes, as it was recorded.
+
+    Raises:
+        DataError: If the data cannot be had, or have changed.
+    """
+    rows = load_dataset(recorded_data(record), data_root).splits.get(name)
+    recorded = record.data.splits[name].fingerprint
+    if rows is None or rows.fingerprint != recorded:
+        found = "missing" if rows is None else rows.fingerprint
+        raise DataError(
+            f"split '{name}' of '{record.config['data']['name']}' is not what the run was recorded on (fingerprint "
+            f"{found}, recorded {recorded}): the data have changed; restore them, or give a file of rows in their place"
+        )
+    return rows
+
+
 # A comparison asks five times for the same data: for lengths, protocol, checks, training and report.
 _REMEMBERED_BYTES = 2**26
 # The keys that say how texts are read by a model, and nothing about which texts these are.

@@ -15,7 +15,7 @@ from recurra.core.model_files import sealed_model
 from recurra.core.record import RECORD_NAME, read_record
 from recurra.data.cleaning import check_texts, clean_texts
 from recurra.data.windows import recorded_reading
-from recurra.deployment.decision import Decision, OneLabel, read_decision
+from recurra.deployment.decision import LabelDecision, OneLabel, read_decision
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computation
 from recurra.deployment.engines.depth import (
     Classified,
@@ -56,7 +56,7 @@ class Classifier:
         batch_size: int = DEFAULT_BATCH_SIZE,
         computation: Computation | None = None,
         calibration: CalibrationRecord | None = None,
-        decision: Decision | None = None,
+        decision: LabelDecision | None = None,
     ) -> None:
         self.engine = engine
         self.decision = decision or OneLabel(label_names)

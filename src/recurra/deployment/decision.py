@@ -29,7 +29,7 @@ def sigmoid(scores: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
     return np.where(scores >= 0, 1.0, falling) / (1.0 + falling)
 
 
-class Decision(ABC):
+class LabelDecision(ABC):
     """What the logits of a model mean.
 
     Args:
@@ -81,7 +81,7 @@ class Decision(ABC):
         return None
 
     @abstractmethod
-    def abstaining_below(self, bounds: Bounds) -> Decision:
+    def abstaining_below(self, bounds: Bounds) -> LabelDecision:
         """The same that gives no label where its probability is lower than a bound, one for all or one for each.
 
         Raises:
@@ -108,7 +108,7 @@ class Decision(ABC):
         return float(np.equal(self.of_logits(logits), others).mean())
 
 
-class OneLabel(Decision):
+class OneLabel(LabelDecision):
     """The most probable label, by the softmax of the logits divided by a temperature.
 
     Args:
@@ -179,7 +179,7 @@ class OneLabel(Decision):
         return OneLabelRecord(temperature=self.temperature, abstain_below=bounds)
 
 
-class AnyLabels(Decision):
+class AnyLabels(LabelDecision):
     """Each label for itself: a text has those whose probability is not below their threshold, perhaps none.
 
     Args:
@@ -231,7 +231,7 @@ class AnyLabels(Decision):
             return json.dumps(list(labels), ensure_ascii=False)
         return self.separator.join(labels)
 
-    def abstaining_below(self, bounds: Bounds) -> Decision:
+    def abstaining_below(self, bounds: Bounds) -> LabelDecision:
         """Refuses: a label that is not likely enough is not given anyway."""
         del bounds
         raise ConfigurationError(
@@ -246,7 +246,7 @@ class AnyLabels(Decision):
         )
 
 
-def read_decision(label_names: Sequence[str], record: AnyDecisionRecord | None) -> Decision:
+def read_decision(label_names: Sequence[str], record: AnyDecisionRecord | None) -> LabelDecision:
     """The decision that a record or manifest keeps; none is a temperature of 1."""
     if record is None:
         return OneLabel(label_names)

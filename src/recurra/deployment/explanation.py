@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from recurra.deployment.decision import Decision
+from recurra.deployment.decision import LabelDecision
 
 # A text is computed once for each of its words, but no more often: a longer one for so many runs of words.
 MOST_PARTS = 64
@@ -155,9 +155,9 @@ def explanations_of(
     spans: Sequence[Sequence[Span]],
     said: Probabilities,
     changed: Probabilities,
-    decision: Decision,
+    decision: LabelDecision,
 ) -> list[AnyExplanation]:
-    """Puts the explanations of texts together, each for the labels that `Decision.explained` names.
+    """Puts the explanations of texts together, each for the labels that `LabelDecision.explained` names.
 
     Args:
         texts: The texts.
@@ -186,7 +186,10 @@ def explanations_of(
 
 
 def explain(
-    predict: Callable[[Sequence[str]], Probabilities], texts: Sequence[str], said: Probabilities, decision: Decision
+    predict: Callable[[Sequence[str]], Probabilities],
+    texts: Sequence[str],
+    said: Probabilities,
+    decision: LabelDecision,
 ) -> list[AnyExplanation]:
     """Explains the labels of texts.
 

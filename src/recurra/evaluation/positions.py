@@ -35,7 +35,7 @@ class Window:
         return self.end - self.start
 
 
-def cut_windows(lengths: Sequence[int], context: int, stride: int | None = None) -> Iterator[Window]:
+def scoring_windows(lengths: Sequence[int], context: int, stride: int | None = None) -> Iterator[Window]:
     """Yields windows over texts; a token is scored in the first window that holds it, where most is before it.
 
     Args:
@@ -69,7 +69,7 @@ def cut_full_windows(lengths: Sequence[int], context: int) -> Iterator[Window]:
     Raises:
         ConfigurationError: For a context that cannot be.
     """
-    for window in cut_windows(lengths, context):
+    for window in scoring_windows(lengths, context):
         yield Window(window.text, max(0, window.end - context), window.scored, window.end)
 
 
@@ -108,7 +108,7 @@ def token_positions(lengths: Sequence[int], context: int, stride: int | None = N
 
     Args:
         lengths: Tokens of each text.
-        context: As in `recurra.evaluation.positions.cut_windows`, like ``stride``.
+        context: As in `recurra.evaluation.positions.scoring_windows`, like ``stride``.
         stride: Tokens from one window to the next; none gives blocks.
 
     Raises:
@@ -116,7 +116,7 @@ def token_positions(lengths: Sequence[int], context: int, stride: int | None = N
     """
     pieces = [
         np.arange(window.scored - window.start, window.end - window.start)
-        for window in cut_windows(lengths, context, stride)
+        for window in scoring_windows(lengths, context, stride)
     ]
     return np.concatenate([np.zeros(0, dtype=np.int64), *pieces])
 

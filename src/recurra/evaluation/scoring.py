@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from recurra.core.errors import ConfigurationError, RunError
-from recurra.evaluation.positions import Window, cut_windows
+from recurra.evaluation.positions import Window, scoring_windows
 from recurra.models.inference import autocast
 
 FINAL = "final"
@@ -72,7 +72,7 @@ def score_texts(
         RunError: If the model gives what is not a number.
     """
     _check_context(model, context)
-    windows = list(cut_windows([len(text) for text in texts], context, stride))
+    windows = list(scoring_windows([len(text) for text in texts], context, stride))
     found = score_windows(
         model,
         texts,

@@ -142,7 +142,7 @@ def obstacle(first: ScoredModel, second: ScoredModel) -> str:
     return "" if first.rows else f"the {first.split} split has no rows"
 
 
-def bootstrap(first: ScoredModel, second: ScoredModel, measure: Measure) -> BootstrapDifference:
+def bootstrap_gap(first: ScoredModel, second: ScoredModel, measure: Measure) -> BootstrapDifference:
     """Paired bootstrap over rows: of each row's value averaged over a model's seeds, or of what takes all classes."""
     if not measure.by_labels:
         return paired_bootstrap(first.mean_correct, second.mean_correct)
@@ -265,7 +265,9 @@ def compare_models(models: Mapping[str, ScoredModel], measure: Measure) -> list[
 
 def _by_rows(pairs: Sequence[tuple[ScoredModel, ScoredModel]], measure: Measure) -> list[PairTest]:
     reasons = [obstacle(*pair) for pair in pairs]
-    bootstraps = [None if reason else bootstrap(*pair, measure) for pair, reason in zip(pairs, reasons, strict=True)]
+    bootstraps = [
+        None if reason else bootstrap_gap(*pair, measure) for pair, reason in zip(pairs, reasons, strict=True)
+    ]
     corrected = iter(holm([item.p for item in bootstraps if item is not None]))
     mcnemar_tests = [
         [] if reason else [(seeds, test.only_a, test.only_b, test.p) for seeds, test in seed_tests(*pair)]

@@ -9,7 +9,7 @@ from recurra.core.formatting import p_value, words
 from recurra.evaluation.significance import discordant_odds_ratio, holm, mean_interval
 from recurra.report.compare import (
     ScoredModel,
-    bootstrap,
+    bootstrap_gap,
     obstacle,
     paired,
     paired_seeds,
@@ -105,7 +105,7 @@ def _ask(contrast: Contrast, key: TableKey, scored: ScoredTables, measure: Measu
 
 def _tested(asked: _Asked, measure: Measure) -> _Asked:
     if measure.paired_by_rows:
-        rows = bootstrap(asked.a, asked.b, measure)
+        rows = bootstrap_gap(asked.a, asked.b, measure)
         return replace(asked, low=rows.low, high=rows.high, p=rows.p)
     p = seed_p_value(asked.gaps)
     few = "one seed" if len(asked.gaps) == 1 else "every seed gives the same gap"

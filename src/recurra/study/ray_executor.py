@@ -65,7 +65,7 @@ class Answer:
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-def carry_out(order: RemoteRun) -> Answer:
+def run_on_node(order: RemoteRun) -> Answer:
     """Carries out a run on the node that this is called on."""
     import socket
 
@@ -167,7 +167,7 @@ class RayExecutor:
     def _execute(
         self, ray: ModuleType, pending: Sequence[RunConfig], token: tuple[Path, str], task: ProgressTask
     ) -> list[Outcome]:
-        remote = ray.remote(carry_out).options(
+        remote = ray.remote(run_on_node).options(
             num_cpus=self.cluster.cpus, num_gpus=self.cluster.gpus, max_retries=0, name="recurra run"
         )
         queue, outcomes = list(pending), []

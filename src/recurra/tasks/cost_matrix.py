@@ -84,7 +84,7 @@ def _cost(value: Any, source: str) -> float:
     return number
 
 
-def matrix_of(costs: Mapping[str, Mapping[str, float]], label_names: Sequence[str]) -> list[list[float]]:
+def ordered_costs(costs: Mapping[str, Mapping[str, float]], label_names: Sequence[str]) -> list[list[float]]:
     """Costs ``[true][predicted]`` in the order of the data's labels.
 
     Raises:

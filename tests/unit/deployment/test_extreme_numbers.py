@@ -30,7 +30,7 @@ from recurra.deployment.decision import AnyLabels, OneLabel
 from recurra.deployment.engines.depth import DeepEngine
 from recurra.deployment.engines.interface import Engine, LinearEngine
 from recurra.deployment.engines.trained import TransformerEngine
-from recurra.deployment.export.build import write_tokenizer
+from recurra.deployment.export.build import save_tokenizer
 from recurra.deployment.export.formats.safetensors import write_safetensors
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
@@ -89,7 +89,7 @@ def stored_as(precision: str) -> Callable[[Model, Path], Engine]:
 
 def on_onnx(precision: str) -> Callable[[Model, Path], Engine]:
     def make(one: Model, folder: Path) -> Engine:
-        write_tokenizer(one.tokenizer, MAX_LENGTH, folder)
+        save_tokenizer(one.tokenizer, MAX_LENGTH, folder)
         write_onnx(one.model, precision, MAX_LENGTH, folder, {})
         return OnnxEngine.load(folder, precision=precision, max_length=MAX_LENGTH, pad_token_id=0, threads=1)
 

@@ -17,7 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from recurra.core.errors import ConfigurationError, RunError
 from recurra.data.language.encoding import EncodedText
 from recurra.evaluation.perplexity import evaluate_perplexity
-from recurra.evaluation.positions import cut_windows
+from recurra.evaluation.positions import scoring_windows
 from recurra.evaluation.scoring import FINAL, score_texts, score_windows
 
 VOCABULARY = 23
@@ -73,7 +73,7 @@ def one_by_one(model: Any, text: np.ndarray, context: int) -> list[float]:
 @given(lengths=st.lists(st.integers(0, 20), max_size=4), context=st.integers(1, 9), share=st.floats(0, 1))
 def test_windows_score_each_token_once_with_the_most_before_it(lengths: list[int], context: int, share: float) -> None:
     stride = 1 + round(share * (context - 1))
-    windows = list(cut_windows(lengths, context, stride))
+    windows = list(scoring_windows(lengths, context, stride))
     scored = [(window.text, token) for window in windows for token in range(window.scored, window.end)]
     assert scored == [(text, token) for text, length in enumerate(lengths) for token in range(length)]
     for window in windows:
@@ -138,7 +138,7 @@ def test_what_is_asked_for_besides_is_told() -> None:
     text = encoded([30, 41])
     model, told, asked = Bigrams(torch.randn(VOCABULARY, VOCABULARY).mul(3)), [], []
     model.register_forward_pre_hook(lambda _, __, given: asked.append(given["exit_after"]), with_kwargs=True)
-    windows = list(cut_windows([len(text.joined)], 8, 3))
+    windows = list(scoring_windows([len(text.joined)], 8, 3))
     found = score_windows(
         model, [text.joined], windows, first_read=0, batch_positions=20, greedy=True, options={"exit_after": 2},
         progress=told.append,

@@ -27,7 +27,7 @@ from recurra.study.claim import claim_folder
 from recurra.study.cluster import Cluster
 from recurra.study.plan import look_at, run_folder
 from recurra.study.process import Ended
-from recurra.study.ray_executor import Answer, RayExecutor, RemoteRun, carry_out, collect
+from recurra.study.ray_executor import Answer, RayExecutor, RemoteRun, collect, run_on_node
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
@@ -147,7 +147,7 @@ def order(output: Path, *, shared: bool) -> RemoteRun:
 
 
 def test_a_node_that_shares_the_folder_works_in_it(worker: Path) -> None:
-    answer = carry_out(order(worker, shared=True))
+    answer = run_on_node(order(worker, shared=True))
     assert (answer.ended.code, answer.files) == (0, {})
     assert look_at(worker, CONFIG).state == "done"
     assert f"in {worker}" in (run_folder(worker, CONFIG) / "log.txt").read_text(encoding="utf-8")
@@ -157,7 +157,7 @@ def test_the_files_of_a_node_that_does_not_travel_back(worker: Path, monkeypatch
     own = worker / "n"
     own.mkdir(parents=True)
     monkeypatch.setattr("recurra.study.ray_executor.tempfile.mkdtemp", lambda **_: str(own))
-    answer = carry_out(order(worker, shared=False))
+    answer = run_on_node(order(worker, shared=False))
     assert set(answer.files) == {"config.yaml", "log.txt", "record.json", "model/weights"}
     assert not own.exists()
     assert look_at(worker, CONFIG).state == "interrupted"
@@ -192,7 +192,7 @@ def test_a_run_waits_until_the_process_of_the_dead_node_is_gone(worker: Path, mo
         lock.__exit__(None, None, None)
 
     monkeypatch.setattr("recurra.study.ray_executor.time.sleep", release)
-    assert carry_out(wanted).ended.code == 0
+    assert run_on_node(wanted).ended.code == 0
     assert len(waits) == 1
 
 

@@ -11,7 +11,7 @@ from recurra.comparison import comparison
 from recurra.core.errors import ConfigurationError, DataError, RecurraError, UnavailableError
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
-from recurra.reported_study import carry_out
+from recurra.reported_study import run_and_report
 from recurra.study.preflight import preflight
 from recurra.tasks.labelling import task as module
 from recurra.tasks.labelling.configuration import model_configuration
@@ -88,5 +88,5 @@ def test_a_study_with_bad_data_starts_nothing_and_leaves_nothing(tmp_path: Path)
     spec = comparison(data, models=["linear", "recurrent"], protocol="tuned")
     output = tmp_path / "out"
     with pytest.raises(DataError, match="one class only"):
-        carry_out(spec, output, Machine(), reporter=Reporter(quiet=True), command="test")
+        run_and_report(spec, output, Machine(), reporter=Reporter(quiet=True), command="test")
     assert not output.exists()

@@ -25,7 +25,7 @@ from recurra.core.files import FolderLock, read_json, write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, read_record, write_record
 from recurra.report import files, summary
-from recurra.reported_study import StudyResult, carry_out, report_study
+from recurra.reported_study import StudyResult, report_study, run_and_report
 from recurra.study import study as study_module
 from recurra.study.plan import plan_study, run_folder
 from recurra.study.process import Outcome, start_python
@@ -88,7 +88,9 @@ def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(study: StudySpec, output: Path) -> StudyResult:
-    return carry_out(study, output, Machine(latency=False), reporter=Reporter(quiet=True), command="recurra study run")
+    return run_and_report(
+        study, output, Machine(latency=False), reporter=Reporter(quiet=True), command="recurra study run"
+    )
 
 
 def test_a_study_runs_everything_once_and_reports_in_the_order_of_the_plan(tmp_path: Path) -> None:
@@ -105,7 +107,7 @@ def test_a_study_runs_everything_once_and_reports_in_the_order_of_the_plan(tmp_p
 @pytest.mark.slow
 def test_models_that_cannot_be_timed_are_told_and_cost_no_result(tmp_path: Path) -> None:
     # The made-up runs have records and no models.
-    result = carry_out(spec(), tmp_path, Machine(), reporter=Reporter(quiet=True), command="recurra study run")
+    result = run_and_report(spec(), tmp_path, Machine(), reporter=Reporter(quiet=True), command="recurra study run")
     assert result.failed_runs == [] and result.report is not None
     assert result.timing_error is not None and "\n" not in result.timing_error
     assert "could not be timed side by side" in result.timing_error

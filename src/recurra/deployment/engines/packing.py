@@ -42,7 +42,7 @@ class FlatRows:
         """Yields batches of ``batch_size`` rows of like length, the longest first."""
         lengths = self.lengths
         for rows in sorted_batches(lengths, batch_size):
-            yield rows, pad_rows(self.input_ids, self.offsets[rows], lengths[rows], self.pad)
+            yield rows, padded_inputs(self.input_ids, self.offsets[rows], lengths[rows], self.pad)
 
     def packed(self, batch_size: int, *, few_sizes: bool) -> Iterator[Batch]:
         """Yields batches of ``batch_size * TOKENS_A_ROW`` tokens of packed rows, the longest first.
@@ -91,7 +91,7 @@ def pack_rows(
     return {"input_ids": torch.from_numpy(flat)[None], "row_lengths": torch.from_numpy(lengths)}
 
 
-def pad_rows(
+def padded_inputs(
     input_ids: npt.NDArray[np.int32], starts: Integers, lengths: Integers, pad: int
 ) -> dict[str, torch.Tensor]:
     """Cuts rows out of flat ids and pads them on the right to the longest; without padding there is no mask."""

@@ -21,9 +21,10 @@ from recurra.core.model_files import FileEntry, describe_file, sealed_model
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyLabelRecord, read_record
 from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
+from recurra.data.corpora import recorded_split
 from recurra.data.encoding import encode_windows
 from recurra.data.windows import first_windows, recorded_reading
-from recurra.deployment.decision import Decision, read_decision
+from recurra.deployment.decision import LabelDecision, read_decision
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE
 from recurra.deployment.engines.depth import DeepEngine
 from recurra.deployment.engines.interface import LinearEngine
@@ -38,7 +39,6 @@ from recurra.deployment.export.check import (
     choose_rows,
     compare_logits,
     judge_check,
-    own_split,
 )
 from recurra.deployment.export.formats.interface import ExportFormat, ExportSource, StoredModel
 from recurra.deployment.export.formats.registry import FORMATS, find_format, find_precision
@@ -202,7 +202,7 @@ def _write(
         export_format.write_linear(source.engine.model, folder)
         return StoredModel(folder, precision, recorded_reading(source.record.config)["max_length"], 0, linear=True)
     engine = source.engine
-    write_tokenizer(engine.tokenizer, engine.max_length, folder)
+    save_tokenizer(engine.tokenizer, engine.max_length, folder)
     export_format.write(source, precision, folder)
     return StoredModel(folder, precision, engine.max_length, engine.pad_token_id, windows=engine.windows)
 
@@ -216,7 +216,7 @@ def _trimmed(
         DataError: If the training rows cannot be had: without them nobody knows which pieces are used.
     """
     engine, record = source.engine, source.record
-    texts = own_split(record, "train", options.data_root).texts
+    texts = recorded_split(record, "train", options.data_root).texts
     smaller = trim(engine, texts, options.vocabulary or None)
     logits = smaller.logits(rows.texts, DEFAULT_BATCH_SIZE)
     decision = read_decision(record.data.label_names, record.decision)
@@ -265,7 +265,7 @@ def _agreement_asked(source: ExportSource, export_format: ExportFormat, asked: f
     return None
 
 
-def write_tokenizer(tokenizer: PreTrainedTokenizerFast, max_length: int, folder: Path) -> None:
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, max_length: int, folder: Path) -> None:
     """Writes ``tokenizer.json`` and ``tokenizer_config.json``, with the length after which texts are cut."""
     tokenizer.model_max_length = max_length
     tokenizer.save_pretrained(folder)
@@ -277,7 +277,7 @@ def _describe(
     stored: StoredModel,
     *,
     check: CheckRecord,
-    decision: Decision,
+    decision: LabelDecision,
     exits: CalibrationRecord | None,
     vocabulary: VocabularyRecord | None,
 ) -> ExportManifest:

@@ -14,10 +14,10 @@ from recurra.core.errors import AuditError, ConfigurationError, DataError, Recur
 from recurra.core.record import AnyLabelRecord
 from recurra.data.cleaning import clean_texts
 from recurra.data.configuration import DataConfig
-from recurra.data.corpora import load_dataset, recorded_data
+from recurra.data.corpora import load_dataset, recorded_split
 from recurra.data.dataset import TextSplit
 from recurra.data.files import stream_texts
-from recurra.deployment.decision import Decision
+from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.computation import Computation
 from recurra.deployment.engines.depth import DeepEngine
 from recurra.deployment.export.formats.interface import StoredPrecision
@@ -69,7 +69,7 @@ def choose_rows(
     if data_root is not None and not data_root.is_dir():
         raise DataError(f"the data root '{data_root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
     try:
-        split = own_split(record, check_split(record), data_root)
+        split = recorded_split(record, check_split(record), data_root)
     except RecurraError as error:
         demo = load_dataset(DataConfig(name="demo")).splits["test"]
         source = "the embedded demo corpus, for the run's own data are not at hand"
@@ -105,7 +105,7 @@ def choose_exit_rows(
     if file is not None:
         return _rows_of_file(file, text_column)
     try:
-        return rows_of(own_split(record, record.data.selection_split, data_root), record)
+        return rows_of(recorded_split(record, record.data.selection_split, data_root), record)
     except RecurraError as error:
         return CheckRows("no rows", [], note=str(error))
 
@@ -115,20 +115,6 @@ def _rows_of_file(file: Path | str, text_column: str) -> CheckRows:
     if not texts:
         raise DataError(f"'{file}' has no rows to check the export on; give a file with texts")
     return CheckRows(f"the file {Path(file).name}", clean_texts(_spread(texts)))
-
-
-def own_split(record: AnyLabelRecord, name: str, data_root: Path | None) -> TextSplit:
-    """Returns a split of a run's own data, as it was recorded.
-
-    Raises:
-        DataError: If the data cannot be had, or have changed.
-    """
-    data = record.data
-    dataset = load_dataset(recorded_data(record), data_root)
-    split = dataset.splits.get(name)
-    if split is None or split.fingerprint != data.splits[name].fingerprint:
-        raise DataError(f"the {name} split of '{data.name}' is not what the run was recorded on; the data have changed")
-    return split
 
 
 def _spread(items: Sequence[Item]) -> list[Item]:
@@ -144,7 +130,7 @@ def compare_logits(
     *,
     by: Computation,
     reference_by: Computation,
-    decision: Decision,
+    decision: LabelDecision,
 ) -> CheckRecord:
     """Describes how far an export's logits lie from those of the run's model.
 

@@ -25,7 +25,7 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.manifest import needs_torch
 from recurra.deployment.jobs.job import Job
 from recurra.deployment.jobs.partitions import Partition, PartManifest, forget_unfinished
-from recurra.deployment.jobs.run import JobOrder, Results, carry_out, explain
+from recurra.deployment.jobs.run import JobOrder, Results, explain, predict_partition
 
 
 class Worker:
@@ -49,7 +49,7 @@ class Worker:
         except RecurraError as error:
             return {"name": partition.name, "kind": "unable", "said": str(error)}
         try:
-            manifest, made = carry_out(partition, self._order.job_hash, self._order.job.text_column, classifier)
+            manifest, made = predict_partition(partition, self._order.job_hash, self._order.job.text_column, classifier)
         except RecurraError as error:
             return {"name": partition.name, "kind": "failed", "said": explain(partition, error)}
         except Exception as error:  # noqa: BLE001 - a defect of ours is no worker that died; what it says may hold a text

@@ -23,7 +23,9 @@ from recurra.deployment.prediction.files import open_writer
 from recurra.deployment.prediction.stream import write_stream
 
 
-def carry_out(partition: Partition, job: str, text_column: str, classifier: Classifier) -> tuple[PartManifest, bool]:
+def predict_partition(
+    partition: Partition, job: str, text_column: str, classifier: Classifier
+) -> tuple[PartManifest, bool]:
     """Predicts one file, unless that is done already.
 
     The predictions take their place when they are whole, the manifest after them: killed at any moment, a part is
@@ -152,7 +154,7 @@ class LocalEngine:
         classifier = self._classifier or Classifier.open(job.model, precision=job.precision, batch_size=job.batch_size)
         for partition in partitions:
             try:
-                manifest, made = carry_out(partition, order.job_hash, job.text_column, classifier)
+                manifest, made = predict_partition(partition, order.job_hash, job.text_column, classifier)
                 results.add(manifest, made=made)
             except RecurraError as error:
                 results.failures.append(explain(partition, error))

@@ -9,7 +9,7 @@ from pathlib import Path
 from recurra.core.errors import ConfigurationError, StorageError, did_you_mean
 from recurra.core.files import atomic_path
 from recurra.data.formats import check_pyarrow
-from recurra.deployment.decision import Decision
+from recurra.deployment.decision import LabelDecision
 from recurra.deployment.prediction.layout import Layout, PredictionWriter
 from recurra.deployment.prediction.stream import KeptColumns
 from recurra.deployment.prediction.text_writers import JsonLinesWriter, TableWriter
@@ -45,7 +45,7 @@ def check_output(path: Path, source: Path | str | None = None) -> None:
 @contextlib.contextmanager
 def open_writer(
     path: Path,
-    decision: Decision,
+    decision: LabelDecision,
     *,
     ids: bool = False,
     truth: bool = False,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError
-from recurra.deployment.decision import Decision
+from recurra.deployment.decision import LabelDecision
 from recurra.deployment.explanation import AnyExplanation, Explanation, LabelledExplanation
 
 _DIGITS = 6
@@ -41,7 +41,7 @@ class PredictedRows:
     abstained: npt.NDArray[np.bool_] | None = None
     explanations: Sequence[AnyExplanation] | None = None
 
-    def label_texts(self, decision: Decision) -> list[str | None]:
+    def label_texts(self, decision: LabelDecision) -> list[str | None]:
         """The labels of each row as one text; none of a row that gets none."""
         labels: list[str | None] = list(decision.texts(self.probabilities))
         if self.abstained is None:
@@ -84,7 +84,7 @@ class Layout:
 
     def __init__(
         self,
-        decision: Decision,
+        decision: LabelDecision,
         *,
         ids: bool = False,
         truth: bool = False,

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recurra.deployment.prediction.layout import Layout, PredictedRows
-from recurra.deployment.prediction.text_writers import as_word
+from recurra.deployment.prediction.text_writers import as_text
 
 _WORDS = ("id", "truth", "text", "label")
 
@@ -41,10 +41,10 @@ class ParquetWriter:
         """Writes some rows."""
         values = self._layout.values(rows)
         for place in range(self._as_words):
-            values[place] = [None if value is None else as_word(value) for value in values[place]]
+            values[place] = [None if value is None else as_text(value) for value in values[place]]
         if self._layout.explains:
             place = self._layout.columns.index(self._layout.name(self._layout.words))
-            values[place] = [as_word(value) for value in values[place]]
+            values[place] = [as_text(value) for value in values[place]]
         columns = [pa.array(column, field.type) for column, field in zip(values, self._schema, strict=True)]
         self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
 

@@ -85,7 +85,7 @@ def predict_chunks(
         classifier: What predicts; cleans the texts itself.
         chunks: Raw texts, for example from `recurra.data.files.stream_rows`.
         explain_words: How many words to say of each row that speak most for its most probable label, of a multi-label
-            model for each that it gets (`recurra.deployment.decision.Decision.explained`); none says none.
+            model for each that it gets (`recurra.deployment.decision.LabelDecision.explained`); none says none.
     """
     for chunk in chunks:
         found = classifier.predict_proba(chunk.texts)

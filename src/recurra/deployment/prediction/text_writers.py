@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from recurra.deployment.decision import Decision
+from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.computation import Computation
 from recurra.deployment.explanation import AnyExplanation
 from recurra.deployment.prediction.layout import PROBABILITIES, Layout, PredictedRows
@@ -46,15 +46,15 @@ class TableWriter:
 
 
 def as_cell(value: Any) -> Any:
-    """A value as a cell of CSV: words, numbers and nothing as they are, the rest as `as_word` writes it."""
+    """A value as a cell of CSV: words, numbers and nothing as they are, the rest as `as_text` writes it."""
     return (
         value
         if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool))
-        else as_word(value)
+        else as_text(value)
     )
 
 
-def as_word(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A value of the input as text: words as they are, JSON values as JSON, the rest as Python writes it."""
     if isinstance(value, str):
         return value
@@ -69,7 +69,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _as_json_value(value: Any) -> Any:
-    return value.plain() if isinstance(value, AnyExplanation) else as_word(value)
+    return value.plain() if isinstance(value, AnyExplanation) else as_text(value)
 
 
 def escape_formula(value: Any) -> Any:
@@ -118,7 +118,7 @@ class LineWriter:
     Where labels are explained, the words stand at the end.
     """
 
-    def __init__(self, stream: TextIO, decision: Decision) -> None:
+    def __init__(self, stream: TextIO, decision: LabelDecision) -> None:
         self._stream = stream
         self._decision = decision
 
@@ -147,7 +147,7 @@ class JsonDocumentWriter:
     def __init__(
         self,
         stream: TextIO,
-        decision: Decision,
+        decision: LabelDecision,
         computation: Computation | None = None,
         *,
         explains: bool = False,

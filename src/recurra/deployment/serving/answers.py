@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.decision import Decision
+from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.depth import Trace
 from recurra.deployment.explanation import MOST_PARTS, AnyExplanation, Span, explanations_of, spans_of, without
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def answer(classifier: Classifier, texts: list[str], asked: Asked) -> Answers:
     return Answers(found.probabilities, found.exited_after)
 
 
-def predictions_of(answers: Answers, decision: Decision) -> list[dict[str, Any]]:
+def predictions_of(answers: Answers, decision: LabelDecision) -> list[dict[str, Any]]:
     """Returns an object for each text; what was not asked for has no key.
 
     Args:
@@ -98,7 +98,7 @@ def predictions_of(answers: Answers, decision: Decision) -> list[dict[str, Any]]
     return found
 
 
-def _said(probabilities: npt.NDArray[np.float64], decision: Decision) -> list[dict[str, Any]]:
+def _said(probabilities: npt.NDArray[np.float64], decision: LabelDecision) -> list[dict[str, Any]]:
     names, said = decision.label_names, []
     for row, labels in zip(probabilities.tolist(), decision.labels(probabilities), strict=True):
         several = {} if decision.exclusive else {"labels": labels}
@@ -106,7 +106,7 @@ def _said(probabilities: npt.NDArray[np.float64], decision: Decision) -> list[di
     return said
 
 
-def _thought(trace: Trace, number: int, decision: Decision) -> dict[str, Any]:
+def _thought(trace: Trace, number: int, decision: LabelDecision) -> dict[str, Any]:
     rows = _said(trace.probabilities[number], decision)
     thought: dict[str, Any] = {
         "recurrences": [{"after": after, **row} for after, row in zip(trace.after, rows, strict=True)]
@@ -129,7 +129,7 @@ class Occluded:
     spans: Sequence[Sequence[Span]]
 
     @classmethod
-    def of(cls, texts: Sequence[str], limits: Limits) -> Occluded:
+    def of(cls, texts: Sequence[str], limits: ServerLimits) -> Occluded:
         """Finds words, or runs of words: no more in all than a request may have texts, nor longer than its body."""
         characters = max(1, sum(map(len, texts)))
         most = min(MOST_PARTS, limits.max_texts // len(texts), limits.max_body_bytes // characters)
@@ -139,7 +139,7 @@ class Occluded:
         """Every text without each of its words."""
         return [without(text, span) for text, spans in zip(self.texts, self.spans, strict=True) for span in spans]
 
-    def explanations(self, answers: Answers, changed: Answers | None, decision: Decision) -> list[AnyExplanation]:
+    def explanations(self, answers: Answers, changed: Answers | None, decision: LabelDecision) -> list[AnyExplanation]:
         """What the words of each text do.
 
         Args:

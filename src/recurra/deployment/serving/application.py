@@ -31,12 +31,12 @@ from recurra.deployment.serving.schema import (
     unknown_model,
 )
 from recurra.deployment.serving.served import ServedModel
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 
 
 def create_application(
     models: Sequence[ServedModel],
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     *,
     keys: ApiKeys | None = None,
     log: EventLog | None = None,
@@ -49,7 +49,7 @@ def create_application(
         keys: What opens ``/v1`` and ``/metrics``; none leaves them open.
         log: Where events go; none takes standard error.
     """
-    limits, log, metrics = limits or Limits(), log or EventLog(), Metrics()
+    limits, log, metrics = limits or ServerLimits(), log or EventLog(), Metrics()
     answering = Models(models, limits, metrics, log)
     service = _Service(answering, limits, metrics)
 
@@ -80,7 +80,7 @@ def create_application(
 
 
 class _Service:
-    def __init__(self, models: Models, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, models: Models, limits: ServerLimits, metrics: Metrics) -> None:
         self._models = models
         self._limits = limits
         self._metrics = metrics

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from recurra.deployment.serving.answers import Answers, Asked
 from recurra.deployment.serving.refusals import Refusal, overloaded, stopping
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 
 # Weight of the last batch in the moving average of the time that a text takes.
 _NEWEST = 0.2
@@ -65,7 +65,7 @@ class Batcher:
         self,
         name: str,
         ask: Callable[[list[str], Asked], Answers],
-        limits: Limits,
+        limits: ServerLimits,
         *,
         alone: bool = False,
         workers: int = 1,

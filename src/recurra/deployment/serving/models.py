@@ -14,7 +14,7 @@ from recurra.deployment.serving.log import EventLog
 from recurra.deployment.serving.metrics import Metrics
 from recurra.deployment.serving.schema import ModelDescription
 from recurra.deployment.serving.served import ServedModel
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Models:
         log: Gets what became of a reload.
     """
 
-    def __init__(self, models: Sequence[ServedModel], limits: Limits, metrics: Metrics, log: EventLog) -> None:
+    def __init__(self, models: Sequence[ServedModel], limits: ServerLimits, metrics: Metrics, log: EventLog) -> None:
         self._limits = limits
         self._metrics = metrics
         self._log = log

@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 
 from recurra.core.version import __version__
 from recurra.deployment.serving.schema import ClassifyRequest, ClassifyResponse, ErrorResponse, Readiness
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 
 _REASONS = {
     400: "The body is not JSON in UTF-8.",
@@ -47,7 +47,7 @@ READY: dict[str, Any] = {"responses": {503: {"model": Readiness}}}
 PAGE: dict[str, Any] = {"responses": {200: {"content": {"text/html": {}}, "description": "The page."}, **_errors(429)}}
 
 
-def describe(application: FastAPI, limits: Limits, names: list[str], *, with_key: bool) -> None:
+def describe(application: FastAPI, limits: ServerLimits, names: list[str], *, with_key: bool) -> None:
     """Gives an application its OpenAPI document, with the limits and models of this server.
 
     Args:

@@ -10,13 +10,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from recurra.deployment.serving.headers import RAW_HEADERS
 from recurra.deployment.serving.refusals import error_body
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 
 # Bytes of a request's line and headers; then of its trailers and of what stands around the chunks of its body.
 _MOST_HEAD_BYTES = 64 * 1024
 # Requests that a client may send before it has the answer to the first of them.
 _MOST_AHEAD = 128
-# Of an answer, what its client has to take in `Limits.body_timeout_s`, if it does not take all.
+# Of an answer, what its client has to take in `ServerLimits.body_timeout_s`, if it does not take all.
 _LEAST_TAKEN_BYTES = 64 * 1024
 # Of a request that was answered before it ended: a client that is cut off while it sends sees a broken connection
 # instead of the answer.
@@ -34,7 +34,7 @@ class BoundedProtocol(HttpToolsProtocol):
     the rest, or too much more, or nothing more for too long.
     """
 
-    limits: Limits
+    limits: ServerLimits
     _head_timer: asyncio.TimerHandle | None = None
     # Set while the connection is only kept until its client is done; nothing is written then.
     _linger_timer: asyncio.TimerHandle | None = None
@@ -316,7 +316,7 @@ class _AnswerTransport(asyncio.Transport):
         self._protocol.close_gracefully()
 
 
-def bounded_protocol(chosen: Limits) -> type[BoundedProtocol]:
+def bounded_protocol(chosen: ServerLimits) -> type[BoundedProtocol]:
     """Returns the protocol with the limits of a server."""
 
     class Limited(BoundedProtocol):

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from recurra.core.errors import did_you_mean
 from recurra.deployment.serving.refusals import Refusal, shortened
 from recurra.deployment.serving.schema import ClassifyRequest
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 
 _FIELDS = tuple(ClassifyRequest.model_fields)
 _MUST_BE = {
@@ -46,7 +46,7 @@ class BodyReader:
         limits: The bounds.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
         self._held_bytes = 0
 
@@ -152,7 +152,7 @@ def _announced(request: Request) -> int:
     return int(value) if value.isascii() and value.isdigit() and len(value) < 20 else 0
 
 
-def parse_request(body: bytes, limits: Limits) -> ClassifyRequest:
+def parse_request(body: bytes, limits: ServerLimits) -> ClassifyRequest:
     """Reads a request's body.
 
     A body with many more values than a request may have is not parsed but for its beginning. What is parsed is checked
@@ -210,7 +210,7 @@ def _shortest_with_its_mistakes(value: dict[str, Any]) -> dict[str, Any]:
     return {key: value[key] for key in wanted if key in value}
 
 
-def _check_characters(request: ClassifyRequest, limits: Limits) -> None:
+def _check_characters(request: ClassifyRequest, limits: ServerLimits) -> None:
     for number, text in enumerate(request.texts):
         if len(text) > limits.max_characters:
             where = "'text'" if isinstance(request.text, str) else f"'text[{number}]'"

@@ -112,7 +112,7 @@ class Word(BaseModel):
     effect: float = Field(description="By how much the probability of the label falls without it.")
 
 
-class LabelWords(BaseModel):
+class ExplainedLabel(BaseModel):
     """What the words of a text do for one of its labels."""
 
     label: str
@@ -136,7 +136,7 @@ class Prediction(BaseModel):
         "probability is lower.",
     )
     words: list[Word] | None = Field(default=None, description="If 'explain' was asked for: in the order of the text.")
-    words_by_label: list[LabelWords] | None = Field(
+    words_by_label: list[ExplainedLabel] | None = Field(
         default=None,
         description="The same of a multi-label model, instead of 'words': a list for each of the text's labels, "
         "at most 20, those farthest above their thresholds.",

@@ -13,7 +13,7 @@ from recurra.core.errors import UnavailableError
 from recurra.core.memory import limit_fragmentation
 from recurra.deployment.serving.clients import read_keys
 from recurra.deployment.serving.log import EventLog
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ServeOptions:
 
 def serve(
     arguments: Sequence[str],
-    limits: Limits,
+    limits: ServerLimits,
     options: ServeOptions,
     *,
     started: Callable[[dict[str, Any]], None] | None = None,

@@ -19,7 +19,7 @@ from recurra.core.errors import UnavailableError
 from recurra.deployment.serving.gate import Gate
 from recurra.deployment.serving.log import EventLog, ServerLogHandler
 from recurra.deployment.serving.protocol import bounded_protocol
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 
 _KEEP_ALIVE_S = 30
 # Connections that may wait in the system's queue.
@@ -144,7 +144,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def make_server(
-    application: Gate, limits: Limits, log: EventLog, *, started: Callable[[], None] | None = None
+    application: Gate, limits: ServerLimits, log: EventLog, *, started: Callable[[], None] | None = None
 ) -> Server:
     """Returns a server that is not started.
 

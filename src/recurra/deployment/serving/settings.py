@@ -45,7 +45,7 @@ class Rate:
         return f"{self.requests:,} requests in {self.seconds:,} s"
 
 
-class Limits(Settings):
+class ServerLimits(Settings):
     """Bounds of a server; whoever goes beyond one is told which.
 
     Attributes:

@@ -133,7 +133,7 @@ def _format_of(text: str) -> list[float]:
     ]
 
 
-def balanced_accuracy(
+def mean_recall(
     labels: npt.NDArray[Any], predicted: npt.NDArray[Any], present: npt.NDArray[Any], counts: npt.NDArray[Any]
 ) -> tuple[float, float]:
     """Mean recall over classes, and half the width of its 95 % interval (recalls are independent binomials)."""

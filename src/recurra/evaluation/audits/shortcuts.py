@@ -30,8 +30,8 @@ from recurra.evaluation.audits.format_probe import (
     MIN_ROWS_A_CLASS,
     TRAIN_ROWS_CAP,
     FormatProbe,
-    balanced_accuracy,
     fit_probe,
+    mean_recall,
 )
 
 FORMAT_MARGIN = 0.15
@@ -78,8 +78,8 @@ def _audit_format(probe: FormatProbe | None, reason: str, train: TextSplit, spli
         )
         return AuditResult(name=audit, status="skipped", summary=reason)
     predicted, by_length = probe.predict(split.texts)
-    balanced, half = balanced_accuracy(split.labels, predicted, present, counts)
-    length_alone, _ = balanced_accuracy(split.labels, by_length, present, counts)
+    balanced, half = mean_recall(split.labels, predicted, present, counts)
+    length_alone, _ = mean_recall(split.labels, by_length, present, counts)
     majority = np.bincount(train.labels).argmax()
     chance = 1 / len(present)
     threshold = chance + FORMAT_MARGIN

@@ -20,7 +20,7 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.record import RECORD_NAME, read_language_record
 from recurra.data.language.configuration import LanguageDataConfig
 from recurra.deployment.language_model import LanguageModel
-from recurra.evaluation.positions import Window, cut_full_windows, cut_windows
+from recurra.evaluation.positions import Window, cut_full_windows, scoring_windows
 from recurra.evaluation.scoring import BATCH_POSITIONS, FINAL, TokenScores, score_windows
 from recurra.models.exits.rule import check_exit
 from recurra.models.inference import check_precision, default_device
@@ -130,7 +130,7 @@ class RecurraLM(TemplateLM):
         lengths = [len(text) for text in texts]
         windows = cut_full_windows(lengths, self._context)
         if self.stride is not None:
-            windows = cut_windows(lengths, self._context, self.stride)
+            windows = scoring_windows(lengths, self._context, self.stride)
         scores = self._score(texts, list(windows), disable_tqdm=disable_tqdm)
         ends = np.cumsum(lengths, dtype=np.int64)
         found = [-math.fsum(part.tolist()) for part in np.split(scores.nats, ends[:-1])] if texts else []

@@ -18,7 +18,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_texts
 from recurra.data.windows import recorded_reading
-from recurra.deployment.decision import Decision, OneLabel
+from recurra.deployment.decision import LabelDecision, OneLabel
 from recurra.deployment.engines.computation import Computation
 from recurra.deployment.engines.packing import FlatRows
 from recurra.deployment.engines.trained import TransformerEngine
@@ -30,7 +30,7 @@ from recurra.models.exits.thresholds import CalibratedExits, calibrate_classifie
 from recurra.tasks.base import EXITS, FULL, ExitQuality
 from recurra.tasks.classification.task import TASK
 from recurra.tasks.labelling.engine import LabellingEngine, Logits
-from recurra.tasks.labelling.evaluation import ComputedRows, compute_rows, own_split
+from recurra.tasks.labelling.evaluation import ComputedRows, compute_evaluation, own_split
 from recurra.tasks.presentation import Shown, ShownTable
 
 _BATCH = 32
@@ -205,12 +205,12 @@ class Evaluation:
 
 
 def evaluate_run(run: Path, **options: Any) -> Evaluation:
-    """Evaluates a run or an export, with the options of `recurra.tasks.labelling.evaluation.compute_rows`.
+    """Evaluates a run or an export, with the options of `recurra.tasks.labelling.evaluation.compute_evaluation`.
 
     Raises:
-        RecurraError: As `compute_rows` does.
+        RecurraError: As `compute_evaluation` does.
     """
-    return Evaluation.of(compute_rows(run, **options))
+    return Evaluation.of(compute_evaluation(run, **options))
 
 
 class ClassificationEngine(LabellingEngine):
@@ -221,12 +221,12 @@ class ClassificationEngine(LabellingEngine):
 
     def decide(
         self, config: DataConfig, label_names: Sequence[str], logits: Logits, labels: npt.NDArray[np.int64]
-    ) -> Decision:
+    ) -> LabelDecision:
         """Chooses a temperature."""
         del config
         return OneLabel(label_names, fit_temperature(logits, labels))
 
-    def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: Decision) -> MetricsRecord:
+    def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision) -> MetricsRecord:
         """Accuracy, F1, loss, calibration and the confusion matrix."""
         return evaluate_logits(logits, labels, decision.probabilities(logits))
 

@@ -91,10 +91,10 @@ def _read(score: MatrixScore) -> Callable[[MetricsRecord], float]:
 
 
 def _over_rows(score: MatrixScore) -> Callable[[MetricsRecord], tuple[float, float] | None]:
-    return lambda metrics: bootstrap(metrics.confusion_matrix, score)
+    return lambda metrics: bootstrap_matrix(metrics.confusion_matrix, score)
 
 
-def bootstrap(confusion_matrix: Sequence[Sequence[int]], score: MatrixScore) -> tuple[float, float] | None:
+def bootstrap_matrix(confusion_matrix: Sequence[Sequence[int]], score: MatrixScore) -> tuple[float, float] | None:
     """95 % percentile interval of a figure over examples; none without rows or with one label.
 
     Drawing rows with replacement is drawing cells of the confusion matrix from a multinomial, so the predictions

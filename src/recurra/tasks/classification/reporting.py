@@ -34,7 +34,7 @@ from recurra.tasks.classification.summary import (
     PublishedLine,
     SplitScore,
 )
-from recurra.tasks.cost_matrix import matrix_of
+from recurra.tasks.cost_matrix import ordered_costs
 from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.estimates import ExportLine, MeasuredExports
 from recurra.tasks.labelling.columns import calibration_errors
@@ -76,7 +76,7 @@ class ClassificationReporting(LabellingReporting):
         """The measure that was asked for, which may be of one label or of costs; none if none was."""
         if judging.measure is None:
             return None
-        costs = None if judging.costs is None else matrix_of(judging.costs, label_names)
+        costs = None if judging.costs is None else ordered_costs(judging.costs, label_names)
         return named_measure(judging.measure, label_names, costs)
 
     def judge(self, table: Any) -> Measure:
@@ -158,7 +158,7 @@ class ClassificationReporting(LabellingReporting):
         facts = {**self.data_facts(table), "form_accuracy": _form_accuracy(table)}
         if questions.judging.costs is None:
             return ClassificationTable(**vars(common), **facts)
-        return CostTable(**vars(common), **facts, costs=matrix_of(questions.judging.costs, facts["label_names"]))
+        return CostTable(**vars(common), **facts, costs=ordered_costs(questions.judging.costs, facts["label_names"]))
 
     def facts(self, table: Any) -> list[tuple[str, str]]:
         return [

@@ -26,7 +26,7 @@ from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_split
 from recurra.data.vocabulary import MODEL_MAX_LENGTH
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.decision import Decision
+from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.interface import load_engine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export_record import WITH_EXITS
@@ -41,7 +41,7 @@ from recurra.tasks.base import Competitor, DataCost, Given, TaskEngine, named_op
 from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.labelling.controls import learning_curve, time_control
 from recurra.tasks.labelling.data import labelled
-from recurra.tasks.labelling.evaluation import ComputedRows, compute_rows
+from recurra.tasks.labelling.evaluation import ComputedRows, compute_evaluation
 from recurra.tasks.labelling.mistakes import surest_mistakes
 from recurra.tasks.labelling.task import LabellingTask
 from recurra.tasks.labelling.training import Trained, latency_batches, time_classifier, train_classifier
@@ -91,11 +91,11 @@ class LabellingEngine(TaskEngine):
     @abstractmethod
     def decide(
         self, config: DataConfig, label_names: Sequence[str], logits: Logits, labels: npt.NDArray[np.int64]
-    ) -> Decision:
+    ) -> LabelDecision:
         """How logits become labels, chosen by those of the split that chose the weights."""
 
     @abstractmethod
-    def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: Decision) -> Any:
+    def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision) -> Any:
         """Metrics of the record on one split."""
 
     @abstractmethod
@@ -207,7 +207,7 @@ class LabellingEngine(TaskEngine):
         """Evaluates a run or an export on a split or a labelled file."""
         refuse_options(options, frozenset(_EVALUATION_OPTIONS), f"'{run}' is no run of a language model")
         given = named_options(options, _EVALUATION_OPTIONS)
-        return self.evaluation(compute_rows(run, data_root=data_root, **given))
+        return self.evaluation(compute_evaluation(run, data_root=data_root, **given))
 
     def describe_kept(self, keep: float) -> str:
         """The share of labels that stay."""

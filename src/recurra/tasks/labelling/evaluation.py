@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.errors import ConfigurationError, DataError
+from recurra.core.errors import ConfigurationError
 from recurra.core.record import AnyLabelRecord
-from recurra.data.corpora import load_dataset, recorded_data
+from recurra.data.corpora import recorded_data, recorded_split
 from recurra.data.dataset import TextSplit
 from recurra.data.splits import load_split
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.decision import Decision
+from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computation
 from recurra.deployment.export.manifest import read_source_record
 from recurra.deployment.prediction.files import check_output, open_writer
@@ -41,7 +41,7 @@ class ComputedRows:
     record: AnyLabelRecord
     rows: TextSplit
     logits: npt.NDArray[np.float32]
-    decision: Decision
+    decision: LabelDecision
     recorded: Any
     computation: Computation
     output: Path | None
@@ -70,7 +70,7 @@ class ComputedRows:
         }
 
 
-def compute_rows(
+def compute_evaluation(
     run: Path,
     *,
     split: str | None = None,
@@ -137,13 +137,4 @@ def own_split(record: AnyLabelRecord, name: str, data_root: Path | None) -> Text
         DataError: If the data cannot be had, or have changed.
     """
     require_split(record, name)
-    dataset = load_dataset(recorded_data(record), data_root)
-    rows = dataset.splits.get(name)
-    recorded = record.data.splits[name].fingerprint
-    if rows is None or rows.fingerprint != recorded:
-        found = "missing" if rows is None else rows.fingerprint
-        raise DataError(
-            f"split '{name}' of '{record.config['data']['name']}' is not what the run was recorded on (fingerprint "
-            f"{found}, recorded {recorded}): the data have changed; restore them, or evaluate a file with --data FILE"
-        )
-    return rows
+    return recorded_split(record, name, data_root)

@@ -12,7 +12,7 @@ from recurra.core.label_record import MistakeRecord
 from recurra.core.record import LabelRunRecord
 from recurra.core.terminal import one_line
 from recurra.data.dataset import TextSplit
-from recurra.deployment.decision import Decision, Probabilities
+from recurra.deployment.decision import LabelDecision, Probabilities
 from recurra.deployment.explanation import effects_of, spans_of, without
 from recurra.tasks.columns import EVERYWHERE, PAGE, Column, Table, numbers
 from recurra.tasks.labelling.reporting import LabellingTable
@@ -30,7 +30,7 @@ SHARE = numbers(lambda share: f"{share * 100:.1f} %")
 
 
 def surest_mistakes(
-    predict: Callable[[Sequence[str]], Probabilities], decision: Decision, split: TextSplit, said: Probabilities
+    predict: Callable[[Sequence[str]], Probabilities], decision: LabelDecision, split: TextSplit, said: Probabilities
 ) -> list[MistakeRecord]:
     """The rows with the surest wrong label, the surest first, and the words that this label hangs on.
 

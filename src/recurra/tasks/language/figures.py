@@ -156,7 +156,7 @@ def language_charts(table: LanguageTable, key: str) -> list[Chart]:
     charts = []
     curves = [model for model in table.models if max(map(len, model.history), default=0) > 1]
     if curves:
-        charts.append(learning_curve(curves, f"{key}-curve"))
+        charts.append(loss_by_epoch(curves, f"{key}-curve"))
     with_exits = [model for model in table.models if len(_heads(model, table)) > 1]
     if with_exits:
         split = table.headline_split
@@ -171,7 +171,7 @@ def _heads(model: LanguageModelSummary, table: LanguageTable) -> list[str]:
     return list(model.scores[table.headline_split])
 
 
-def learning_curve(models: Sequence[LanguageModelSummary], key: str) -> Chart:
+def loss_by_epoch(models: Sequence[LanguageModelSummary], key: str) -> Chart:
     """The objective on train and on validation by epoch, means over seeds; on a logarithmic scale.
 
     Args:

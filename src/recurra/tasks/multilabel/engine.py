@@ -17,7 +17,7 @@ from recurra.core.record import read_record
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextSplit
 from recurra.data.multilabel import MultiLabelData
-from recurra.deployment.decision import AnyLabels, Decision
+from recurra.deployment.decision import AnyLabels, LabelDecision
 from recurra.evaluation.calibration import fit_temperature
 from recurra.evaluation.predictions import predictions_path
 from recurra.tasks.base import ExitSubject
@@ -37,7 +37,7 @@ class MultiLabelEngine(LabellingEngine):
 
     def decide(
         self, config: DataConfig, label_names: Sequence[str], logits: Logits, labels: npt.NDArray[np.int64]
-    ) -> Decision:
+    ) -> LabelDecision:
         """Chooses a temperature for all labels, and a threshold for each."""
         assert isinstance(config, MultiLabelData)
         temperature = fit_temperature(*as_two_labels(logits, labels))
@@ -45,7 +45,9 @@ class MultiLabelEngine(LabellingEngine):
         thresholds = choose_thresholds(undecided.probabilities(logits), labels)
         return AnyLabels(label_names, thresholds, config.label_separator, temperature)
 
-    def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: Decision) -> MultiLabelMetricsRecord:
+    def measure(
+        self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision
+    ) -> MultiLabelMetricsRecord:
         """F1, subset accuracy, Hamming loss, loss, and figures of each label."""
         return measure_labels(logits, labels, decision)
 

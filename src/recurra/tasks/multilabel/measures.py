@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from recurra.core.errors import DataError, RunError
 from recurra.core.label_record import LabelFiguresRecord, MultiLabelMetricsRecord
-from recurra.deployment.decision import Decision, sigmoid
+from recurra.deployment.decision import LabelDecision, sigmoid
 from recurra.evaluation.calibration import expected_calibration_error
 from recurra.tasks.estimates import Estimate
 from recurra.tasks.labelling.columns import CalibrationErrors
@@ -81,7 +81,7 @@ def _threshold(probabilities: Floats, truth: Integers) -> float:
     return float(min(cuts[best].tolist(), key=lambda cut: (abs(cut - DEFAULT_THRESHOLD), -cut)))
 
 
-def measure_labels(logits: npt.ArrayLike, labels: npt.ArrayLike, decision: Decision) -> MultiLabelMetricsRecord:
+def measure_labels(logits: npt.ArrayLike, labels: npt.ArrayLike, decision: LabelDecision) -> MultiLabelMetricsRecord:
     """Computes the figures of a split.
 
     Args:

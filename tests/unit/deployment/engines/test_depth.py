@@ -20,7 +20,7 @@ from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.engines.depth import softmax
 from recurra.deployment.engines.interface import load_engine
-from recurra.deployment.export.build import write_tokenizer
+from recurra.deployment.export.build import save_tokenizer
 from recurra.deployment.export.records import CalibrationRecord, VocabularyRecord
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
@@ -55,7 +55,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
         (folder / "onnx").mkdir()
-        write_tokenizer(tokenizer, 24, folder / "onnx")
+        save_tokenizer(tokenizer, 24, folder / "onnx")
         write_onnx(model.eval(), "fp32", 24, folder / "onnx", {})
     return found
 

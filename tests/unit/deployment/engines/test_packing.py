@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.deployment.engines.computation import budget_batches
-from recurra.deployment.engines.packing import FlatRows, filled_size, pack_rows, pad_rows
+from recurra.deployment.engines.packing import FlatRows, filled_size, pack_rows, padded_inputs
 
 LENGTHS = st.lists(st.integers(1, 70), min_size=1, max_size=80)
 
@@ -18,7 +18,7 @@ def test_rows_are_cut_out_and_padded(lengths: list[int]) -> None:
     ids = np.arange(1, sum(lengths) + 1, dtype=np.int32)
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     order = np.argsort(lengths)
-    inputs = pad_rows(ids, starts[order], np.array(lengths)[order], 0)
+    inputs = padded_inputs(ids, starts[order], np.array(lengths)[order], 0)
     for row, index in enumerate(order):
         wanted = [*range(starts[index] + 1, starts[index] + 1 + lengths[index])]
         assert inputs["input_ids"][row].tolist() == wanted + [0] * (max(lengths) - lengths[index])

@@ -14,7 +14,7 @@ from recurra.core.errors import ConfigurationError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.engines.interface import load_engine
-from recurra.deployment.export.build import write_tokenizer
+from recurra.deployment.export.build import save_tokenizer
 from recurra.deployment.export.trimming import trim
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     (folder / "onnx").mkdir()
-    write_tokenizer(tokenizer, LENGTH, folder / "onnx")
+    save_tokenizer(tokenizer, LENGTH, folder / "onnx")
     write_onnx(model.eval(), "fp32", LENGTH, folder / "onnx", {})
     return folder
 

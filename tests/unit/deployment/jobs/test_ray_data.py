@@ -160,7 +160,7 @@ def test_a_defect_of_ours_is_told_without_the_text(job: Job, tmp_path: Path, mon
     def fail(*_: object) -> None:
         raise ValueError("my secret text")
 
-    monkeypatch.setattr(module, "carry_out", fail)
+    monkeypatch.setattr(module, "predict_partition", fail)
     found = Worker(order_of(job, tmp_path), 1)(row(job))
     assert found["kind"] == "failed" and found["said"].startswith("a.txt: ValueError in test_ray_data.py, line ")
     assert "secret" not in found["said"]

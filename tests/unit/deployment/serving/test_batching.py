@@ -20,7 +20,7 @@ from recurra.deployment.engines.depth import softmax
 from recurra.deployment.serving.answers import Answers, Asked, answer
 from recurra.deployment.serving.batching import Batcher
 from recurra.deployment.serving.refusals import Refusal
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 from served import SlowEngine, mark, slow_model
 
 FAR_S = 60_000.0
@@ -38,7 +38,9 @@ class Bench:
         self.failures: list[Exception] = []
         classifier = model.classifier
         ask = partial(answer, classifier)
-        self.batcher = Batcher("slow", ask, Limits(**limits), alone=alone, workers=workers, failed=self.failures.append)
+        self.batcher = Batcher(
+            "slow", ask, ServerLimits(**limits), alone=alone, workers=workers, failed=self.failures.append
+        )
         self.batcher.start()
 
     def hold(self) -> object:
@@ -108,7 +110,7 @@ def test_what_is_asked_differently_is_not_computed_together(requests: list[tuple
         # Whose answer it is can be told from what was asked.
         return Answers(np.array([[mark(text), KINDS.index(asked)] for text in texts]))
 
-    batcher = Batcher("asked", ask, Limits(batch_texts=64, batch_wait_ms=0))
+    batcher = Batcher("asked", ask, ServerLimits(batch_texts=64, batch_wait_ms=0))
     batcher.start()
     batcher.submit(["first"])
     assert begun.acquire(timeout=20)

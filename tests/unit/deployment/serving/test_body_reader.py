@@ -16,10 +16,10 @@ from starlette.requests import Request
 from recurra.deployment.serving import request as request_module
 from recurra.deployment.serving.refusals import Refusal
 from recurra.deployment.serving.request import BodyReader, ClientGoneError
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 
 K = 1024
-LIMITS = Limits(max_body_bytes=10 * K, max_held_bytes=16 * K, body_timeout_s=5)
+LIMITS = ServerLimits(max_body_bytes=10 * K, max_held_bytes=16 * K, body_timeout_s=5)
 
 
 def sent(*parts: bytes | None, **headers: str) -> Request:
@@ -119,7 +119,7 @@ def test_who_leaves_or_is_slow_holds_nothing_any_more() -> None:
             with pytest.raises(ClientGoneError):
                 async with reader.read(sent(b"0" * 9 * K, None)):
                     pass
-        slow = BodyReader(Limits(max_body_bytes=10 * K, max_held_bytes=16 * K, body_timeout_s=0.02))
+        slow = BodyReader(ServerLimits(max_body_bytes=10 * K, max_held_bytes=16 * K, body_timeout_s=0.02))
         request = sent(b"0")
 
         async def never() -> dict[str, Any]:

@@ -16,12 +16,12 @@ from recurra.deployment.serving import request as request_module
 from recurra.deployment.serving.refusals import Refusal
 from recurra.deployment.serving.request import parse_request
 from recurra.deployment.serving.schema import ClassifyRequest
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 
-LIMITS = Limits(max_texts=5, max_characters=40_000)
+LIMITS = ServerLimits(max_texts=5, max_characters=40_000)
 
 
-def refusal(body: bytes, limits: Limits = LIMITS) -> tuple[int, str, str]:
+def refusal(body: bytes, limits: ServerLimits = LIMITS) -> tuple[int, str, str]:
     with pytest.raises(Refusal) as caught:
         parse_request(body, limits)
     return caught.value.status, caught.value.code, caught.value.message

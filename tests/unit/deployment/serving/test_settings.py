@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from recurra.deployment.serving.settings import Limits
+from recurra.deployment.serving.settings import ServerLimits
 
 LEAST = {
     "max_body_bytes": 1024,
@@ -21,13 +21,13 @@ LEAST = {
 
 @pytest.mark.parametrize("name", LEAST)
 def test_a_limit_below_which_nothing_works_is_refused(name: str) -> None:
-    assert getattr(Limits(**{name: LEAST[name]}), name) == LEAST[name]
+    assert getattr(ServerLimits(**{name: LEAST[name]}), name) == LEAST[name]
     with pytest.raises(ValidationError, match=name):
-        Limits(**{name: LEAST[name] - 1})
+        ServerLimits(**{name: LEAST[name] - 1})
 
 
 @pytest.mark.parametrize("name", ["body_timeout_s", "timeout_s", "max_wait_s"])
 def test_a_time_is_longer_than_none(name: str) -> None:
-    assert getattr(Limits(**{name: 0.01}), name) == 0.01
+    assert getattr(ServerLimits(**{name: 0.01}), name) == 0.01
     with pytest.raises(ValidationError, match=name):
-        Limits(**{name: 0})
+        ServerLimits(**{name: 0})

@@ -6,7 +6,7 @@ import pytest
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.evaluation.audits import audit_shortcuts
-from recurra.evaluation.audits.format_probe import FEATURE_NAMES, balanced_accuracy, fit_probe, format_features
+from recurra.evaluation.audits.format_probe import FEATURE_NAMES, fit_probe, format_features, mean_recall
 
 WORDS = ["fine", "plot", "the", "slow", "rather", "great", "dull", "it", "acting"]
 
@@ -99,7 +99,7 @@ def test_the_probe_needs_so_many_rows(rows: int, rare: int, fits: bool) -> None:
 
 def test_balanced_accuracy_is_the_mean_of_recalls() -> None:
     labels, predicted = np.repeat([0, 1], [40, 10]), np.array([0] * 30 + [1] * 10 + [1] * 9 + [0])
-    value, half = balanced_accuracy(labels, predicted, np.array([0, 1]), np.array([40, 10]))
+    value, half = mean_recall(labels, predicted, np.array([0, 1]), np.array([40, 10]))
     assert value == pytest.approx((0.75 + 0.9) / 2)
     recalls, rows = np.array([32 / 44, 11 / 14]), np.array([44, 14])
     assert half == pytest.approx(1.959964 * np.sqrt((recalls * (1 - recalls) / rows).sum() / 4), rel=1e-6)

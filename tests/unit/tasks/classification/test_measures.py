@@ -19,12 +19,11 @@ from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
 from recurra.evaluation.significance import paired_bootstrap_by_class
 from recurra.report import markdown_table, summarise_folders
-from recurra.report.compare import ScoredModel, value_of
-from recurra.report.compare import bootstrap as paired_bootstrap_of
+from recurra.report.compare import ScoredModel, bootstrap_gap, value_of
 from recurra.report.load import Correctness
 from recurra.study.preflight import check_measure
 from recurra.study.spec import StudySpec
-from recurra.tasks.classification.measures import balanced_accuracy, bootstrap, by_class, by_cost, named_measure
+from recurra.tasks.classification.measures import balanced_accuracy, bootstrap_matrix, by_class, by_cost, named_measure
 from recurra.tasks.classification.summary import CostTable
 from recurra.tasks.cost_matrix import read_costs
 from recurra.tasks.machine import Machine
@@ -74,7 +73,7 @@ def test_intervals_and_tests_over_rows_are_those_of_resampled_rows() -> None:
     rows = [rng.integers(0, 300, 300) for _ in range(600)]
     for score, name in ((by_class(balanced_accuracy), "balanced_accuracy"), (by_cost(COSTS), "cost")):
         drawn = [expected(name, truth[each], good[each]) for each in rows]
-        found = bootstrap(confusion(truth, good), score)
+        found = bootstrap_matrix(confusion(truth, good), score)
         assert found == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.02)
     gaps = [
         expected("balanced_accuracy", truth[each], good[each]) - expected("balanced_accuracy", truth[each], bad[each])
@@ -121,7 +120,7 @@ def test_intervals_of_average_precision_are_those_of_resampled_rows() -> None:
     for rows in (rng.integers(0, 400, 400) for _ in range(1500)):
         drawn.append([average_precision_score(truth[rows], logits[rows, 1]) for logits in sides])
     gaps = np.subtract(*np.transpose(drawn))
-    found = paired_bootstrap_of(good, bad, measure)
+    found = bootstrap_gap(good, bad, measure)
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(gaps, [0.025, 0.975])), abs=0.02)
     alone = measure.over_rows(evaluate_logits(sides[0], truth))
     assert alone == pytest.approx(tuple(np.quantile(np.array(drawn)[:, 0], [0.025, 0.975])), abs=0.03)

@@ -22,7 +22,7 @@ from recurra.core.label_record import MistakeRecord
 from recurra.core.record import RECORD_NAME, LabelRunRecord, read_record, write_record
 from recurra.data.dataset import TextSplit
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.decision import AnyLabels, Decision, OneLabel
+from recurra.deployment.decision import AnyLabels, LabelDecision, OneLabel
 from recurra.tasks.labelling.mistakes import (
     LONGEST_EXPLAINED,
     LONGEST_WORD,
@@ -37,7 +37,7 @@ from reviews import TINY_DATA, write_csv, write_tiny_model
 NAMES = ["a", "b", "c"]
 # What each word adds to the score of each label; together they add more.
 ADDS = {"late": (2.0, -1.0, 0.25), "torn": (-1.0, 3.0, 0.0), "thanks": (-3.0, -3.0, 1.0), "box": (0.0, 0.5, -0.5)}
-DECISIONS: dict[str, Decision] = {"one": OneLabel(NAMES), "several": AnyLabels(NAMES, [0.3, 0.5, 0.4], ";")}
+DECISIONS: dict[str, LabelDecision] = {"one": OneLabel(NAMES), "several": AnyLabels(NAMES, [0.3, 0.5, 0.4], ";")}
 
 
 def scores(texts: Sequence[str]) -> npt.NDArray[np.float64]:
