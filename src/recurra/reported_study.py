@@ -87,6 +87,16 @@ class StudyResult:
                     run["folder"] = (self.output / run["folder"]).as_posix()
         return values
 
+    @property
+    def best_path(self) -> Path:
+        """What stands for the recommended run wherever one is wanted: the study's folder, if it has one table.
+
+        Raises:
+            RunError: If none can be recommended.
+        """
+        folder = self.best.folder
+        return self.output if len(self.shown.tables) == 1 else folder
+
     @cached_property
     def best(self) -> BestRun:
         """The recommended run of the first table: of the smallest model within a point of the best one.
@@ -247,7 +257,7 @@ def _report(spec: StudySpec, output: Path, found: StudyOutcome, command: str) ->
 def _keep_best(result: StudyResult) -> None:
     """Writes down which run is recommended; of several tables, as of several data sets, none is."""
     try:
-        best = result.best if len(result.shown.tables) == 1 else None
+        best = result.best if result.best_path == result.output else None
     except RunError:
         best = None
     path = result.output / BEST_NAME

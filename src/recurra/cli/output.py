@@ -159,4 +159,4 @@ def _print_study(result: StudyResult, *, wide: bool) -> None:
         print_lines([f"report: {result.report}"])
     with contextlib.suppress(RunError):
         command, argument = task(result.shown.task).usage
-        print_lines([f"next: recurra {command} {shlex.quote(str(result.best.folder))} {argument}"])
+        print_lines([f"next: recurra {command} {shlex.quote(str(result.output))} {argument}"])

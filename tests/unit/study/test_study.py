@@ -321,7 +321,9 @@ def test_the_best_run_is_that_of_the_advice_and_its_seed_was_chosen_without_test
     assert result.best.seed == read_record(result.best.folder).seed
     kept = BestRunRecord.read(tmp_path / "best.json", what="", cure="")
     assert (tmp_path / kept.folder, kept.seed, kept.why) == (result.best.folder, result.best.seed, result.best.why)
-    assert find_run(tmp_path).folder == result.best.folder
+    assert find_run(tmp_path).folder == find_run(result.best_path).folder == result.best.folder
+    # The next command that is shown needs no name of a run.
+    assert result.best_path == tmp_path
 
 
 @pytest.mark.usefixtures("_untimed")
