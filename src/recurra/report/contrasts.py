@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from recurra.core.formatting import p_value, words
 from recurra.evaluation.significance import discordant_odds_ratio, holm, mean_interval
@@ -20,9 +22,11 @@ from recurra.report.compare import (
 from recurra.tasks.loaded_runs import TableKey
 from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Contrast, split_side
-from recurra.tasks.summary import SIGNIFICANCE_LEVEL, ContrastLine, PairTest, Verdict
+from recurra.tasks.summary import SIGNIFICANCE_LEVEL, ContrastLine, PairTest, PooledContrast, TableSummary, Verdict
 
 ScoredTables = Mapping[TableKey, Mapping[str, ScoredModel]]
+# An interval over two data sets is as wide as the world.
+_LEAST_POOLED = 3
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,70 @@ def answer_contrasts(
         p_holm = None if item.p is None else next(corrected)
         answers.append(_answer(item, p_holm if measure.paired_by_rows else _of_pair(item, tests, p_holm), measure))
     return answers
+
+
+def pool_contrasts(tables: Sequence[TableSummary], judge: Callable[[TableSummary], Measure]) -> list[PooledContrast]:
+    """Each contrast over all data sets of a study that were trained on in one way, if these are at least three.
+
+    A data set counts once, however many of its parts were tried, and its figure is the mean gap of their tables: seeds
+    and rows are in it already, and what is left to be uncertain of is which data were taken. A difference counts as
+    distinguishable if the t-test over data sets has p below 0.05 after Holm's correction over these contrasts.
+
+    Args:
+        tables: Of the study.
+        judge: The measure that a table goes by.
+    """
+    found: dict[tuple[str, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    measures: dict[tuple[str, ...], Measure] = {}
+    for table in tables:
+        for line in table.contrasts:
+            if line.verdict != "untested":
+                key = line.name, line.a, line.b, table.training, table.precision, table.judged_by
+                found[key][table.data].append(line.gap)
+                measures[key] = judge(table)
+    gaps = {
+        key: {name: fmean(each) for name, each in by_data.items()}
+        for key, by_data in found.items()
+        if len(by_data) >= _LEAST_POOLED
+    }
+    tested = {key: seed_p_value(list(each.values())) for key, each in gaps.items()}
+    corrected = iter(holm([p for p in tested.values() if p is not None]))
+    return [
+        _pooled(key, by_data, tested[key], None if tested[key] is None else next(corrected), measures[key])
+        for key, by_data in gaps.items()
+    ]
+
+
+def _pooled(
+    key: tuple[str, ...], gaps: dict[str, float], p: float | None, p_holm: float | None, measure: Measure
+) -> PooledContrast:
+    name, a, b, training, precision, _ = key
+    mean, _, low, high = mean_interval(list(gaps.values()))
+    assert low is not None and high is not None
+    half, ahead = (high - low) / 2, sum(measure.merit(gap) > 0 for gap in gaps.values())
+    verdict: Verdict = "untested" if p_holm is None else "distinguishable"
+    why = "the gap is the same on all"
+    if p_holm is not None and p_holm >= SIGNIFICANCE_LEVEL:
+        verdict, why = "not distinguishable", f"other data could turn it round (p {p_value(p_holm)})"
+    width = measure.width(half)
+    side = measure.ahead if mean > 0 else measure.behind
+    where = f"{measure.size(mean, width)} {side}" if mean else f"level{width} with"
+    said = f"{name}: over {len(gaps)} data sets {a} is {where} {b}, better on {ahead}; {verdict}"
+    return PooledContrast(
+        name=name,
+        a=a,
+        b=b,
+        training=training,
+        precision=precision,
+        gaps=gaps,
+        gap=mean,
+        half=half,
+        ahead=ahead,
+        p=p,
+        p_holm=p_holm,
+        verdict=verdict,
+        statement=f"{said}." if verdict == "distinguishable" else f"{said}: {why}.",
+    )
 
 
 def _of_pair(asked: _Asked, tests: Sequence[PairTest], otherwise: float | None) -> float | None:

@@ -12,13 +12,14 @@ from recurra.deployment.export_record import ExportRecord
 from recurra.report.figures import Drawings, draw
 from recurra.report.figures.standalone import standalone
 from recurra.report.load import load_runs
-from recurra.report.render.csv import csv_tables, latex_tables
+from recurra.report.render.csv import csv_tables, csv_text, latex_table, latex_tables, numbers_of
 from recurra.report.render.html import render_page, render_report
 from recurra.report.summary import plain_summary, reporting_of, summarise
 from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.summary import Summary
+from recurra.tasks.tables import pooled_contrasts
 
 FIGURES = "figures"
 TABLES = "tables"
@@ -171,6 +172,10 @@ def _tables(summary: Summary) -> dict[str, str]:
     parts = reporting_of(summary.task).tables
     slugs = table_slugs(summary)
     files = {f"{TABLES}/{key}.csv": content for key, content in csv_tables(summary.tables, parts).items()}
+    if summary.pooled:
+        pooled = pooled_contrasts(reporting_of(summary.task).judge)
+        files[f"{TABLES}/{pooled.key}.csv"] = csv_text(numbers_of(summary, pooled))
+        files[f"{TABLES}/{pooled.key}.tex"] = latex_table(summary, pooled)
     for table in summary.tables:
         for key, content in latex_tables(table, parts).items():
             files[f"{TABLES}/{slugs[table.key]}-{key}.tex"] = content.encode("utf-8", "replace").decode("utf-8")

@@ -12,7 +12,7 @@ from recurra.core.errors import DataError
 from recurra.core.record import EnvironmentRecord
 from recurra.deployment.export_record import ExportRecord
 from recurra.report.compare import KnownRows, ScoredModel, compare_models, scored_model
-from recurra.report.contrasts import ScoredTables, answer_contrasts
+from recurra.report.contrasts import ScoredTables, answer_contrasts, pool_contrasts
 from recurra.report.leaks import judge_leaks, mark_failed
 from recurra.report.load import FailedRun, group_tables, load_runs, read_latency, read_measured_exports, uncollected
 from recurra.report.models import Latencies, latency_warnings, summarise_model
@@ -85,6 +85,7 @@ def summarise(
         failed_runs=[{"run_id": item.run_id, "reason": item.reason} for item in failed],
         warnings=[*warnings, *more],
         task=tasks[0] if tasks else "",
+        pooled=pool_contrasts(found, reporting_of(tasks[0]).judge) if tasks else [],
     )
 
 
@@ -125,6 +126,9 @@ def summarise_runs(
 def plain_summary(summary: Summary) -> dict[str, Any]:
     """Plain JSON values of a summary."""
     values: dict[str, Any] = plain(summary)
+    if not summary.pooled:
+        # As it was before contrasts were pooled.
+        del values["pooled"]
     return reporting_of(summary.task).as_before(summary, values) if summary.task else values
 
 

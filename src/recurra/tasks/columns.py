@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from recurra.core import formatting as form
 from recurra.tasks.estimates import Estimate
-from recurra.tasks.summary import RunEntry, TableSummary, Timing
+from recurra.tasks.summary import RunEntry, Timing
 
 Place = Literal["terminal", "markdown", "html", "latex", "csv"]
 EVERYWHERE: frozenset[Place] = frozenset(("terminal", "markdown", "html", "latex", "csv"))
@@ -179,7 +179,7 @@ class Table:
     sortable: bool = False
     folded: Callable[[Any], bool] = lambda _: False
 
-    def shown(self, table: TableSummary, place: Place, *, brief: bool = False) -> tuple[list[Column], list[Any]]:
+    def shown(self, table: Any, place: Place, *, brief: bool = False) -> tuple[list[Column], list[Any]]:
         """Columns and rows of a table in one place; both empty if it has no rows or is not shown there."""
         rows = list((self.numbers or self.rows)(table) if place == "csv" else self.rows(table))
         if place not in self.places or not rows:

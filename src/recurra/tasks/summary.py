@@ -210,6 +210,41 @@ class ContrastLine:
 
 
 @dataclass(frozen=True)
+class PooledContrast:
+    """One contrast over the data sets of a study, under one way of training: what it says of data that nobody tried.
+
+    Attributes:
+        name: As the study file has it.
+        a: The model that is asked about.
+        b: What it is held against.
+        training: The training protocol.
+        precision: What both were trained in.
+        gaps: By data set, the mean gap of its tables, `ContrastLine.gap`.
+        gap: Mean over the data sets, each of which counts the same.
+        half: Half the width of its 95 % interval over data sets (Student's t).
+        ahead: On how many of them ``a`` is better.
+        p: Of the t-test over data sets; none if all gaps are the same.
+        p_holm: The same, corrected by Holm over the pooled contrasts of the study.
+        verdict: Whether a difference is supported.
+        statement: The finding in one sentence.
+    """
+
+    name: str
+    a: str
+    b: str
+    training: str
+    precision: str
+    gaps: dict[str, float]
+    gap: float
+    half: float
+    ahead: int
+    p: float | None
+    p_holm: float | None
+    verdict: Verdict
+    statement: str = ""
+
+
+@dataclass(frozen=True)
 class AuditLine:
     """One finding of one audit and whom it concerns.
 
@@ -339,7 +374,16 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything a report shows in words and tables. ``task`` is that of the records; empty if there are none."""
+    """Everything a report shows in words and tables.
+
+    Attributes:
+        tables: Of models that may be compared.
+        machines: On which the runs took place.
+        failed_runs: Runs without a record.
+        warnings: For a reader.
+        task: That of the records; empty if there are none.
+        pooled: Contrasts over data sets, of a study with at least three.
+    """
 
     tables: list[Any]
     machines: list[Hardware]
@@ -347,6 +391,7 @@ class Summary:
     warnings: list[str]
     task: str = ""
     schema_version: int = SUMMARY_VERSION
+    pooled: list[PooledContrast] = field(default_factory=list)
 
 
 def plain(value: Any) -> Any:

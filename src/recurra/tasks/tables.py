@@ -22,7 +22,7 @@ from recurra.tasks.columns import (
     numbers,
 )
 from recurra.tasks.measures import Measure
-from recurra.tasks.summary import AuditLine, ContrastLine, PairTest, TableSummary
+from recurra.tasks.summary import AuditLine, ContrastLine, PairTest, PooledContrast, TableSummary
 
 
 def of_split(text: str) -> Callable[[TableSummary], str]:
@@ -81,6 +81,47 @@ def _contrast_columns(measure: Measure) -> list[Column]:
         Column("spread", "", lambda line: line.spread, places=NUMBERS),
         Column("inside_spread", "", lambda line: line.inside_spread, places=NUMBERS),
         Column("statement", "Finding", lambda line: line.statement, places=PAGE | NUMBERS, left=EVERYWHERE, wide=True),
+    ]
+
+
+def pooled_contrasts(judge: Callable[[Any], Measure]) -> Table:
+    """What the study asked, over all of its data; a table of the study and not of one of its tables."""
+    return Table(
+        "pooled",
+        lambda _: "What the study asked, over all data",
+        lambda summary: _pooled_columns(judge(summary.tables[0])),
+        lambda summary: summary.pooled,
+        caption=lambda _: (
+            "Every data set counts once, with the mean gap of its tables; the interval and p are Student's over data "
+            "sets, p corrected by Holm over these contrasts. They say what to expect of data that were not tried, as "
+            "far as these are like them."
+        ),
+        paper_note=lambda _: "Gap ± half its 95 % interval over data sets.",
+    )
+
+
+def _pooled_columns(measure: Measure) -> list[Column]:
+    def spread(_key: str, line: PooledContrast) -> Fields:
+        return {"gap": line.gap, "half": line.half}
+
+    def on_each(line: PooledContrast) -> str:
+        return "; ".join(f"{name} {measure.signed(gap)}" for name, gap in line.gaps.items())
+
+    gap = Format(lambda line: measure.gap(line.gap, measure.width(line.half), unit=False), spread=spread)
+    return [
+        Column("name", "Contrast", lambda line: line.name),
+        Column("models", "Models", lambda line: f"{line.a} − {line.b}", places=READERS, left=EVERYWHERE),
+        Column("a", "", lambda line: line.a, places=NUMBERS),
+        Column("b", "", lambda line: line.b, places=NUMBERS),
+        Column("training", "", lambda line: line.training, places=NUMBERS),
+        Column("precision", "", lambda line: line.precision, places=NUMBERS),
+        Column("verdict", "Verdict", lambda line: line.verdict, left=EVERYWHERE),
+        Column("gap", f"Gap in {measure.unit} ± 95 % over data", lambda line: line, gap),
+        Column("ahead", "Better on", lambda line: f"{line.ahead} of {len(line.gaps)}"),
+        Column("p", "", lambda line: line.p, places=NUMBERS),
+        Column("p_holm", "p (Holm)", lambda line: line.p_holm, P_VALUE),
+        Column("each", "On each", on_each, left=EVERYWHERE, wide=True),
+        Column("statement", "Finding", lambda line: line.statement, places=NUMBERS),
     ]
 
 

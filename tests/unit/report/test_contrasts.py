@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,14 @@ from scipy import stats
 from factories import RunFactory
 from recurra.evaluation.predictions import read_predictions
 from recurra.report import summarise_runs
+from recurra.report.figures import draw
+from recurra.report.files import write_files
+from recurra.report.load import load_runs
+from recurra.report.render.html import render_report
+from recurra.report.render.markdown import markdown_table
+from recurra.report.render.terminal import terminal_blocks
+from recurra.report.summary import plain_summary, summarise
+from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.questions import Contrast, PublishedReference, Questions
 
 SHARING = Contrast(name="sharing at equal width", a="recurrent", b="stacked-narrow")
@@ -217,3 +228,81 @@ def test_what_is_not_like_for_like_is_said(tmp_path: Path, values: dict[str, str
     questions = Questions(published=[PublishedReference(table=table)])
     (line,) = summarise_runs([factory.run("recurrent")], questions=questions)["tables"][0]["published"]
     assert line["differs"] == differs
+
+
+# By corpus, the accuracy of two models.
+OVER_DATA = {"sst2": (0.80, 0.78), "yelp_reviews": (0.86, 0.85), "amazon_reviews": (0.75, 0.71), "domains": (0.9, 0.91)}
+SEVERAL = Questions((SHARING, Contrast(name="the other way", a="stacked-narrow", b="recurrent")))
+
+
+def runs_on(root: Path, corpora: Mapping[str, tuple[float, float]], seeds: int = 2, rows: int = 400) -> list[LoadedRun]:
+    folders = [
+        RunFactory(root / name, data=name, rows={"train": 90, "validation": 60, "test": rows}).run(
+            model, accuracy, seed=seed
+        )
+        for name, accuracies in corpora.items()
+        for model, accuracy in zip(("recurrent", "stacked-narrow"), accuracies, strict=True)
+        for seed in range(seeds)
+    ]
+    return load_runs(folders)[0]
+
+
+def test_over_data_sets_each_counts_once_and_the_interval_is_over_them(tmp_path: Path) -> None:
+    runs = runs_on(tmp_path, OVER_DATA)
+    # A second part of the first corpus.
+    part = RunFactory(
+        tmp_path / "part", rows={"train": 9, "validation": 60, "test": 400}, data_config={"fraction": 0.1}
+    )
+    runs += load_runs([part.run("recurrent", 0.7), part.run("stacked-narrow", 0.72)])[0]
+    summary = summarise(runs, questions=SEVERAL)
+    assert len(summary.tables) == 5
+    gaps = [
+        float(np.mean([table.contrasts[0].gap for table in summary.tables if table.data == name])) for name in OVER_DATA
+    ]
+    low, high = stats.t.interval(0.95, 3, loc=np.mean(gaps), scale=stats.sem(gaps))
+    p = stats.ttest_1samp(gaps, 0.0).pvalue
+    found, turned = summary.pooled
+    assert found.gaps == pytest.approx(dict(zip(OVER_DATA, gaps, strict=True)))
+    assert (found.gap, found.half) == (pytest.approx(np.mean(gaps)), pytest.approx((high - low) / 2))
+    # Two questions, of which neither is surer than the other.
+    assert (found.p, found.p_holm) == (pytest.approx(p), pytest.approx(min(1.0, 2 * p)))
+    assert found.ahead == sum(gap > 0 for gap in gaps) == 4 - turned.ahead
+    assert (turned.gap, turned.half) == (pytest.approx(-found.gap), pytest.approx(found.half))
+    size = f"{found.gap * 100:.1f} ± {found.half * 100:.1f} points above stacked-narrow, better on {found.ahead}"
+    assert found.statement.startswith(f"sharing at equal width: over 4 data sets recurrent is {size}; {found.verdict}")
+
+
+def test_two_data_sets_say_nothing_of_others(tmp_path: Path) -> None:
+    summary = summarise(runs_on(tmp_path, {"sst2": (0.8, 0.7), "domains": (0.9, 0.8)}), questions=SEVERAL)
+    assert len(summary.tables) == 2 and summary.pooled == [] and "pooled" not in plain_summary(summary)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdict"),
+    [((0.06, 0.07, 0.08, 0.07), "distinguishable"), ((0.1, -0.1, 0.1, -0.1), "not distinguishable")],
+)
+def test_a_difference_counts_if_it_is_much_the_same_on_all_data(
+    gaps: tuple[float, ...], verdict: str, tmp_path: Path
+) -> None:
+    corpora = {name: (0.8 + gap, 0.8) for name, gap in zip(OVER_DATA, gaps, strict=True)}
+    summary = summarise(runs_on(tmp_path, corpora, seeds=1, rows=2000), questions=Questions((SHARING,)))
+    (found,) = summary.pooled
+    assert found.verdict == verdict
+    assert ("other data could turn it round" in found.statement) == (verdict != "distinguishable")
+
+
+def test_every_place_shows_what_holds_over_all_data(tmp_path: Path) -> None:
+    runs = runs_on(tmp_path / "runs", OVER_DATA)
+    summary = summarise(runs, questions=SEVERAL)
+    found = summary.pooled[0]
+    gap = f"+{found.gap * 100:.1f} ± {found.half * 100:.1f}"
+    line = f"| sharing at equal width | recurrent − stacked-narrow | {found.verdict} | {gap} | {found.ahead} of 4 |"
+    assert line in markdown_table(summary, part="pooled") and line in markdown_table(summary)
+    assert f"- {found.statement}" in [line for block in terminal_blocks(summary) for line in block.lines]
+    page = render_report(summary, runs, title="x")
+    assert "What the study asked, over all data" in page and gap in page
+    assert plain_summary(summary)["pooled"][0]["statement"] == found.statement
+    write_files(tmp_path, summary, draw(summary, runs))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "tables" / "pooled.csv").read_text(encoding="utf-8"))))
+    assert [float(row["gap"]) for row in rows] == [line.gap for line in summary.pooled]
+    assert gap.replace("±", r"$\pm$") in (tmp_path / "tables" / "pooled.tex").read_text(encoding="utf-8")

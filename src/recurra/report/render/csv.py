@@ -32,7 +32,7 @@ def _rows(table: TableSummary, part: Table) -> list[Row]:
     return [own | row for row in numbers_of(table, part)]
 
 
-def numbers_of(table: TableSummary, part: Table) -> list[Row]:
+def numbers_of(table: Any, part: Table) -> list[Row]:
     """The rows of a part as plain values by field."""
     columns, rows = part.shown(table, "csv")
     return [{name: value for column in columns for name, value in column.fields(row).items()} for row in rows]
@@ -105,15 +105,25 @@ def tabular(
 
 def latex_tables(table: TableSummary, tables: Sequence[Table]) -> dict[str, str]:
     """The tables of a summary that belong into a paper, by the key of the part; those without rows are left out."""
-    found = {}
-    for part in tables:
-        columns, rows = part.shown(table, "latex")
-        if rows:
-            note = f"{table.title}; {table.headline_split} split. {part.paper_note(table)}"
-            found[part.key] = tabular(
-                [column.heading_in("latex") for column in columns],
-                [[column.paper(row) for column in columns] for row in rows],
-                left=[index == 0 or "latex" in column.left for index, column in enumerate(columns)],
-                comment=note,
-            )
-    return found
+    note = f"{table.title}; {table.headline_split} split."
+    made = {part.key: latex_table(table, part, note) for part in tables}
+    return {key: content for key, content in made.items() if content}
+
+
+def latex_table(table: Any, part: Table, note: str = "") -> str:
+    """One part for a paper, with a comment above it; empty if it has no rows.
+
+    Args:
+        table: What the part is of.
+        part: The part.
+        note: How the comment begins.
+    """
+    columns, rows = part.shown(table, "latex")
+    if not rows:
+        return ""
+    return tabular(
+        [column.heading_in("latex") for column in columns],
+        [[column.paper(row) for column in columns] for row in rows],
+        left=[index == 0 or "latex" in column.left for index, column in enumerate(columns)],
+        comment=f"{note} {part.paper_note(table)}",
+    )

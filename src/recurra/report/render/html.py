@@ -19,7 +19,7 @@ from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import Summary, TableSummary
-from recurra.tasks.tables import RUNS_BEHIND
+from recurra.tasks.tables import RUNS_BEHIND, pooled_contrasts
 
 TEMPLATES = Path(__file__).parent / "templates"
 STATES = {
@@ -61,7 +61,7 @@ class Section:
     runs: Sheet
 
 
-def sheet(part: Table, table: TableSummary) -> Sheet:
+def sheet(part: Table, table: Any) -> Sheet:
     """A part of a table for the page."""
     columns, rows = part.shown(table, "html")
     cells = [(part.row_class(row), [column.cell(row) for column in columns]) for row in rows]
@@ -95,6 +95,7 @@ def render_page(summary: Summary, runs: Sequence[LoadedRun], drawn: Drawings, *,
             sections=_sections(summary, drawn),
             alarms=_alarms(summary),
             study_charts=drawn.study,
+            pooled=sheet(pooled_contrasts(reporting_of(summary.task).judge), summary) if summary.pooled else None,
             first_chart=_first_chart(summary, drawn),
             title=title,
             command=command,

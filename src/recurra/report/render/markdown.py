@@ -15,17 +15,19 @@ from recurra.tasks.measures import over_seeds
 from recurra.tasks.registry import PACKAGES
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import RunEntry, Summary, TableSummary
+from recurra.tasks.tables import pooled_contrasts
 
 Link = Callable[[RunEntry], str]
 
 ALL = "all"
 CONCLUSION = "conclusion"
 ACROSS = "across"
+POOLED = "pooled"
 
 
 def parts_of(reporting: Reporting) -> tuple[str, ...]:
     """Names of the parts that documents may ask for."""
-    return (ALL, CONCLUSION, ACROSS, *(part.key for part in reporting.tables if "markdown" in part.places))
+    return (ALL, CONCLUSION, ACROSS, POOLED, *(part.key for part in reporting.tables if "markdown" in part.places))
 
 
 def markdown_table(summary: Summary, *, part: str = ALL, link: Link | None = None) -> str:
@@ -33,8 +35,8 @@ def markdown_table(summary: Summary, *, part: str = ALL, link: Link | None = Non
 
     Args:
         summary: Of a study.
-        part: ``conclusion``, ``across`` (a line for each table with a figure of each model), the key of one of its
-            task's tables (``results``, ``contrasts``, ...), or ``all``.
+        part: ``conclusion``, ``across`` (a line for each table with a figure of each model), ``pooled`` (contrasts
+            over all data), the key of one of its task's tables (``results``, ``contrasts``, ...), or ``all``.
         link: Gives the address of a run's record; the seeds then link to the records.
 
     Raises:
@@ -47,7 +49,8 @@ def markdown_table(summary: Summary, *, part: str = ALL, link: Link | None = Non
         raise ConfigurationError(unknown("part of a results table", part, parts_of(reporting)))
     if part == ACROSS:
         return _ending([_across(summary.tables, reporting)] if summary.tables else [], summary, part)
-    blocks = []
+    pooled = _part(summary, pooled_contrasts(reporting.judge), link) if part in (ALL, POOLED) else ""
+    blocks = [f"**Over all data**\n\n{pooled}"] if pooled else []
     for table in summary.tables:
         made = [_conclusion(table, reporting)] if part in (ALL, CONCLUSION) else []
         made += [_part(table, found, link) for found in reporting.tables if part in (ALL, found.key)]
@@ -146,7 +149,7 @@ def _conclusion(table: TableSummary, reporting: Reporting) -> str:
     return "\n\n".join(filter(None, [text(table.conclusion), answers, text(reporting.remarks(table))]))
 
 
-def _part(table: TableSummary, part: Table, link: Link | None) -> str:
+def _part(table: Any, part: Table, link: Link | None) -> str:
     columns, rows = part.shown(table, "markdown")
     if not rows:
         return part.empty.get("markdown", "") if "markdown" in part.places else ""
@@ -155,8 +158,10 @@ def _part(table: TableSummary, part: Table, link: Link | None) -> str:
     return f"{drawn}\n\n{_caption(caption, table)}" if caption else drawn
 
 
-def _caption(caption: str, table: TableSummary) -> str:
+def _caption(caption: str, table: Any) -> str:
     """A caption is ours but for the split that it begins with; what it marks as code stays code."""
+    if not isinstance(table, TableSummary):
+        return caption
     start = f"On {table.headline_split}"
     return caption.replace(start, f"On {text(table.headline_split)}", 1) if caption.startswith(start) else caption
 

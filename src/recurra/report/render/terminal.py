@@ -41,6 +41,8 @@ def terminal_blocks(summary: Summary, *, wide: bool = True) -> Iterator[Block]:
             columns, rows = part.shown(table, "terminal", brief=not wide)
             if rows:
                 yield _block(part, columns, rows, table, first=index == 0)
+    if summary.pooled:
+        yield Block(lines=tuple(f"- {line.statement}" for line in summary.pooled))
 
 
 def _block(part: Table, columns: list[Column], rows: list[object], table: TableSummary, *, first: bool) -> Block:
