@@ -154,7 +154,7 @@ def cross_validated(data: RunData, data_root: Path | None, *, trained: bool = Tr
     """Five folds of a user's file with fewer than 2,000 rows, where nobody said how often to split; and why.
 
     Long texts take as long as many: more than 128,000 tokens, as rows times ``max_length``, have one split. So has a
-    file with validation or test rows beside it, with several labels a row, or too small for five folds.
+    file with validation or test rows beside it, or too small for five folds.
 
     Args:
         data: What was named.
@@ -166,7 +166,7 @@ def cross_validated(data: RunData, data_root: Path | None, *, trained: bool = Tr
     """
     if not isinstance(data, DataConfig) or not Path(data.name).is_file():
         return data, ""
-    if data.folds is not None or data.problem_type is not None or data.validation or data.test:
+    if data.folds is not None or data.validation or data.test:
         return data, ""
     rows = sum(map(len, load_dataset(data, data_root).splits.values()))
     if rows >= ROWS_OF_ONE_SPLIT:

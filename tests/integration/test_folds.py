@@ -15,16 +15,18 @@ import recurra
 from factories import leakage
 from recurra.comparison import cross_validated
 from recurra.core.best_run import find_run
+from recurra.core.label_record import MultiLabelRunRecord
 from recurra.core.record import AuditResult
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.evaluation.audits.grading import keep_rows, kept_rows
 from recurra.evaluation.metrics import log_softmax
-from recurra.evaluation.predictions import Predictions, read_predictions
+from recurra.evaluation.predictions import Predictions, read_predictions, read_several_labels
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
 from recurra.reported_study import StudyResult
-from recurra.tasks.classification.folds import pool_folds, predictions_of
+from recurra.tasks.classification.folds import POOLING, predictions_of
+from recurra.tasks.labelling.folds import pool_folds
 from recurra.tasks.loaded_runs import LoadedRun
 from reviews import review_rows, write_csv, write_reviews, write_tiny_model
 
@@ -149,7 +151,7 @@ def test_an_audit_is_that_of_the_worst_fold_with_the_rows_of_all(runs: list[Load
         passed = AuditResult(name="teacher", status="passed", summary="as it should be")
         return replace(run, record=run.record.model_copy(update={"audits": [audit, passed]}))
 
-    (pooled,) = pool_folds([audited(fold, run) for fold, run in enumerate(own)])
+    (pooled,) = pool_folds([audited(fold, run) for fold, run in enumerate(own)], POOLING)
     leak, teacher = pooled.record.audits
     assert leak.value == pytest.approx(0.24) and leak.summary == "4 (fold 5, the worst of 5)"
     assert teacher.summary == "as it should be"
@@ -181,3 +183,35 @@ def test_one_split_stays_where_it_was_asked_for_or_rows_are_many(tmp_path: Path)
     ):
         config = DataConfig.parse(keys)
         assert cross_validated(config, None) == (config, "") and config.every_fold == [config]
+
+
+def test_rows_with_several_labels_are_judged_once_each_by_the_thresholds_of_their_fold(tmp_path: Path) -> None:
+    # Two labels that words tell, and a third by chance, so that no model is always right.
+    rows = [
+        (text, ";".join([label, *(["film"] if "film" in text else []), *(["odd"] if number % 7 == 0 else [])]))
+        for number, (text, label) in enumerate(review_rows(200))
+    ]
+    file = write_csv(tmp_path / "tags.csv", rows)
+    found = recurra.compare(file, models=["linear"], label_separator=";", output=tmp_path / "out", quiet=True)
+    loaded, failed = load_runs([outcome.folder for outcome in found.outcomes])
+    assert not failed and len(loaded) == FOLDS
+    (table,) = found.shown.tables
+    (model,) = table.models
+    assert table.title.endswith("5-fold cross-validation") and len(model.runs) == FOLDS
+    said, truth, ids = [], [], []
+    for run in loaded:
+        record = run.record
+        assert isinstance(record, MultiLabelRunRecord)
+        part = read_several_labels(run.folder, "test")
+        scores = 1 / (1 + np.exp(-part.logits.astype(np.float64) / record.decision.temperature))
+        said.append(scores >= np.array(record.decision.thresholds))
+        truth.append(part.labels)
+        ids += part.ids
+    assert len(set(ids)) == len(ids) == len(rows)
+    score = model.scores["test"]
+    assert score.rows == len(rows)
+    given, true = np.concatenate(said), np.concatenate(truth)
+    assert score.micro_f1.mean == pytest.approx(f1_score(true, given, average="micro"))
+    assert score.macro_f1.mean == pytest.approx(f1_score(true, given, average="macro", zero_division=0))
+    assert score.subset_accuracy.mean == pytest.approx(accuracy_score(true, given))
+    assert find_run(tmp_path / "out").folder in [run.folder for run in loaded]

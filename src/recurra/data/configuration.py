@@ -249,8 +249,6 @@ class DataConfig(RunData):
                 f"folds is {self.folds} beside a file of {'test' if self.test else 'validation'} rows; every fold has "
                 "its own, so leave the file or folds out"
             )
-        if self.problem_type is not None:
-            raise ValueError(f"folds is {self.folds} and a row may have several labels; leave it out")
         return self
 
     @model_validator(mode="after")

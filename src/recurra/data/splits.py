@@ -181,11 +181,12 @@ def fold_rows(
 
     Rows are dealt to twice as many hands as there are folds. Two hands are a fold's test rows and the next one its
     validation rows, so every row that is dealt is a test row of one fold, and a validation row of at most one. Units
-    are those of `split_rows`. A class of fewer than three units is dealt to nobody and stays in train whole.
+    are those of `split_rows`. A class of fewer than three units is dealt to nobody and stays in train whole. Rows with
+    any number of labels are dealt as `recurra.data.subsets.iterative_split` does it, all of them.
 
     Args:
         texts: Cleaned texts.
-        labels: Label of each row, shape ``(rows,)``.
+        labels: Label of each row, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
         groups: Group of each row, empty for none; or None.
         folds: Number of folds, at least 2.
         fold: Which, from 0.
@@ -195,7 +196,13 @@ def fold_rows(
         Row numbers, ascending, of ``train``, ``validation`` and ``test``.
     """
     units = _units(texts, groups)
-    hands = _deal(units, [split_key(seed, texts, rows) for rows in units], labels, 2 * folds)
+    keys = [split_key(seed, texts, rows) for rows in units]
+    hands: list[int | None]
+    if labels.ndim == 2:
+        shares = {str(hand): 1 / (2 * folds) for hand in range(2 * folds)}
+        hands = [int(hand) for hand in iterative_split(units, keys, labels, shares)]
+    else:
+        hands = _deal(units, keys, labels, 2 * folds)
     test, validation = {2 * fold, 2 * fold + 1}, (2 * fold + 2) % (2 * folds)
     chosen: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
     for rows, hand in zip(units, hands, strict=True):

@@ -19,6 +19,8 @@ from recurra.core.files import atomic_path
 
 FOLDER_NAME = "predictions"
 SCHEMA = pa.schema([("id", pa.string()), ("label", pa.int64()), ("logits", pa.list_(pa.float32()))])
+# Where a row may have any number of labels.
+SEVERAL_LABELS = pa.schema([("id", pa.string()), ("labels", pa.list_(pa.int8())), ("logits", pa.list_(pa.float32()))])
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +29,7 @@ class Predictions:
 
     Attributes:
         ids: The row's identity; equal ids in two runs are the same example.
-        labels: True labels, int64, shape ``(rows,)``.
+        labels: True labels, int64, shape ``(rows,)``; or 0 and 1 a label, ``(rows, labels)``.
         logits: Scores, float32, shape ``(rows, classes)``.
     """
 
@@ -111,6 +113,19 @@ def read_predictions(folder: Path | str, split_name: str) -> Predictions:
     return Predictions(table.column("id").to_pylist(), labels, _matrix(table, path))
 
 
+def read_several_labels(folder: Path | str, split_name: str) -> Predictions:
+    """The same of rows that may have any number of labels.
+
+    Raises:
+        CheckpointError: If the file is missing, damaged or not ours.
+    """
+    path = predictions_path(folder, split_name)
+    with _opened(path, SEVERAL_LABELS) as (_, file):
+        table = _without_empty_cells(file.read(use_threads=False), path)
+    labels = _matrix(table, path, "labels", np.int8).astype(np.int64)
+    return Predictions(table.column("id").to_pylist(), labels, _matrix(table, path))
+
+
 def read_correctness(
     folder: Path | str, split_name: str, known: dict[bytes, tuple[bytes, npt.NDArray[np.int64]]] | None = None
 ) -> tuple[bytes, npt.NDArray[np.bool_]]:
@@ -162,7 +177,7 @@ def _stored_rows(content: bytes, file: pq.ParquetFile) -> bytes:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[bytes, pq.ParquetFile]]:
+def _opened(path: Path, schema: pa.Schema = SCHEMA) -> Iterator[tuple[bytes, pq.ParquetFile]]:
     """Opens a file of predictions, and says what is wrong with it.
 
     `pyarrow.parquet.read_table` goes through the dataset layer and a thread pool, which costs more than reading so
@@ -171,9 +186,9 @@ def _opened(path: Path) -> Iterator[tuple[bytes, pq.ParquetFile]]:
     try:
         content = path.read_bytes()
         with pq.ParquetFile(pa.BufferReader(content)) as file:
-            if not file.schema_arrow.remove_metadata().equals(SCHEMA):
+            if not file.schema_arrow.remove_metadata().equals(schema):
                 raise CheckpointError(
-                    f"'{path}' has the columns {file.schema_arrow.names}; predictions of ours have {SCHEMA.names}; "
+                    f"'{path}' has the columns {file.schema_arrow.names}; predictions of ours have {schema.names}; "
                     "evaluate the run again"
                 )
             yield content, file
@@ -192,16 +207,16 @@ def _without_empty_cells(table: pa.Table, path: Path) -> pa.Table:
     return table
 
 
-def _matrix(table: pa.Table, path: Path) -> npt.NDArray[np.float32]:
-    lists = table.column("logits").combine_chunks()
+def _matrix(table: pa.Table, path: Path, column: str = "logits", dtype: Any = np.float32) -> npt.NDArray[Any]:
+    lists = table.column(column).combine_chunks()
     offsets = _numbers(lists.offsets, np.int32)
     widths = np.diff(offsets)
     if not len(widths):
-        return np.empty((0, 0), dtype=np.float32)
+        return np.empty((0, 0), dtype=dtype)
     if (widths != widths[0]).any():
         found = np.unique(widths).tolist()
-        raise CheckpointError(f"'{path}' has rows of {found} logits; one number is needed; evaluate again")
-    values = _numbers(lists.values, np.float32)[offsets[0] : offsets[-1]]
+        raise CheckpointError(f"'{path}' has rows of {found} {column}; one number is needed; evaluate again")
+    values = _numbers(lists.values, dtype)[offsets[0] : offsets[-1]]
     return values.reshape(len(table), int(widths[0]))
 
 

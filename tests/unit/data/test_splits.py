@@ -93,6 +93,39 @@ def test_folds_are_stratified_and_do_not_depend_on_the_order() -> None:
     assert set(every[0]["test"].tolist()) != set(fold_rows(texts, labels, None, 5, fold=0, seed=1)["test"].tolist())
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 7), st.integers(0, 40)), min_size=1, max_size=120),
+    st.integers(2, 6),
+    st.integers(0, 3),
+)
+def test_rows_with_several_labels_are_all_tested_once(rows: list[tuple[int, int, int]], folds: int, seed: int) -> None:
+    texts, groups = [f"t{text}" for text, _, _ in rows], [f"g{group}" if group else "" for _, _, group in rows]
+    # Three labels, as the bits of a number.
+    labels = np.array([[number >> bit & 1 for bit in range(3)] for _, number, _ in rows])
+    every = [fold_rows(texts, labels, groups, folds, fold=fold, seed=seed) for fold in range(folds)]
+    for parts in every:
+        assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(len(rows)))
+        for values in (texts, groups):
+            sides = [{values[row] for row in part} - {""} for part in parts.values()]
+            assert sum(map(len, sides)) == len(set().union(*sides))
+    assert sorted(np.concatenate([parts["test"] for parts in every]).tolist()) == list(range(len(rows)))
+    chosen = Counter(np.concatenate([parts["validation"] for parts in every]).tolist())
+    assert set(chosen.values()) <= {1}
+
+
+def test_folds_of_several_labels_have_each_in_its_share_whatever_the_order() -> None:
+    texts = [f"text {index}" for index in range(600)]
+    # Of 600 texts 300, 120 and 30 have the labels, in all mixtures.
+    labels = np.array([[index % 2 == 0, index % 5 == 0, index % 20 == 3] for index in range(600)]).astype(np.int64)
+    every = [fold_rows(texts, labels, None, 5, fold=fold, seed=0) for fold in range(5)]
+    for label, wanted in enumerate((60, 24, 6)):
+        assert all(abs(int(labels[parts["test"], label].sum()) - wanted) <= 2 for parts in every)
+    order = random.Random(1).sample(range(600), 600)
+    shuffled = fold_rows([texts[row] for row in order], labels[order], None, 5, fold=2, seed=0)
+    for name, rows in every[2].items():
+        assert {order[row] for row in shuffled[name]} == set(rows.tolist())
+
+
 def test_a_class_of_two_texts_is_trained_on_in_every_fold() -> None:
     texts = [*(f"text {index}" for index in range(30)), "rare one", "rare two"]
     labels = np.array([0, 1] * 15 + [2, 2])

@@ -23,7 +23,7 @@ from recurra.tasks.classification.curves import accuracy_by_epoch, loss_by_epoch
 from recurra.tasks.classification.errors import find_mistakes, find_reliability, read_said
 from recurra.tasks.classification.exports import advise_exports, export_lines
 from recurra.tasks.classification.figures import LABELS_IN_MATRIX, calibration, confusion, lengths
-from recurra.tasks.classification.folds import pool_folds, predictions_of
+from recurra.tasks.classification.folds import POOLING, predictions_of
 from recurra.tasks.classification.measures import ACCURACY, F1, MACRO_F1, judge, named_measure
 from recurra.tasks.classification.published import PUBLISHED, published_lines
 from recurra.tasks.classification.summary import (
@@ -38,6 +38,7 @@ from recurra.tasks.cost_matrix import ordered_costs
 from recurra.tasks.drawing.chart import Chart
 from recurra.tasks.estimates import ExportLine, MeasuredExports
 from recurra.tasks.labelling.columns import calibration_errors
+from recurra.tasks.labelling.folds import pool_folds
 from recurra.tasks.labelling.mistakes import shown_model
 from recurra.tasks.labelling.reporting import LabellingReporting, more_rows
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
@@ -59,7 +60,7 @@ class ClassificationReporting(LabellingReporting):
 
     def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
         """The folds of a cross-validation are one run."""
-        return pool_folds(runs)
+        return pool_folds(runs, POOLING)
 
     def predictions(self, run: LoadedRun, split: str) -> Predictions:
         """Of pooled folds, those of all."""

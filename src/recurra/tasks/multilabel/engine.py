@@ -19,7 +19,7 @@ from recurra.data.dataset import TextSplit
 from recurra.data.multilabel import MultiLabelData
 from recurra.deployment.decision import AnyLabels, LabelDecision
 from recurra.evaluation.calibration import fit_temperature
-from recurra.evaluation.predictions import predictions_path
+from recurra.evaluation.predictions import SEVERAL_LABELS, predictions_path
 from recurra.tasks.base import ExitSubject
 from recurra.tasks.labelling.columns import calibration_errors
 from recurra.tasks.labelling.engine import LabellingEngine, Logits
@@ -53,13 +53,8 @@ class MultiLabelEngine(LabellingEngine):
 
     def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
         """Logits and true labels by row, as lists."""
-        table = pa.table(
-            {
-                "id": pa.array(split.ids, pa.string()),
-                "labels": pa.array(split.labels.tolist(), pa.list_(pa.int8())),
-                "logits": pa.array(logits.tolist(), pa.list_(pa.float32())),
-            }
-        )
+        rows = {"id": split.ids, "labels": split.labels.tolist(), "logits": logits.tolist()}
+        table = pa.table(rows, schema=SEVERAL_LABELS)
         with atomic_path(predictions_path(folder, split.name)) as temporary:
             pq.write_table(table, temporary, compression="zstd")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +104,28 @@ def measure_labels(logits: npt.ArrayLike, labels: npt.ArrayLike, decision: Label
         raise RunError(
             f"logits of {bad} of {len(scores)} rows are not finite; the training diverged: lower the learning rate"
         )
-    given = decision.of_logits(scores).astype(np.int64)
+    return measure_decided(
+        scores, truth, decision.of_logits(scores), decision.probabilities(scores), decision.label_names
+    )
+
+
+def measure_decided(
+    scores: Floats,
+    truth: Integers,
+    said: npt.NDArray[np.bool_],
+    probabilities: Floats,
+    label_names: Sequence[str],
+) -> MultiLabelMetricsRecord:
+    """The same of rows whose labels and probabilities are there already, as those of several models are.
+
+    Args:
+        scores: Finite logits, ``(rows, labels)``.
+        truth: True labels, 0 and 1, likewise.
+        said: The labels that are given, likewise.
+        probabilities: Calibrated, likewise.
+        label_names: Of the columns.
+    """
+    given = said.astype(np.int64)
     both = given * truth
     right, predicted, support = both.sum(axis=0), given.sum(axis=0), truth.sum(axis=0)
     f1 = 2 * right / np.maximum(predicted + support, 1)
@@ -117,7 +139,7 @@ def measure_labels(logits: npt.ArrayLike, labels: npt.ArrayLike, decision: Label
             support=int(support[index]),
             predicted=int(predicted[index]),
         )
-        for index, name in enumerate(decision.label_names)
+        for index, name in enumerate(label_names)
     }
     total = int(predicted.sum() + support.sum())
     return MultiLabelMetricsRecord(
@@ -129,7 +151,7 @@ def measure_labels(logits: npt.ArrayLike, labels: npt.ArrayLike, decision: Label
         hamming_loss=float((given != truth).mean()),
         loss=float(losses.mean()),
         labels=by_label,
-        calibration_error=decision_error(decision.probabilities(scores), truth),
+        calibration_error=decision_error(probabilities, truth),
         uncalibrated_error=decision_error(sigmoid(scores), truth),
     )
 

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from recurra.core import formatting as form
-from recurra.core.label_record import MultiLabelMetricsRecord
+from recurra.core.label_record import LabelRunRecord, MultiLabelMetricsRecord
+from recurra.deployment.decision import read_decision
+from recurra.evaluation.predictions import Predictions, read_several_labels
 from recurra.tasks.audits import noted
 from recurra.tasks.columns import EVERYWHERE, Cell, Column, Format, Table, estimates, interval, numbers
 from recurra.tasks.estimates import Estimate
@@ -24,11 +28,12 @@ from recurra.tasks.labelling.columns import (
     calibration_errors,
     latency,
 )
+from recurra.tasks.labelling.folds import Pooling, pool_folds
 from recurra.tasks.labelling.mistakes import MISTAKES, Mistake, shown_mistakes
 from recurra.tasks.labelling.reporting import LabellingReporting, LabellingTable
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Measure, estimate
-from recurra.tasks.multilabel.measures import MACRO_F1, MICRO_F1, SUBSET_ACCURACY, MultiLabelScore
+from recurra.tasks.multilabel.measures import MACRO_F1, MICRO_F1, SUBSET_ACCURACY, MultiLabelScore, measure_decided
 from recurra.tasks.questions import Questions
 from recurra.tasks.summary import ModelSummary, TableSummary
 from recurra.tasks.tables import AUDITS, contrasts, tests_by_seeds
@@ -168,6 +173,23 @@ OVERVIEW = Table(
 )
 
 
+def _measure(records: Sequence[LabelRunRecord[Any]], parts: Sequence[Predictions]) -> MultiLabelMetricsRecord:
+    decisions = [read_decision(record.data.label_names, record.decision) for record in records]
+    scores = [part.logits.astype(np.float64) for part in parts]
+    pairs = list(zip(decisions, scores, strict=True))
+    return measure_decided(
+        np.concatenate(scores),
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([decision.of_logits(logits) for decision, logits in pairs]),
+        np.concatenate([decision.probabilities(logits) for decision, logits in pairs]),
+        records[0].data.label_names,
+    )
+
+
+# Thresholds of the first fold stand for all: what was decided is in the metrics.
+_POOLING = Pooling(lambda run, split: read_several_labels(run.folder, split), _measure, lambda decision: decision)
+
+
 class MultiLabelReporting(LabellingReporting):
     """Any number of labels a text: F1 over pairs and over labels, by seeds."""
 
@@ -184,6 +206,10 @@ class MultiLabelReporting(LabellingReporting):
     )
     overview = OVERVIEW
     documented_figures = frozenset(("trade-off",))
+
+    def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
+        """The folds of a cross-validation are one run, each decided by its own thresholds."""
+        return pool_folds(runs, _POOLING)
 
     def score(self, split: str, metrics: Sequence[MultiLabelMetricsRecord], measure: Measure) -> MultiLabelScore:
         def mean(label: str, key: str) -> float:
