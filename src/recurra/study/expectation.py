@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -60,22 +60,28 @@ class Expectation:
         seconds: Of each run, by its identifier, where it is known.
         workers: Runs at once.
         took_s: Seconds that it took to find out.
+        taught: Runs that learn from others of the study, and are started once all others are done.
     """
 
     models: Sequence[Expected]
     seconds: Mapping[str, float]
     workers: int
     took_s: float
+    taught: Collection[str] = ()
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], took_s: float) -> Self:
         """Reads what `main` wrote."""
-        return cls([Expected(**each) for each in values["models"]], values["seconds"], values["workers"], took_s)
+        models = [Expected(**each) for each in values["models"]]
+        return cls(models, values["seconds"], values["workers"], took_s, values["taught"])
 
     def left_s(self, runs: Sequence[str]) -> float:
-        """Seconds until some runs are done; at least as long as the longest of them takes."""
-        known = [self.seconds[name] for name in runs if name in self.seconds]
-        return max(sum(known) / self.workers, *known, 0.0)
+        """Seconds until some runs are done; each wave takes at least as long as the longest run of it."""
+        waves: dict[bool, list[float]] = {False: [], True: []}
+        for name in runs:
+            if name in self.seconds:
+                waves[name in self.taught].append(self.seconds[name])
+        return sum(max(sum(wave) / self.workers, *wave) for wave in waves.values() if wave)
 
     def pace(self, done: Sequence[str], elapsed_s: float) -> float:
         """How many times as long as expected runs take that were carried out one after the other; 1 of several at once.
@@ -165,7 +171,13 @@ def main(order: Mapping[str, Any]) -> int:
         for name, runs in models.items()
     ]
     known_seconds = {name: value for name, value in seconds.items() if value is not None}
-    values = {"models": [asdict(each) for each in found], "seconds": known_seconds, "workers": workers}
+    taught = [config.run_id for config in pending if any(teacher.run_id for teacher in config.teachers)]
+    values = {
+        "models": [asdict(each) for each in found],
+        "seconds": known_seconds,
+        "workers": workers,
+        "taught": taught,
+    }
     sys.stdout.write(json.dumps(values))
     return 0
 

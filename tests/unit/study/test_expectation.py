@@ -61,6 +61,9 @@ def test_time_that_is_left_is_that_of_the_others_at_the_pace_so_far() -> None:
     assert found.pace(["a"], 15.0) == 1.5
     assert found.pace(["a"], 1e6) == 3.0
     assert found.pace(["a", "unknown"], 50.0) == 1.0
+    # A student waits for all that learn from nobody, also where there is a process free.
+    chained = Expectation([], found.seconds, 2, 0.0, ["b"])
+    assert chained.left_s(["a", "b", "c"]) == 40 + 20 and chained.left_s(["b"]) == 20 and chained.left_s([]) == 0
     together = Expectation([], found.seconds, 2, 0.0)
     assert together.left_s(["a", "b", "c"]) == 40
     assert together.left_s(["a", "b"]) == 20

@@ -57,6 +57,8 @@ Logits = npt.NDArray[np.float32]
 # Enough for a stable median and 90th percentile; a whole test set is timed where it is not larger.
 MOST_SAMPLES = 2_000
 _PROBE_ROWS = 64
+# Of a vocabulary of 30,000, what some thousand sentences use (docs/decisions/0005-reachable-vocabulary.md).
+_REACHED_PIECES = 8_192
 _PROBE_TOKENS = 40
 _EVALUATION_OPTIONS = {
     "--split": "split",
@@ -237,8 +239,9 @@ class LabellingEngine(TaskEngine):
         return count_parameters(model.config, HeadKind.CLASSIFICATION).total
 
     def sample_step(self, config: RunConfig, length: int) -> tuple[Any, float, Any]:
-        """A classifier of two labels."""
+        """A classifier of two labels, with as much of its token table as texts reach: no more of it is trained."""
         shape = model_configuration(config, ["0", "1"], None)
+        shape.vocab_size = min(shape.vocab_size, _REACHED_PIECES)
         labels = torch.arange(config.protocol.batch_size) % 2
         if shape.problem_type == SEVERAL_LABELS:
             labels = torch.stack([1 - labels, labels], dim=1).float()
