@@ -374,16 +374,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything a report shows in words and tables.
-
-    Attributes:
-        tables: Of models that may be compared.
-        machines: On which the runs took place.
-        failed_runs: Runs without a record.
-        warnings: For a reader.
-        task: That of the records; empty if there are none.
-        pooled: Contrasts over data sets, of a study with at least three.
-    """
+    """Everything a report shows. ``task`` is that of the records, empty without any; ``pooled`` is over data sets."""
 
     tables: list[Any]
     machines: list[Hardware]

@@ -45,6 +45,15 @@ def interval_of(test: PairTest | ContrastLine) -> tuple[float, float] | None:
     return None if test.low is None or test.high is None else (test.low, test.high)
 
 
+# What a contrast holds against what.
+_ASKED = (
+    Column("name", "Contrast", lambda line: line.name),
+    Column("models", "Models", lambda line: f"{line.a} − {line.b}", places=READERS, left=EVERYWHERE),
+    Column("a", "", lambda line: line.a, places=NUMBERS),
+    Column("b", "", lambda line: line.b, places=NUMBERS),
+)
+
+
 def contrasts(judge: Callable[[Any], Measure]) -> Table:
     """What the study file asked."""
     return Table(
@@ -64,10 +73,7 @@ def _contrast_columns(measure: Measure) -> list[Column]:
 
     gap = Format(lambda line: measure.gap(line.gap, measure.width(line.half), unit=False), spread=spread)
     return [
-        Column("name", "Contrast", lambda line: line.name),
-        Column("models", "Models", lambda line: f"{line.a} − {line.b}", places=READERS, left=EVERYWHERE),
-        Column("a", "", lambda line: line.a, places=NUMBERS),
-        Column("b", "", lambda line: line.b, places=NUMBERS),
+        *_ASKED,
         Column("split", "", lambda line: line.split, places=NUMBERS),
         Column("verdict", "Verdict", lambda line: line.verdict, left=EVERYWHERE),
         Column("gap", f"Gap in {measure.unit} ± 95 % over seeds", lambda line: line, gap),
@@ -109,10 +115,7 @@ def _pooled_columns(measure: Measure) -> list[Column]:
 
     gap = Format(lambda line: measure.gap(line.gap, measure.width(line.half), unit=False), spread=spread)
     return [
-        Column("name", "Contrast", lambda line: line.name),
-        Column("models", "Models", lambda line: f"{line.a} − {line.b}", places=READERS, left=EVERYWHERE),
-        Column("a", "", lambda line: line.a, places=NUMBERS),
-        Column("b", "", lambda line: line.b, places=NUMBERS),
+        *_ASKED,
         Column("training", "", lambda line: line.training, places=NUMBERS),
         Column("precision", "", lambda line: line.precision, places=NUMBERS),
         Column("verdict", "Verdict", lambda line: line.verdict, left=EVERYWHERE),
