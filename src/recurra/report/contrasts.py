@@ -25,7 +25,7 @@ from recurra.tasks.questions import Contrast, split_side
 from recurra.tasks.summary import SIGNIFICANCE_LEVEL, ContrastLine, PairTest, PooledContrast, TableSummary, Verdict
 
 ScoredTables = Mapping[TableKey, Mapping[str, ScoredModel]]
-# An interval over two data sets is as wide as the world.
+# Student's interval over two is 12.7 standard errors wide on each side.
 _LEAST_POOLED = 3
 
 
@@ -89,7 +89,8 @@ def pool_contrasts(tables: Sequence[TableSummary], judge: Callable[[TableSummary
 
     A data set counts once, however many of its parts were tried, and its figure is the mean gap of their tables: seeds
     and rows are in it already, and what is left to be uncertain of is which data were taken. A difference counts as
-    distinguishable if the t-test over data sets has p below 0.05 after Holm's correction over these contrasts.
+    distinguishable if the t-test over data sets has p below 0.05 after Holm's correction over these contrasts. Tables
+    whose data failed an audit say nothing of other data, and are left out.
 
     Args:
         tables: Of the study.
@@ -98,6 +99,8 @@ def pool_contrasts(tables: Sequence[TableSummary], judge: Callable[[TableSummary
     found: dict[tuple[str, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     measures: dict[tuple[str, ...], Measure] = {}
     for table in tables:
+        if any(audit.status == "failed" and audit.scope == "data" for audit in table.audits):
+            continue
         for line in table.contrasts:
             if line.verdict != "untested":
                 key = line.name, line.a, line.b, table.training, table.precision, table.judged_by

@@ -100,7 +100,7 @@ def pooled_contrasts(judge: Callable[[Any], Measure]) -> Table:
         caption=lambda _: (
             "Every data set counts once, with the mean gap of its tables; the interval and p are Student's over data "
             "sets, p corrected by Holm over these contrasts. They say what to expect of data that were not tried, as "
-            "far as these are like them."
+            "far as these are like them. Tables whose data failed an audit are left out."
         ),
         paper_note=lambda _: "Gap ± half its 95 % interval over data sets.",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from factories import RunFactory
+from factories import RunFactory, leakage
 from recurra.evaluation.predictions import read_predictions
 from recurra.report import summarise_runs
 from recurra.report.figures import draw
@@ -275,6 +276,18 @@ def test_over_data_sets_each_counts_once_and_the_interval_is_over_them(tmp_path:
 def test_two_data_sets_say_nothing_of_others(tmp_path: Path) -> None:
     summary = summarise(runs_on(tmp_path, {"sst2": (0.8, 0.7), "domains": (0.9, 0.8)}), questions=SEVERAL)
     assert len(summary.tables) == 2 and summary.pooled == [] and "pooled" not in plain_summary(summary)
+
+
+def test_data_that_failed_an_audit_say_nothing_of_others(tmp_path: Path) -> None:
+    runs = runs_on(tmp_path, OVER_DATA)
+    leaks = [
+        replace(run, record=run.record.model_copy(update={"audits": [leakage("test")]}))
+        if run.record.data.name == "domains"
+        else run
+        for run in runs
+    ]
+    assert set(summarise(runs, questions=SEVERAL).pooled[0].gaps) == set(OVER_DATA)
+    assert set(summarise(leaks, questions=SEVERAL).pooled[0].gaps) == set(OVER_DATA) - {"domains"}
 
 
 @pytest.mark.parametrize(
