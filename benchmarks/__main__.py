@@ -25,6 +25,7 @@ from recurra.core.files import write_json
 PARTS = {
     "steps": "benchmarks.training_step",
     "trainer": "benchmarks.trainer",
+    "fine-tuning": "benchmarks.fine_tuning",
     "predict": "benchmarks.prediction",
     "deployment": "benchmarks.deployment",
     "forward": "benchmarks.forward",

@@ -18,6 +18,7 @@ from recurra.core.memory import tune_allocator
 WORKLOADS = {
     "training step": "benchmarks.training_step",
     "trainer": "benchmarks.trainer",
+    "fine-tuning": "benchmarks.fine_tuning",
     "predict": "benchmarks.prediction",
     "deployment": "benchmarks.deployment",
     "forward": "benchmarks.forward",

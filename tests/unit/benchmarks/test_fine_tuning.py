@@ -1,0 +1,55 @@
+"""The bench of a whole training: both sides train on the same rows, for as many steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks import fine_tuning
+from benchmarks.lockstep import Job
+
+from recurra.data.encoding import EncodedSplit
+
+STEPS, BATCH = 2, fine_tuning.PROTOCOL.batch_size
+
+
+@pytest.fixture
+def split(monkeypatch: pytest.MonkeyPatch) -> EncodedSplit:
+    dice = np.random.default_rng(0)
+    lengths = dice.integers(3, 9, size=3 * STEPS * BATCH)
+    ids = dice.integers(5, 900, size=lengths.sum()).astype(np.int32)
+    split = EncodedSplit(ids, np.cumsum([0, *lengths]), dice.integers(0, 2, len(lengths)))
+    monkeypatch.setattr(fine_tuning.corpora, "read", lambda _: type("Corpus", (), {"train": split})())
+    return split
+
+
+def test_both_train_on_the_same_rows(split: EncodedSplit, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, list[torch.Tensor]] = {}
+
+    def forward(model: Any, **inputs: Any) -> Any:
+        seen[variant].append(inputs["labels"])
+        return forwards[type(model)](model, **inputs)
+
+    makers = {name: getattr(fine_tuning.models, name) for name in ("ours", "bert")}
+    forwards = {type(maker("baseline-tiny")): type(maker("baseline-tiny")).forward for maker in makers.values()}
+    for kind in forwards:
+        monkeypatch.setattr(kind, "forward", forward)
+    rows = []
+    picked = fine_tuning._picked
+    monkeypatch.setattr(fine_tuning, "_picked", lambda *given: rows.append(picked(*given)) or rows[-1])
+    for variant in (fine_tuning.OURS_FP32, fine_tuning.BERT):
+        seen[variant] = []
+        fine_tuning.build(Job("fine-tuning", variant, "baseline-tiny", "", 1, STEPS))(1)
+    assert [len(batches) for batches in seen.values()] == [STEPS, STEPS]
+    ours, theirs = (torch.cat(batches).sort().values for batches in seen.values())
+    assert torch.equal(ours, theirs) and len(ours) == STEPS * BATCH
+    np.testing.assert_array_equal(rows[0].input_ids, rows[1].input_ids)
+
+
+def test_picked_rows_are_rows_of_the_split(split: EncodedSplit) -> None:
+    rows = fine_tuning._picked(split, np.array([7, 2, 90]))
+    assert rows.labels.tolist() == split.labels[[7, 2, 90]].tolist()
+    for place, index in enumerate((7, 2, 90)):
+        np.testing.assert_array_equal(rows[place]["input_ids"], split[index]["input_ids"])
