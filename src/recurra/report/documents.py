@@ -2,15 +2,15 @@
 
 A document holds ``<!-- results:NAME begin -->`` and ``<!-- results:NAME end -->``; what stands between them is written
 from the records of ``results/NAME/``. ``NAME.PART`` writes one part only (the key of a table of its task), and
-``NAME.figures`` draws the figures into ``figures/NAME/`` beside the document. ``results:overview`` is a line for each
-table of all studies.
+``NAME.figures`` draws the figures into ``figures/NAME/`` beside the document. A part that a document shows by itself is
+left out of the whole that it shows too. ``results:overview`` is a line for each table of all studies.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -200,6 +200,7 @@ def _new_page(name: str, root: Path) -> str:
 def _render(content: str, path: Path, studies: _Studies, wanted: dict[Path, str]) -> str:
     pieces: list[str] = []
     position = 0
+    shown = {marker["name"] for marker in _MARKER.finditer(content)}
     opened: re.Match[str] | None = None
     for marker in _MARKER.finditer(content):
         name = marker["name"]
@@ -212,7 +213,7 @@ def _render(content: str, path: Path, studies: _Studies, wanted: dict[Path, str]
             continue
         if opened is None or opened["name"] != name:
             raise ConfigurationError(f"'{path}': 'results:{name} end' has no begin; write both markers")
-        block = _block(name, path, studies, wanted)
+        block = _block(name, path, studies, wanted, shown)
         pieces += [content[position : opened.end()], f"\n{NOTICE}\n\n{block}\n"]
         position, opened = marker.start(), None
     if opened is not None:
@@ -220,7 +221,7 @@ def _render(content: str, path: Path, studies: _Studies, wanted: dict[Path, str]
     return "".join([*pieces, content[position:]])
 
 
-def _block(name: str, path: Path, studies: _Studies, wanted: dict[Path, str]) -> str:
+def _block(name: str, path: Path, studies: _Studies, wanted: dict[Path, str], shown: Collection[str]) -> str:
     if name == OVERVIEW:
         return _overview(path, studies)
     study, part = _study_and_part(name)
@@ -229,7 +230,8 @@ def _block(name: str, path: Path, studies: _Studies, wanted: dict[Path, str]) ->
         raise ConfigurationError(f"'{path}': {unknown('study of a results block', study, present)}")
     summary, runs = studies.read(study)
     if part != FIGURES_PART:
-        return markdown_table(summary, part=part, link=partial(_link, path.resolve().parent))
+        alone = [other for of, other in map(_study_and_part, shown) if of == study]
+        return markdown_table(summary, part=part, without=alone, link=partial(_link, path.resolve().parent))
     kinds = reporting_of(summary.task).documented_figures if summary.task else ()
     figures = named_figures(summary, draw(summary, runs), kinds)
     wanted.update({path.parent / "figures" / study / file: content for file, (_, content) in figures.items()})

@@ -160,6 +160,7 @@ class Table:
         brief: Fields of the columns that a terminal shows if it is not asked for all; none is all.
         sortable: Whether a reader of the page can sort and search its rows.
         folded: Whether the page shows its heading alone until it is opened, from what the table is of.
+        left_out: Rows that a place does not list, where the caption says how many.
     """
 
     key: str
@@ -178,10 +179,13 @@ class Table:
     brief: tuple[str, ...] = ()
     sortable: bool = False
     folded: Callable[[Any], bool] = lambda _: False
+    left_out: Mapping[Place, Callable[[Any], bool]] = field(default_factory=dict)
 
     def shown(self, table: Any, place: Place, *, brief: bool = False) -> tuple[list[Column], list[Any]]:
         """Columns and rows of a table in one place; both empty if it has no rows or is not shown there."""
         rows = list((self.numbers or self.rows)(table) if place == "csv" else self.rows(table))
+        left_out = self.left_out.get(place, lambda _: False)
+        rows = [row for row in rows if not left_out(row)]
         if place not in self.places or not rows:
             return [], []
         return [

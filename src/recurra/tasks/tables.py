@@ -259,6 +259,11 @@ def _finding(line: AuditLine) -> Cell:
     return Cell(line.summary, below=tuple(filter(None, below)))
 
 
+def _passed(table: TableSummary) -> str:
+    passed = [line.name.partition(".")[0] for line in table.audits if line.status == "passed"]
+    return f"Audits that passed: {len(passed)}, on {form.words(list(dict.fromkeys(passed)))}." if passed else ""
+
+
 AUDITS = Table(
     "audits",
     lambda _: "Audits",
@@ -274,7 +279,10 @@ AUDITS = Table(
         Column("concerns", "Concerns", lambda line: line.concerns, places=READERS, left=EVERYWHERE),
     ],
     lambda table: table.audits,
+    _passed,
+    note=lambda _: "",
     places=EVERYWHERE - {"terminal", "latex"},
+    left_out={"markdown": lambda line: line.status == "passed"},
     empty={
         "html": "No audit was run: leaks, shortcuts and dependence on padding are unknown.",
         "markdown": "No audit was run.",

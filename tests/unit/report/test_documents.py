@@ -75,6 +75,20 @@ def test_the_conclusion_holds_the_answers(project: Path) -> None:
     assert "* asked of first: recurrent is " in (project / "README.md").read_text(encoding="utf-8")
 
 
+def test_a_part_that_stands_alone_is_left_out_of_the_whole(project: Path) -> None:
+    """As long as both are in one document, and of one study."""
+    page = project / "docs" / "results" / "mine.md"
+    parts = ("first", "first.conclusion", "second")
+    block = "<!-- results:{part} begin -->\n<!-- results:{part} end -->\n"
+    page.write_text("".join(block.format(part=part) for part in parts), encoding="utf-8")
+    render_results_markdown(project / "results")
+    content = page.read_text(encoding="utf-8")
+    assert content.count("asked of first: ") == 1 and content.count("asked of second: ") == 1
+    page.write_text(block.format(part="first"), encoding="utf-8")
+    render_results_markdown(project / "results")
+    assert page.read_text(encoding="utf-8").count("asked of first: ") == 1
+
+
 def test_the_study_file_of_the_project_asks_before_the_one_of_the_runs(project: Path) -> None:
     files = project / "configs" / "studies"
     files.mkdir(parents=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from exported import export_record
-from factories import RunFactory, leakage, study_latency
+from factories import RunFactory, invariance, leakage, study_latency
 from recurra.core import formatting as form
 from recurra.core.errors import ConfigurationError, DataError
-from recurra.core.record import read_record, write_record
+from recurra.core.record import AuditResult, read_record, write_record
 from recurra.report import markdown_table, read_study, render_results_markdown, summarise_folders
 from recurra.report.__main__ import main
 from recurra.report.documents import questions_of
@@ -74,6 +74,21 @@ def test_every_part_can_be_written_alone(project: Path, part: str) -> None:
     # One data set has nothing over all data.
     said = "Nothing to show under 'pooled'" if part == "pooled" else "sst2"
     assert said in markdown_table(summarise_study(project), part=part)
+
+
+def test_audits_that_passed_are_counted_and_the_others_listed(tmp_path: Path) -> None:
+    def written(*audits: AuditResult) -> str:
+        folder = tmp_path / "-".join(audit.status for audit in audits) / "runs"
+        run = RunFactory(folder, rows=SMALL).run("linear", audits=list(audits))
+        return markdown_table(summarise_folders([run]), part="audits")
+
+    failed = leakage("test")
+    passed = [leakage("test", "exact", failed=False), invariance()]
+    assert written(failed).count("leakage.") == 1 and "passed" not in written(failed)
+    both = written(failed, *passed)
+    assert both.count("\n| ") == 3 and "Audits that passed: 2, on leakage and invariance." in both
+    alone = written(*passed)
+    assert "|" not in alone and "Audits that passed: 2, on leakage and invariance." in alone and "No audit" not in alone
 
 
 def test_draws_of_the_same_rows_share_a_line(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +30,16 @@ def parts_of(reporting: Reporting) -> tuple[str, ...]:
     return (ALL, CONCLUSION, ACROSS, POOLED, *(part.key for part in reporting.tables if "markdown" in part.places))
 
 
-def markdown_table(summary: Summary, *, part: str = ALL, link: Link | None = None) -> str:
+def markdown_table(
+    summary: Summary, *, part: str = ALL, without: Collection[str] = (), link: Link | None = None
+) -> str:
     """Markdown of a summary, or of one part of it.
 
     Args:
         summary: Of a study.
         part: ``conclusion``, ``across`` (a line for each table with a figure of each model), ``pooled`` (contrasts
             over all data), the key of one of its task's tables (``results``, ``contrasts``, ...), or ``all``.
+        without: Parts that ``all`` leaves out, as they stand somewhere else.
         link: Gives the address of a run's record; the seeds then link to the records.
 
     Raises:
@@ -49,11 +52,12 @@ def markdown_table(summary: Summary, *, part: str = ALL, link: Link | None = Non
         raise ConfigurationError(unknown("part of a results table", part, parts_of(reporting)))
     if part == ACROSS:
         return _ending([_across(summary.tables, reporting)] if summary.tables else [], summary, part)
-    pooled = _part(summary, pooled_contrasts(reporting.judge), link) if part in (ALL, POOLED) else ""
+    asked = {*parts_of(reporting)} - {*without} if part == ALL else {part}
+    pooled = _part(summary, pooled_contrasts(reporting.judge), link) if POOLED in asked else ""
     blocks = [f"**Over all data**\n\n{pooled}"] if pooled else []
     for table in summary.tables:
-        made = [_conclusion(table, reporting)] if part in (ALL, CONCLUSION) else []
-        made += [_part(table, found, link) for found in reporting.tables if part in (ALL, found.key)]
+        made = [_conclusion(table, reporting)] if CONCLUSION in asked else []
+        made += [_part(table, found, link) for found in reporting.tables if found.key in asked]
         made = [block for block in made if block]
         if made:
             blocks.append("\n\n".join([f"**{text(table.title)}**", *made]))
@@ -151,10 +155,12 @@ def _conclusion(table: TableSummary, reporting: Reporting) -> str:
 
 def _part(table: Any, part: Table, link: Link | None) -> str:
     columns, rows = part.shown(table, "markdown")
-    if not rows:
-        return part.empty.get("markdown", "") if "markdown" in part.places else ""
-    drawn = rows_as_grid(columns, rows, link)
     caption = part.caption(table)
+    if not rows and not (part.left_out and caption):
+        return part.empty.get("markdown", "") if "markdown" in part.places else ""
+    if not rows:
+        return _caption(caption, table)
+    drawn = rows_as_grid(columns, rows, link)
     return f"{drawn}\n\n{_caption(caption, table)}" if caption else drawn
 
 
