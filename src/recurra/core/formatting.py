@@ -30,10 +30,15 @@ def interval(low: float | None, high: float | None, digits: int = 3) -> str:
     return "" if low is None or high is None else f"{low:.{digits}f}–{high:.{digits}f}"
 
 
+def signed(difference: float, digits: int = 1) -> str:
+    """A difference with its sign; none stands before what rounds to zero."""
+    text = f"{abs(difference):.{digits}f}"
+    return text if not float(text) else f"{'+' if difference > 0 else '−'}{text}"
+
+
 def points(difference: float) -> str:
     """A difference of two shares, signed, in percentage points."""
-    sign = "+" if difference > 0 else "−" if difference < 0 else "±"
-    return f"{sign}{abs(difference) * 100:.1f} points"
+    return f"{signed(100 * difference)} points"
 
 
 def p_value(value: float | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recurra.core import formatting as form
 from recurra.evaluation.significance import ClassScore, mean_interval
 from recurra.tasks.estimates import Estimate
 
@@ -100,8 +101,7 @@ class Measure:
 
     def gap(self, difference: float, width: str = "", *, unit: bool = True) -> str:
         """A difference, signed: ``+1.2 points``, or with a width ``+1.2 ± 0.3``."""
-        sign = "+" if difference > 0 else "−" if difference < 0 else "±"
-        return f"{sign}{self.number(abs(difference))}{width}{f' {self.unit}' if unit else ''}"
+        return f"{self.signed(difference)}{width}{f' {self.unit}' if unit else ''}"
 
     def size(self, difference: float, width: str = "") -> str:
         """The size of a difference: ``0.3 points``, ``0.3 ± 0.5 points``."""
@@ -113,8 +113,7 @@ class Measure:
 
     def signed(self, difference: float) -> str:
         """A difference without its unit; no sign stands before a zero."""
-        text = self.number(abs(difference))
-        return text if not float(text) else f"{'+' if difference > 0 else '−'}{text}"
+        return form.signed(difference * self.scale, self.gap_digits)
 
     def range(self, low: float, high: float) -> str:
         """An interval of a difference without its unit: ``−2.1 to +0.3``."""

@@ -29,7 +29,8 @@ def test_better_is_higher_or_lower() -> None:
     ("made", "expected"),
     [
         (LOSS.gap(-0.12345), "−0.1235 nats a token"),
-        (LOSS.gap(0.0), "±0.0000 nats a token"),
+        (LOSS.gap(0.0), "0.0000 nats a token"),
+        (LOSS.gap(-4e-5), "0.0000 nats a token"),
         (LOSS.gap(0.1, LOSS.width(0.02), unit=False), "+0.1000 ± 0.0200"),
         (LOSS.signed(0.00001), "0.0000"),
         (LOSS.size(-0.5), "0.5000 nats a token"),
