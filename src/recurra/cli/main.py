@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -135,4 +136,9 @@ def _refuse_usage(error: Exception) -> int:
     if not message:
         return EXIT_USAGE
     command = getattr(context, "command_path", "recurra")
+    # What pydantic found wrong has the value, which the message lacks.
+    found: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    if found:
+        message = message.replace("Invalid value for", f"Invalid value '{found[0]['input']}' for", 1)
+        message = message.partition(", unable to parse")[0]
     return _fail(f"{message.strip().rstrip('.')}; see '{command} --help'", EXIT_USAGE)

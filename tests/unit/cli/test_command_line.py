@@ -99,6 +99,11 @@ def test_version_of_a_process() -> None:
         (["train", "--data", "x.csv", "--output", "y"], "Missing option '--model'"),
         (["compare", "x.csv", "--seeds", "none"], "--seeds"),
         (["data", "describe"], "NAME|FILE"),
+        (
+            ["adapt", "a", "--max-parameters", "19M"],
+            "value '19M' for '--max-parameters': Input should be a valid integer;",
+        ),
+        (["adapt", "a", "--stored", "0"], "value '0' for '--stored': Input should be greater than or equal to 1;"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(
