@@ -17,7 +17,7 @@ from recurra.core.folders import atomic_folder
 from recurra.core.progress import Reporter
 from recurra.data.tokenization import read_tokenizer
 from recurra.models.adaptation.convert import load_encoder
-from recurra.models.adaptation.function import ScoredPlan, best_plans
+from recurra.models.adaptation.function import ScoredPlan, candidate_plans
 from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.adaptation.source import ADAPTATION_NAME, EncoderSource, find_encoder
 from recurra.models.configuration import RecurraConfig
@@ -194,13 +194,18 @@ def _search(
         return small and (time_of is None or options.max_ms is None or time_of(plan) <= options.max_ms)
 
     found: list[ScoredPlan] = []
-    with reporter.task("plans", None) as task:
-        try:
-            for stored in _stored(layers, options, fits):
-                applied = max(layers, stored) if options.applied is None else options.applied
-                found += best_plans(scores, stored, applied, fits=fits, advance=task.advance)
-        finally:
-            scores.keep()
+    try:
+        plans = [
+            plan
+            for stored in _stored(layers, options, fits)
+            for plan in candidate_plans(scores, stored, options.applied or max(layers, stored), fits=fits)
+        ]
+        with reporter.task("plans", len(plans)) as task:
+            for plan in plans:
+                found.append(scores.score(plan))
+                task.advance()
+    finally:
+        scores.keep()
     if not found:
         least = SharingPlan((), (0,), (), 1)
         took = "" if time_of is None else f" and takes about {time_of(least):.1f} ms"

@@ -133,44 +133,31 @@ class PlanScorer(Protocol):
         """What a plan keeps."""
 
 
-def best_plans(
-    function: PlanScorer,
-    stored: int,
-    applied: int,
-    *,
-    fits: Callable[[SharingPlan], bool] = lambda _: True,
-    advance: Callable[[int], None] = lambda _: None,
-) -> list[ScoredPlan]:
-    """Scores plans that store so many layers and apply at most so many, best first; the stack of them is among them.
+def candidate_plans(
+    function: PlanScorer, stored: int, applied: int, *, fits: Callable[[SharingPlan], bool] = lambda _: True
+) -> list[SharingPlan]:
+    """Plans that store so many layers and apply at most so many; the stack of them is among them.
 
     Args:
-        function: What scores them.
+        function: What scores the stacks that lead to a deep encoder's choices of layers; others are not scored.
         stored: Layers with weights of their own.
         applied: Layer applications at most.
-        fits: Whether a plan may be chosen; others are not scored, but for the stacks that lead to a deep encoder's.
-        advance: Told of every plan that was scored.
+        fits: Whether a plan may be chosen; others are left out.
+
+    Returns:
+        In the order of their layers: neighbours share much of their way, so scored so they cost least.
 
     Raises:
-        ConfigurationError: If there is no such plan.
+        ConfigurationError: If there can be no such plan.
     """
     layers = function.num_layers
     if not 1 <= stored <= layers:
         raise ConfigurationError(f"{stored} of {layers} layers are to be stored; allowed: 1 to {layers}")
     if applied < stored:
         raise ConfigurationError(f"{stored} layers are stored and {applied} applied; each is applied at least once")
-    found: dict[SharingPlan, ScoredPlan] = {}
-
-    def scored(plan: SharingPlan) -> ScoredPlan:
-        if plan not in found:
-            found[plan] = function.score(plan)
-            advance(1)
-        return found[plan]
-
-    choices = _choices(layers, stored, lambda chosen: scored(SharingPlan((), chosen, (), 1)).kept)
+    choices = _choices(layers, stored, lambda chosen: function.score(SharingPlan((), chosen, (), 1)).kept)
     candidates = [plan for chosen in choices for plan in loops(chosen, applied) if fits(plan)]
-    # In order, for neighbours share much of their way.
-    fitting = [scored(plan) for plan in sorted(candidates, key=lambda plan: plan.order)]
-    return sorted(fitting, key=lambda each: (-each.kept, each.plan.applied, str(each.plan)))
+    return sorted(candidates, key=lambda plan: plan.order)
 
 
 def _choices(layers: int, stored: int, kept: Callable[[tuple[int, ...]], float]) -> list[tuple[int, ...]]:
@@ -178,6 +165,7 @@ def _choices(layers: int, stored: int, kept: Callable[[tuple[int, ...]], float])
     if layers <= _MOST_TRIED_LAYERS:
         return list(itertools.combinations(range(layers), stored))
     ranked = [tuple(range(layers))]
+    kept = functools.cache(kept)
     while len(ranked[0]) > stored:
         smaller = {chosen[:index] + chosen[index + 1 :] for chosen in ranked for index in range(len(chosen))}
         ranked = sorted(smaller, key=lambda chosen: (-kept(chosen), chosen))[:_BEST_CHOICES]

@@ -13,7 +13,7 @@ from torch.nn import functional
 from recurra import RecurraConfig, RecurraModel
 from recurra.core.errors import ConfigurationError
 from recurra.models.adaptation.convert import load_encoder
-from recurra.models.adaptation.function import KeptFunction, best_plans, loops
+from recurra.models.adaptation.function import KeptFunction, candidate_plans, loops
 from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.adaptation.source import find_encoder
 from tiny import stir, tiny_config
@@ -103,13 +103,27 @@ def test_the_whole_encoder_keeps_all() -> None:
 
 
 @pytest.mark.parametrize("layers", [4, 10])
-def test_plans_come_best_first_with_the_stack_among_them(layers: int) -> None:
-    told: list[int] = []
-    found = best_plans(KeptFunction(stack(layers), ids(), LENGTHS), 3, 5, advance=told.append)
-    assert all(each.plan.stored == 3 and 3 <= each.plan.applied <= 5 for each in found)
-    assert [each.kept for each in found] == sorted((each.kept for each in found), reverse=True)
-    assert {each.plan.recurrences for each in found} == {1, 2, 3}
-    assert len({each.plan for each in found}) == len(found) <= sum(told)
+def test_candidates_store_what_is_asked_and_follow_their_layers(layers: int) -> None:
+    found = candidate_plans(KeptFunction(stack(layers), ids(), LENGTHS), 3, 5)
+    assert all(plan.stored == 3 and 3 <= plan.applied <= 5 for plan in found)
+    assert [plan.order for plan in found] == sorted(plan.order for plan in found)
+    assert {plan.recurrences for plan in found} == {1, 2, 3}
+    assert len(set(found)) == len(found)
+    assert candidate_plans(KeptFunction(stack(layers), ids(), LENGTHS), 3, 5, fits=lambda plan: plan.applied > 5) == []
+
+
+def test_a_deep_encoder_scores_stacks_alone_and_each_once() -> None:
+    function = KeptFunction(stack(10), ids(), LENGTHS)
+    told: list[SharingPlan] = []
+    score = function.score
+    function.score = lambda plan: told.append(plan) or score(plan)  # type: ignore[method-assign, func-returns-value]
+    candidate_plans(function, 3, 5)
+    assert told and len(set(told)) == len(told) and all(plan.recurrences == 1 for plan in told)
+    told.clear()
+    shallow = KeptFunction(stack(4), ids(), LENGTHS)
+    shallow.score = function.score  # type: ignore[method-assign]
+    candidate_plans(shallow, 3, 5)
+    assert told == []
 
 
 def test_every_way_to_loop_is_there_once() -> None:
@@ -131,8 +145,8 @@ def test_every_way_to_loop_is_there_once() -> None:
 def test_what_is_asked_for_in_vain() -> None:
     function = KeptFunction(stack(3), ids(), LENGTHS)
     with pytest.raises(ConfigurationError, match="4 of 3 layers are to be stored; allowed: 1 to 3"):
-        best_plans(function, 4, 6)
+        candidate_plans(function, 4, 6)
     with pytest.raises(ConfigurationError, match="2 layers are stored and 1 applied"):
-        best_plans(function, 2, 1)
+        candidate_plans(function, 2, 1)
     with pytest.raises(ConfigurationError, match="plans are compared on 1 texts"):
         KeptFunction(stack(3), ids()[:5], LENGTHS[:1])
