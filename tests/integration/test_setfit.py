@@ -120,6 +120,38 @@ def test_each_row_is_in_forty_pairs_until_the_steps_are_bounded(rows: int, steps
     assert method.reads_of_a_row(rows) == pytest.approx(2 * 16 * steps / rows)
 
 
+def test_of_many_rows_some_are_paired_and_all_fit_the_regression(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from setfit import Trainer
+
+    given: dict[str, list[str]] = {}
+
+    def told(name: str) -> Any:
+        whole = getattr(Trainer, name)
+
+        def part(self: Any, texts: list[str], labels: list[int], **keys: Any) -> Any:
+            given[name] = texts
+            return whole(self, texts, labels, **keys)
+
+        return part
+
+    for name in ("train_embeddings", "train_classifier"):
+        monkeypatch.setattr(Trainer, name, told(name))
+    monkeypatch.setattr(method, "MOST_PAIRED_ROWS", ROWS)
+    execute(configured(root), tmp_path / "run", root)
+    assert len(given["train_classifier"]) == 2 * ROWS
+    assert given["train_embeddings"] == [given["train_classifier"][row] for row in method.paired_rows(2 * ROWS, 0)]
+
+
+def test_rows_are_drawn_by_the_seed_where_they_are_many() -> None:
+    most = method.MOST_PAIRED_ROWS
+    assert method.paired_rows(most, 0).tolist() == list(range(most))
+    first, second = method.paired_rows(10 * most, 0), method.paired_rows(10 * most, 1)
+    assert len(set(first)) == most and first.max() < 10 * most and (np.diff(first) > 0).all()
+    assert set(first) != set(second)
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
