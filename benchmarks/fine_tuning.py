@@ -12,17 +12,12 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from transformers import Trainer
-from transformers.trainer_callback import PrinterCallback
 
 from benchmarks import corpus as corpora
-from benchmarks import models
 from benchmarks.lockstep import Job, in_turns
 from benchmarks.measures import Measure, Setting
-from benchmarks.trainer import PROTOCOL, our_trainer, trainer_arguments
-from recurra.data.batching import Collator
+from benchmarks.trainer import PROTOCOL, train_bert, train_ours, trainer_arguments
 from recurra.data.encoding import EncodedSplit
-from recurra.training.vocabulary import reachable_vocabulary
 
 OURS, OURS_FP32, BERT = "recurra bf16", "recurra fp32", "BERT, FP32, stock Trainer"
 
@@ -35,17 +30,12 @@ def build(job: Job) -> Callable[[int], None]:
 
     def call(index: int) -> None:
         rows = _picked(split, order[index * count : (index + 1) * count])
-        precision = "fp32" if job.variant == BERT else job.variant.removeprefix("recurra ")
         with tempfile.TemporaryDirectory() as folder:
-            arguments = trainer_arguments(folder, job.steps, precision)
             if job.variant == BERT:
-                trainer = Trainer(models.bert(job.preset), arguments, Collator(0), rows)
-                trainer.remove_callback(PrinterCallback)
-                trainer.train()
-                return
-            model = models.ours(job.preset)
-            with reachable_vocabulary(model, [rows]) as (narrowed,):
-                our_trainer(model, narrowed, arguments, []).train()
+                train_bert(job.preset, rows, trainer_arguments(folder, job.steps, "fp32"))
+            else:
+                precision = job.variant.removeprefix("recurra ")
+                train_ours(job.preset, rows, trainer_arguments(folder, job.steps, precision))
 
     return call
 

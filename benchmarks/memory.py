@@ -8,17 +8,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 
-from transformers import Trainer
-from transformers.trainer_callback import PrinterCallback
-
 from benchmarks import corpus as corpora
-from benchmarks import models
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
-from benchmarks.trainer import our_trainer, trainer_arguments
+from benchmarks.trainer import train_bert, train_ours, trainer_arguments
 from recurra.core.memory import peak_memory_mib
-from recurra.data.batching import Collator
-from recurra.training.vocabulary import reachable_vocabulary
 
 OURS, OURS_FP32, BERT = "recurra bf16", "recurra fp32", "BERT"
 
@@ -30,21 +24,11 @@ def build(job: Job) -> Callable[[int], dict[str, float]]:
     def call(_: int) -> dict[str, float]:
         before = peak_memory_mib()
         with tempfile.TemporaryDirectory() as folder:
-            if job.variant != BERT:
-                model = models.ours(job.preset)
-                with reachable_vocabulary(model, [split]) as (rows,):
-                    arguments = trainer_arguments(folder, job.steps, job.variant.removeprefix("recurra "))
-                    our_trainer(model, rows, arguments, []).train()
+            if job.variant == BERT:
+                train_bert(job.preset, split, trainer_arguments(folder, job.steps, "fp32"))
             else:
-                model = models.bert(job.preset)
-                trainer = Trainer(
-                    model=model,
-                    args=trainer_arguments(folder, job.steps, "fp32"),
-                    train_dataset=split,
-                    data_collator=Collator(0),
-                )
-                trainer.remove_callback(PrinterCallback)
-                trainer.train()
+                precision = job.variant.removeprefix("recurra ")
+                train_ours(job.preset, split, trainer_arguments(folder, job.steps, precision))
         return {"peak_mib": peak_memory_mib(), "before_mib": before}
 
     return call

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.utils import clip_grad_norm_
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
@@ -94,6 +94,20 @@ def our_trainer(model: Any, split: EncodedSplit, arguments: Any, callbacks: list
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+def train_ours(preset: str, rows: EncodedSplit, arguments: Any) -> None:
+    """Trains a fresh model of ours, with the token rows that the data reach."""
+    model = models.ours(preset)
+    with reachable_vocabulary(model, [rows]) as (narrowed,):
+        our_trainer(model, narrowed, arguments, []).train()
+
+
+def train_bert(preset: str, rows: EncodedSplit, arguments: Any) -> None:
+    """Trains a fresh BERT of equal shape with transformers' Trainer: shuffled, padded to the longest of a batch."""
+    trainer = Trainer(models.bert(preset), arguments, Collator(0), rows)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
 
 
 def build(job: Job) -> Callable[[int], dict[str, list[float]]]:

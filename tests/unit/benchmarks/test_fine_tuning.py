@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks import fine_tuning
+from benchmarks import fine_tuning, models
 from benchmarks.lockstep import Job
 
 from recurra.data.encoding import EncodedSplit
@@ -32,7 +32,7 @@ def test_both_train_on_the_same_rows(split: EncodedSplit, monkeypatch: pytest.Mo
         seen[variant].append(inputs["labels"])
         return forwards[type(model)](model, **inputs)
 
-    makers = {name: getattr(fine_tuning.models, name) for name in ("ours", "bert")}
+    makers = {name: getattr(models, name) for name in ("ours", "bert")}
     forwards = {type(maker("baseline-tiny")): type(maker("baseline-tiny")).forward for maker in makers.values()}
     for kind in forwards:
         monkeypatch.setattr(kind, "forward", forward)

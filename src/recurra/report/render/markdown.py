@@ -155,13 +155,11 @@ def _conclusion(table: TableSummary, reporting: Reporting) -> str:
 
 def _part(table: Any, part: Table, link: Link | None) -> str:
     columns, rows = part.shown(table, "markdown")
-    caption = part.caption(table)
-    if not rows and not (part.left_out and caption):
+    if not rows and "markdown" not in part.left_out:
         return part.empty.get("markdown", "") if "markdown" in part.places else ""
-    if not rows:
-        return _caption(caption, table)
-    drawn = rows_as_grid(columns, rows, link)
-    return f"{drawn}\n\n{_caption(caption, table)}" if caption else drawn
+    drawn = [rows_as_grid(columns, rows, link)] if rows else []
+    caption = part.caption(table)
+    return "\n\n".join([*drawn, *([_caption(caption, table)] if caption else [])]) or part.empty.get("markdown", "")
 
 
 def _caption(caption: str, table: Any) -> str:
