@@ -374,6 +374,19 @@ def test_what_is_recommended_stays_within_the_limits(tmp_path: Path) -> None:
     assert "no model here stays within 0.01 MiB; the nearest is linear with" in nothing["why"]
 
 
+def test_what_a_smaller_model_gives_up_is_an_amount_and_carries_no_sign(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows={**SMALL, "test": 1000})
+    folders = [factory.run("linear", 0.915), factory.run("baseline", 0.92)]
+    (table,) = summarise_runs(folders)["tables"]
+    behind = {item["label"]: item["scores"]["test"]["accuracy"]["mean"] for item in table["models"]}
+    points = 100 * (behind["baseline"] - behind["linear"])
+    assert 0 < points < 1 and table["recommended"]["choice"] == "linear"
+    given_up = dict(table["recommended"]["details"])["What you give up"]
+    assert given_up == f"{points:.1f} points, which baseline has more."
+    (ahead,) = summarise_runs([factory.run("linear", 0.7, seed=1), folders[1]])["tables"]
+    assert dict(ahead["recommended"]["details"])["What you give up"] == "No accuracy."
+
+
 def test_unequal_classes_are_judged_by_macro_f1_and_one_answer_never_wins(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows={**SMALL, "test": 800}, label_names=("ham", "spam"), shares=(0.9, 0.1))
     folders = [factory.run("linear", 0.88), factory.run("recurrent", 0.90)]

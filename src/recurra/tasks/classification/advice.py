@@ -152,11 +152,10 @@ class _Choice:
             sure += " One training: another seed could differ."
         alone = f", {significant(chosen.single_ms)} ms a text alone" if chosen.single_ms is not None else ""
         costs = f"{_size(chosen)}{alone}, trained in {duration(chosen.training_wall_s)}."
-        given_up = f"{self._ahead_of(chosen.label)}, which {best.label} has more."
+        more = "has more" if self.measure.higher_is_better else "costs less"
+        given_up = f"{self.measure.size(self.gap(chosen, best))}, which {best.label} {more}."
         if chosen is best:
             given_up = "No accuracy." if self.measure.higher_is_better else "Nothing."
-        elif not self.measure.higher_is_better:
-            given_up = f"{self.measure.size(self.gap(chosen, best))}, which {best.label} costs less."
         details = [("How good", good), ("How sure", sure), ("What it costs", costs), ("What you give up", given_up)]
         changes = []
         if chosen is not best:
