@@ -387,6 +387,16 @@ def test_what_a_smaller_model_gives_up_is_an_amount_and_carries_no_sign(tmp_path
     assert dict(ahead["recommended"]["details"])["What you give up"] == "No accuracy."
 
 
+def test_a_difference_of_a_row_or_two_is_nothing_that_one_gives_up(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows={**SMALL, "test": 4000})
+    (table,) = summarise_runs([factory.run("linear", 0.9), factory.run("baseline", 0.8995, seed=5)])["tables"]
+    reached = {item["label"]: item["scores"]["test"]["accuracy"]["mean"] for item in table["models"]}
+    assert 0 < reached["baseline"] - reached["linear"] < 0.0005 and table["recommended"]["choice"] == "linear"
+    details = dict(table["recommended"]["details"])
+    assert details["What you give up"] == "No accuracy."
+    assert "If that matters" not in details.get("What would change this", "")
+
+
 def test_unequal_classes_are_judged_by_macro_f1_and_one_answer_never_wins(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows={**SMALL, "test": 800}, label_names=("ham", "spam"), shares=(0.9, 0.1))
     folders = [factory.run("linear", 0.88), factory.run("recurrent", 0.90)]

@@ -152,13 +152,14 @@ class _Choice:
             sure += " One training: another seed could differ."
         alone = f", {significant(chosen.single_ms)} ms a text alone" if chosen.single_ms is not None else ""
         costs = f"{_size(chosen)}{alone}, trained in {duration(chosen.training_wall_s)}."
-        more = "has more" if self.measure.higher_is_better else "costs less"
-        given_up = f"{self.measure.size(self.gap(chosen, best))}, which {best.label} {more}."
-        if chosen is best:
-            given_up = "No accuracy." if self.measure.higher_is_better else "Nothing."
+        lost = self.measure.size(self.gap(chosen, best))
+        loses = lost != self.measure.size(0)
+        given_up = "No accuracy." if self.measure.higher_is_better else "Nothing."
+        if loses:
+            given_up = f"{lost}, which {best.label} {'has more' if self.measure.higher_is_better else 'costs less'}."
         details = [("How good", good), ("How sure", sure), ("What it costs", costs), ("What you give up", given_up)]
         changes = []
-        if chosen is not best:
+        if loses:
             changes.append(f"If that matters, take {best.label} ({_size(best)}).")
         smaller = [model for model in rivals if model.file_size_mib < chosen.file_size_mib]
         if smaller:
