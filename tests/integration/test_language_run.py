@@ -57,8 +57,10 @@ def test_a_finished_run_has_what_a_classifiers_run_has(trained: TrainedRun) -> N
     assert {path.suffix for path in trained.folder.rglob("*") if path.is_file()} == {
         ".safetensors", ".json", ".jsonl", ".yaml",
     }  # fmt: skip
-    assert set(record.metrics) == {"validation", "test"}
-    for name, metrics in record.metrics.items():
+    assert set(record.metrics) == {"validation", "test", "train"}
+    assert record.metrics["train"].tokens <= record.data.splits["train"].tokens
+    for name in record.data.reported_splits:
+        metrics = record.metrics[name]
         assert list(metrics.heads) == ["exit-1", "final"]
         assert (metrics.tokens, metrics.words) == (record.data.splits[name].tokens, record.data.splits[name].words)
         # Equal sums of nats stand behind all three figures.

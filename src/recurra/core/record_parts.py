@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from recurra.core.configuration import HashedSettings
 from recurra.core.sealed import SealedByText
 
+# What was trained on; measured too where the gap to what was not is asked for, and never what a model is judged by.
+TRAINING_SPLIT = "train"
+
 
 class Part(BaseModel):
     """Base of every part of a record: frozen, unknown keys refused."""

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from recurra.core.errors import RecurraError
 from recurra.core.record import LatencyRecord, read_any_record
+from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.evaluation.predictions import read_correctness, read_predictions
 from recurra.tasks.estimates import MOST_WAITED, MeasuredExports, kept_waiting
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
@@ -263,10 +264,11 @@ def _group_models(
 
 def _headline_split(members: Sequence[LoadedRun]) -> str:
     """The split that the comparison is judged on: test if every run has it, else one that selected no checkpoint."""
-    common = [split for split in members[0].record.metrics if all(split in run.record.metrics for run in members)]
+    measured = [split for split in members[0].record.metrics if split != TRAINING_SPLIT]
+    common = [split for split in measured if all(split in run.record.metrics for run in members)]
     selection = members[0].record.data.selection_split
     unused = [split for split in common if split != selection]
     if "test" in common:
         return "test"
-    candidates = unused or common or list(members[0].record.metrics)
+    candidates = unused or common or measured
     return candidates[-1] if candidates else ""

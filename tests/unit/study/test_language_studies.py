@@ -19,7 +19,12 @@ VARIES: dict[str, set[str]] = {
     "lm-trm": {"feed_forward", "causal_convolution"},
     "lm-embedding": {"embedding_size", "embedding_cycles"},
     "lm-norm": {"norm"},
+    "crt-supervision": {"exit_loss_weight"},
+    "crt-parts": {"recurrence_embedding", "dilations", "num_cycles", "num_recurrences", "exits"},
 }
+
+
+AGAINST_STACKS = ("lm-compare", "lm-epochs")
 
 
 def configured(run: RunConfig) -> RecurraConfig:
@@ -30,7 +35,8 @@ def configured(run: RunConfig) -> RecurraConfig:
 
 
 def test_every_study_of_language_models_is_looked_at() -> None:
-    assert {path.stem for path in STUDIES.glob("lm-*.yaml")} == {*VARIES, "lm-compare"}
+    found = {path.stem for start in ("lm", "crt") for path in STUDIES.glob(f"{start}-*.yaml")}
+    assert found == {*VARIES, *AGAINST_STACKS}
 
 
 @pytest.mark.parametrize("name", VARIES)
@@ -41,8 +47,9 @@ def test_models_differ_in_what_is_asked_about_alone(name: str) -> None:
     assert len({(run.protocol.name, str(run.data.plain()), run.precision) for run in runs}) == 1
 
 
-def test_the_controls_are_as_large_or_as_costly_as_what_they_stand_beside() -> None:
-    runs = expand(load_study(STUDIES / "lm-compare.yaml"))
+@pytest.mark.parametrize("name", AGAINST_STACKS)
+def test_the_controls_are_as_large_or_as_costly_as_what_they_stand_beside(name: str) -> None:
+    runs = expand(load_study(STUDIES / f"{name}.yaml"))
     sizes = {run.model: count_parameters(configured(run), HeadKind.LANGUAGE_MODELLING).total for run in runs}
     costs = {run.model: language_flops(configured(run), run.data.context, with_exits=False) for run in runs}
     assert list(sizes) == ["crt-tiny", "stacked-tiny-parameters", "stacked-tiny-flops"]

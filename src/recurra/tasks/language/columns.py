@@ -9,6 +9,7 @@ from typing import Any
 from recurra.core import formatting as form
 from recurra.core.exits_record import EarlyExitRecord
 from recurra.core.language_record import FINAL_HEAD
+from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.tasks.columns import (
     COUNT,
     DURATION,
@@ -60,6 +61,7 @@ def perplexity(value: float) -> str:
 _PERPLEXITY = Format(perplexity)
 _LOSS = estimates()
 _BITS = numbers(lambda value: form.decimal(value, 3))
+_SIGNED = numbers(lambda value: f"{value:+.3f}")
 Head = Callable[[Any], HeadSummary | None]
 
 
@@ -95,6 +97,12 @@ class Scored:
         """Its last head."""
         return self.model.scores[self.split][FINAL_HEAD]
 
+    @property
+    def unseen_less_seen(self) -> float | None:
+        """Its loss less that on text that it was trained on; none where the latter was not measured."""
+        seen = self.model.scores.get(TRAINING_SPLIT)
+        return None if seen is None else self.final.loss - seen[FINAL_HEAD].loss
+
 
 def _on(table: LanguageTable, splits: Sequence[str]) -> list[Scored]:
     return [Scored(model, split) for model in table.models for split in splits if split in model.scores]
@@ -111,12 +119,16 @@ def _as_trained_fields(key: str, head: Any) -> Fields:
 
 def _result_columns(table: LanguageTable) -> list[Column]:
     size: frozenset[Place] = frozenset(("csv", "latex"))
+    seen = [Column("unseen_less_seen", "Less that on train", lambda row: row.unseen_less_seen, _SIGNED)]
+    if not any(TRAINING_SPLIT in model.scores for model in table.models):
+        seen = []
     return [
         Column("model", "Model", lambda row: row.model.label),
         Column("split", "", lambda row: row.split, places=NUMBERS),
         Column("leaks", "", lambda row: row.model.leaks, places=NUMBERS),
         Column("seeds", "Seeds", lambda row: row.model.runs, RUNS),
         *_head_columns(lambda row: row.final),
+        *seen,
         Column("parameters", "Parameters", lambda row: row.model.parameters, COUNT),
         Column("non_embedding_parameters", "", lambda row: row.model.non_embedding_parameters, places=NUMBERS),
         Column("file_size_mib", "MiB", lambda row: row.model.file_size_mib, SIGNIFICANT, size),
@@ -168,12 +180,12 @@ class HeadRow:
 
 
 def _head_rows(table: LanguageTable) -> list[HeadRow]:
-    splits = list(table.models[0].scores)
+    splits = list(table.models[0].scores)  # The first is the one that the published figures are of.
     rows = [
         HeadRow(
             model.label,
             head,
-            {split: model.scores[split][head] for split in splits},
+            {split: model.scores[split][head] for split in splits if split in model.scores},
             "leaks" if model.leaks else model.verdict,
         )
         for model in table.models

@@ -20,12 +20,13 @@ from recurra.core.language_record import (
 from recurra.core.model_files import MODEL_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import LatencyRecord, ModelRecord
+from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.core.seeds import derive_seed
 from recurra.data.language.configuration import LINES
-from recurra.data.language.dataset import LanguageDataset
+from recurra.data.language.dataset import LanguageDataset, RunningText
 from recurra.data.language.encoding import EncodedText
-from recurra.data.language.preparation import encode_for, make_samples
-from recurra.data.language.tokenization import is_lossless, load_language_tokenizer
+from recurra.data.language.preparation import encode_for, make_samples, texts_of
+from recurra.data.language.tokenization import is_lossless, load_language_tokenizer, read_language_tokenizer
 from recurra.data.vocabulary import describe_tokenizer
 from recurra.models.accounting import HeadKind
 from recurra.models.inference import default_device
@@ -54,6 +55,7 @@ class TrainedLanguageModel:
         tokenizer: What the tokenizer is, for the record.
         training: How it went.
         model: What was trained.
+        folder: The saved model and its tokenizer.
     """
 
     dataset: LanguageDataset
@@ -61,6 +63,7 @@ class TrainedLanguageModel:
     tokenizer: dict[str, Any]
     training: LanguageTrainingRecord
     model: ModelRecord
+    folder: Path
 
 
 def execute_language(config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> LanguageRunRecord:
@@ -78,14 +81,17 @@ def execute_language(config: RunConfig, folder: Path, machine: Machine, reporter
     metrics: dict[str, LanguageMetricsRecord] = {
         name: measure_text(
             model,
-            trained.encoded[name],
+            encoded,
             context=running(config.data).context,
             stride=None,
             packed=running(config.data).mode != LINES,
             lossless=bool(trained.tokenizer["lossless"]),
             precision=config.precision,
         )
-        for name in data.reported_splits
+        for name, encoded in {
+            **{name: trained.encoded[name] for name in data.reported_splits},
+            TRAINING_SPLIT: _part_of_training(config, trained, machine.cache_dir),
+        }.items()
     }
     latency: dict[str, LatencyRecord] = {}
     if machine.latency:
@@ -105,7 +111,14 @@ def execute_language(config: RunConfig, folder: Path, machine: Machine, reporter
         training=trained.training,
         metrics=metrics,
         latency=latency,
-        audits=audit_trained(model, metrics, trained.dataset, running(config.data).min_characters, seed=config.seed),
+        audits=audit_trained(
+            model,
+            # A text that was trained on may be predicted as well as it likes.
+            {name: metrics[name] for name in data.reported_splits},
+            trained.dataset,
+            running(config.data).min_characters,
+            seed=config.seed,
+        ),
         shape=shape_of(model.config),
     )
 
@@ -147,7 +160,16 @@ def train_language(config: RunConfig, folder: Path, machine: Machine, reporter: 
         tokens=running(config.data).context,
         folder=folder,
     )
-    return TrainedLanguageModel(dataset, encoded, described, training, record)
+    return TrainedLanguageModel(dataset, encoded, described, training, record, folder / MODEL_NAME)
+
+
+def _part_of_training(config: RunConfig, trained: TrainedLanguageModel, cache_dir: Path | None) -> EncodedText:
+    """The beginning of the training text, as many texts as the selection split has: what was seen, to be held
+    against what was not.
+    """
+    data, splits = running(config.data), trained.dataset.splits
+    seen = texts_of(splits["train"], data).texts[: len(texts_of(splits[SELECTION_SPLIT], data))]
+    return encode_for(RunningText("train", seen), data, read_language_tokenizer(trained.folder), cache_dir)
 
 
 def _data_record(config: RunConfig, trained: TrainedLanguageModel) -> LanguageDataRecord:
