@@ -164,9 +164,7 @@ def train_language(config: RunConfig, folder: Path, machine: Machine, reporter: 
 
 
 def _part_of_training(config: RunConfig, trained: TrainedLanguageModel, cache_dir: Path | None) -> EncodedText:
-    """The beginning of the training text, as many texts as the selection split has: what was seen, to be held
-    against what was not.
-    """
+    """As many texts from the beginning of training as the selection split has."""
     data, splits = running(config.data), trained.dataset.splits
     seen = texts_of(splits["train"], data).texts[: len(texts_of(splits[SELECTION_SPLIT], data))]
     return encode_for(RunningText("train", seen), data, read_language_tokenizer(trained.folder), cache_dir)
