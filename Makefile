@@ -45,7 +45,7 @@ check: $(DEV) ## lint, format, types, import contract, generated tables
 bench: $(DEV) ## measure speed and memory side by side with what a user would pick instead; JSON=FILE keeps the figures
 	@$(BIN)/python -m benchmarks $(if $(JSON),--json "$(JSON)") $(if $(CLASSIFIER),--classifier "$(CLASSIFIER)")
 
-load: $(DEV) ## serve EXPORT=DIR (a run or an export) and ask it with 64 clients; then overload it; SECONDS_EACH=5 DATA=FILE SERVE="--together"
+load: $(DEV) ## serve EXPORT=DIR (a run or an export) and ask it with 64 clients; then overload it; SECONDS_EACH=5 DATA=FILE SERVE="--alone"
 	@test -n "$(EXPORT)" || { echo "error: nothing to serve; give EXPORT=DIR, a run or an export" >&2; exit 2; }
 	@$(BIN)/python -m benchmarks.load "$(EXPORT)" --seconds $(or $(SECONDS_EACH),5) $(if $(DATA),--data "$(DATA)") $(if $(SERVE),--serve $(SERVE))
 

@@ -47,7 +47,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "fp32"
 
 
-def test_int8_answers_do_not_depend_on_what_others_ask(exported: Path, tmp_path: Path) -> None:
+def test_alone_int8_answers_do_not_depend_on_what_others_ask(exported: Path, tmp_path: Path) -> None:
     folder = tmp_path / "int8"
     export_run(exported.parent / "tiny", folder, ExportOptions("onnx", "int8"))
     texts = [*TEXTS, "great " * 20, ""]
@@ -56,7 +56,7 @@ def test_int8_answers_do_not_depend_on_what_others_ask(exported: Path, tmp_path:
     # The test would show nothing if they did not depend on the batch.
     assert not np.array_equal(classifier.predict_proba(texts), wanted)
     models = open_models({"int8": folder}, threads=1)
-    with running(models, ServerLimits(batch_wait_ms=50)) as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
+    with running(models, ServerLimits(alone=True)) as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda text: server.post({"text": text}).json["results"][0], texts * 2))
     found = [list(answer["predictions"][0]["probabilities"].values()) for answer in answers]
     assert found == wanted * 2

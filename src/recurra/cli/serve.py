@@ -32,13 +32,10 @@ def serve(
     ] = None,
     threads: options.Threads = 0,
     batch_texts: Annotated[int, typer.Option("--batch-texts", min=1, help="Texts computed together.")] = 32,
-    batch_wait_ms: Annotated[
-        float, typer.Option("--batch-wait-ms", min=0, help="Longest that a text waits for others to join it.")
-    ] = 2.0,
     alone: Annotated[
-        bool | None,
-        typer.Option("--alone/--together", help="Compute each request by itself, or with others. Default: int8 alone."),
-    ] = None,
+        bool,
+        typer.Option("--alone/--together", help="Compute each request by itself, or with those that wait beside it."),
+    ] = False,
     max_waiting_texts: Annotated[
         int,
         typer.Option("--max-waiting-texts", min=1, help="Texts that wait for a model; beyond it the answer is 429."),
@@ -69,7 +66,6 @@ def serve(
         max_characters=max_characters,
         timeout_s=timeout_s,
         batch_texts=batch_texts,
-        batch_wait_ms=batch_wait_ms,
         alone=alone,
         max_waiting_texts=max_waiting_texts,
         max_wait_s=max_wait_s,

@@ -122,7 +122,7 @@ class OnnxEngine:
     @property
     def concurrency(self) -> int:
         """How many threads may ask at once and gain by it."""
-        return self.sessions.threads if self.sessions.apart else 1
+        return self.sessions.threads if self.sessions.long_text else 1
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
         """Returns ``(texts, labels)`` for cleaned texts."""

@@ -14,26 +14,29 @@ import numpy.typing as npt
 from recurra.core.environment import available_cores
 from recurra.core.errors import CheckpointError, UnavailableError
 from recurra.core.terminal import one_line
-from recurra.deployment.engines.computation import TOKENS_A_ROW, budget_batches
+from recurra.deployment.engines.computation import TOKENS_A_ROW
 
 Integers = npt.NDArray[np.int64]
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 # 1.22 to 1.24 gave logits of thousands for small int8 products on a processor with AMX; the operator set needs 1.23.
 OLDEST_RUNTIME = (1, 25)
 _ERRORS_ONLY = 3
-# In int8: the fewest tokens whose computation a second thread makes faster, and what a thread computes best at once.
-LONG_TEXT = 192
+# The fewest tokens whose computation a second thread makes faster: in int8 a short text alone takes less on one.
+LONG_TEXT = {"int8": 192}
+# What one thread computes best at once: it fits its cache.
 SMALL_BATCH = 8 * TOKENS_A_ROW
+# The runtime fuses Add and LayerNormalization into a kernel that is slower than the two: int8 batches of a LayerNorm
+# encoder take 1.2 to 1.4 times as long with it, FP32 ones 1.1 times (docs/log.md).
+_SLOWER_FUSIONS = ["SkipLayerNormFusion"]
 
 
 class Sessions:
     """A loaded model, its threads put to work as suits what is asked.
 
-    In FP32 all threads share each computation. In int8 a computation is so short that sharing a text takes longer up to
-    a hundred tokens, and small batches side by side take 5 to 28 % less time than batches that all threads share
-    (`docs/log.md`, "The int8 export in batches"). So in int8 each thread has batches of its own, small enough for its
-    cache, but for one long text that comes alone: for it the model is loaded again, for all threads.
+    Batches are small, and each is computed by one thread beside the others: 1.2 to 1.3 times as fast as batches that
+    all threads share (`docs/log.md`). What comes alone is shared by all threads, but for a short text in int8. The
+    model is loaded once for one thread and once for all, the second time when it is first needed.
 
     Args:
         path: The model.
@@ -47,50 +50,63 @@ class Sessions:
 
     def __init__(self, path: Path, precision: str, threads: int = 0) -> None:
         self.threads = threads or available_cores()
-        self.apart = precision == "int8"
+        self.long_text = LONG_TEXT.get(precision, 0)
         self._path, self._opened = path, _identity(path)
-        self.session = open_session(path, 1 if self.apart else self.threads)
-        self._shared: Any = None if self.apart else self.session
         self._opening = threading.Lock()
+        # Whatever comes first: mostly a text alone.
+        first = self.threads if self.long_text == 0 else 1
+        self.session = open_session(path, first)
+        self._by_threads: dict[int, Any] = {first: self.session}
 
     def cut(self, lengths: Integers, budget: int) -> list[Integers]:
-        """Cuts rows, sorted by length, into batches of at most so many tokens, or as few as suit the threads."""
-        return list(budget_batches(lengths, min(budget, SMALL_BATCH) if self.apart else budget))
+        """Cuts rows, sorted by length, into batches of so many tokens at most, padding included, or as few as suit."""
+        order = np.argsort(-lengths, kind="stable")
+        batches, start = [], 0
+        while start < len(order):
+            most = max(1, min(budget, SMALL_BATCH) // max(1, int(lengths[order[start]])))
+            batches.append(order[start : start + most])
+            start += most
+        return batches
 
     def run(
-        self, lengths: Integers, budget: int, compute: Callable[[Any, Integers], Found]
-    ) -> Iterator[tuple[Integers, Found]]:
+        self, lengths: Integers, budget: int, compute: Callable[[Any, Integers], Result]
+    ) -> Iterator[tuple[Integers, Result]]:
         """Computes rows in batches.
 
         Args:
             lengths: Tokens of each row.
             budget: Most tokens of a batch.
-            compute: Given a session and a batch's rows; called from several threads in int8.
+            compute: Given a session and a batch's rows; called from several threads.
 
         Yields:
             The rows of each batch and what was computed for them.
         """
         batches = self.cut(lengths, budget)
-        if not self.apart or min(self.threads, len(batches)) < 2:
-            for rows in batches:
-                yield rows, compute(self.alone(lengths[rows]), rows)
+        if len(batches) < 2:
+            yield from ((rows, compute(self.alone(lengths[rows]), rows)) for rows in batches)
+            return
+        session = self._session(1)
+        if self.threads == 1:
+            yield from ((rows, compute(session, rows)) for rows in batches)
             return
         with ThreadPoolExecutor(min(self.threads, len(batches))) as pool:
-            yield from zip(batches, pool.map(lambda rows: compute(self.session, rows), batches), strict=True)
+            yield from zip(batches, pool.map(lambda rows: compute(session, rows), batches), strict=True)
 
     def alone(self, lengths: Integers) -> Any:
         """The session for a batch of such lengths that has the machine to itself."""
-        if not self.apart or self.threads == 1 or int(lengths.max()) < LONG_TEXT:
-            return self.session
-        with self._opening:
-            if self._shared is None:
-                self._shared = self._open_again()
-        return self._shared
+        return self._session(self.threads if int(lengths.max()) >= self.long_text else 1)
 
-    def _open_again(self) -> Any:
-        """The model for all threads; the one for one thread if something else lies in its place by now."""
-        found = open_session(self._path, self.threads) if _identity(self._path) == self._opened else self.session
-        return found if _identity(self._path) == self._opened else self.session
+    def _session(self, threads: int) -> Any:
+        """The model for so many threads; the one that is there if something else lies in the file's place by now."""
+        with self._opening:
+            if threads not in self._by_threads:
+                if _identity(self._path) != self._opened:
+                    return self.session
+                opened = open_session(self._path, threads)
+                if _identity(self._path) != self._opened:
+                    return self.session
+                self._by_threads[threads] = opened
+            return self._by_threads[threads]
 
 
 def _identity(path: Path) -> tuple[int, ...]:
@@ -139,7 +155,9 @@ def open_session(path: Path, threads: int = 0) -> Any:
     # Plans of memory are kept for every shape that comes, and texts have many lengths.
     options.enable_mem_pattern = False
     try:
-        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=_SLOWER_FUSIONS
+        )
     except Exception as error:
         first = str(error).strip().splitlines()[0][:200]
         raise CheckpointError(

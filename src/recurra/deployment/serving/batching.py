@@ -46,7 +46,7 @@ class _Job:
 class Batcher:
     """Asks a model about texts in threads of its own.
 
-    A batch starts when it is full or when its first request has waited ``batch_wait_ms``; a request is never cut.
+    A thread that is free takes what waits, so that batches grow with the load; a request is never cut.
     Requests that ask something else of the model are another batch; none overtakes an earlier one. A
     request that was cancelled or is too late is left out. If a batch fails, its requests are computed one by one, so
     that a text only ever spoils its own request.
@@ -55,7 +55,6 @@ class Batcher:
         name: Of the model.
         ask: What the model says of raw texts, given what is asked; is called by ``workers`` threads.
         limits: Bounds of the queue and of batches.
-        alone: Whether every request is a batch of its own.
         workers: Batches that are computed at once.
         observe: Called with each successful batch's texts and seconds, for the metrics.
         failed: Called with what a request's computation raised.
@@ -67,7 +66,6 @@ class Batcher:
         ask: Callable[[list[str], Asked], Answers],
         limits: ServerLimits,
         *,
-        alone: bool = False,
         workers: int = 1,
         observe: Callable[[int, float], None] | None = None,
         failed: Callable[[Exception], None] | None = None,
@@ -75,7 +73,6 @@ class Batcher:
         self.name = name
         self._ask = ask
         self._limits = limits
-        self._alone = alone
         self._observe = observe
         self._failed = failed
         self._changed = threading.Condition()
@@ -148,19 +145,10 @@ class Batcher:
 
     def _next_batch(self) -> list[_Job] | None:
         """Waits for requests and takes a batch of them; empty if all were given up, None at the end."""
-        limits = self._limits
         with self._changed:
             while not self._jobs and not self._stopping:
                 self._changed.wait()
-            if not self._jobs:
-                return None
-            start_at = self._jobs[0].arrived + limits.batch_wait_ms / 1000
-            while not self._alone and not self._stopping and self._waiting_texts < limits.batch_texts:
-                left_s = start_at - time.monotonic()
-                if left_s <= 0:
-                    break
-                self._changed.wait(left_s)
-            return self._take()
+            return self._take() if self._jobs else None
 
     def _take(self) -> list[_Job]:
         taken: list[_Job] = []
@@ -179,7 +167,9 @@ class Batcher:
         return taken
 
     def _fits(self, job: _Job, first: _Job, texts: int) -> bool:
-        return not self._alone and job.asked == first.asked and texts + len(job.texts) <= self._limits.batch_texts
+        return (
+            not self._limits.alone and job.asked == first.asked and texts + len(job.texts) <= self._limits.batch_texts
+        )
 
     def _compute(self, jobs: Sequence[_Job]) -> None:
         texts = [text for job in jobs for text in job.texts]

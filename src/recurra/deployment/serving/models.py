@@ -142,19 +142,11 @@ class Models:
         def failed(error: Exception) -> None:
             self._log.failure("computation", error, model=name)
 
-        computation = model.description.computation
-        # The activations of an int8 batch share a scale: results would depend on what others happen to ask.
-        alone = (
-            computation is not None and computation.compute_precision == "int8"
-            if limits.alone is None
-            else limits.alone
-        )
         batcher = Batcher(
             name,
             lambda texts, asked: answer(model.classifier, texts, asked),
             limits,
-            alone=alone,
-            workers=model.classifier.concurrency if alone else 1,
+            workers=model.classifier.concurrency,
             observe=self._metrics.batches(name),
             failed=failed,
         )

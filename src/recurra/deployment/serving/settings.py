@@ -55,9 +55,8 @@ class ServerLimits(Settings):
         body_timeout_s: Seconds within which a request must have arrived, its head and its body each.
         timeout_s: Seconds after which an accepted request is given up.
         batch_texts: Texts that are computed together.
-        batch_wait_ms: How long a text waits for others to be computed with.
-        alone: Whether every request is computed by itself, so that no text shares a batch with those of another user;
-            None leaves it to the model: int8 is, since its results depend on the batch.
+        alone: Whether every request is computed by itself, so that no text shares a batch with those of another user.
+            In int8 a batch shares a scale, and a probability may move in its third decimal with its neighbours.
         max_waiting_texts: Texts that wait for one model.
         max_wait_s: Expected wait above which a request is turned away.
         max_held_bytes: Bytes of all requests that are in memory.
@@ -73,8 +72,7 @@ class ServerLimits(Settings):
     body_timeout_s: float = Field(default=10.0, gt=0)
     timeout_s: float = Field(default=10.0, gt=0)
     batch_texts: int = Field(default=32, ge=1)
-    batch_wait_ms: float = Field(default=2.0, ge=0)
-    alone: bool | None = None
+    alone: bool = False
     max_waiting_texts: int = Field(default=2048, ge=1)
     max_wait_s: float = Field(default=2.0, gt=0)
     max_held_bytes: int = Field(default=64 * 2**20, ge=1024)

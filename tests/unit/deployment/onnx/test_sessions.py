@@ -15,6 +15,8 @@ from recurra.core.errors import UnavailableError
 from recurra.deployment.onnx import sessions as onnx_sessions
 from recurra.deployment.onnx.sessions import LONG_TEXT, SMALL_BATCH, Sessions, require_onnxruntime
 
+LONG = LONG_TEXT["int8"]
+
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -36,11 +38,17 @@ def ran(sessions: Sessions, lengths: list[int], budget: int = 2048) -> list[tupl
     return [answer for rows, answer in found if rows.tolist() == answer[1]]
 
 
-def test_fp32_shares_every_computation(opened: list[int]) -> None:
+def test_fp32_shares_what_comes_alone_and_no_batch(opened: list[int]) -> None:
     sessions = Sessions(Path("model.onnx"), "fp32", 3)
-    assert ran(sessions, [500, 20, 30]) == [(1, [0, 2, 1])]
-    assert len(ran(sessions, [60] * 100, 600)) == 10
-    assert opened == [3]
+    assert ran(sessions, [20]) == [(1, [0])] and opened == [3]
+    assert ran(sessions, [500, 20, 30]) == [(2, [0]), (2, [2, 1])]
+    assert len(ran(sessions, [60] * 100, 600)) == 25
+    assert opened == [3, 1]
+
+
+def test_a_batch_counts_its_padding(opened: list[int]) -> None:
+    sessions = Sessions(Path("model.onnx"), "int8", 1)
+    assert [rows.tolist() for rows in sessions.cut(np.array([5, 100, 90, 10, 1]), 10**6)] == [[1, 2], [3, 0, 4]]
 
 
 def test_int8_computes_small_batches_side_by_side(opened: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,9 +67,9 @@ def test_int8_computes_small_batches_side_by_side(opened: list[int], monkeypatch
 
 def test_a_long_text_alone_has_all_threads(opened: list[int]) -> None:
     sessions = Sessions(Path("model.onnx"), "int8", 2)
-    assert ran(sessions, [LONG_TEXT - 1]) == [(1, [0])]
-    assert ran(sessions, [LONG_TEXT]) == [(2, [0])] == ran(sessions, [LONG_TEXT])
-    assert ran(sessions, [LONG_TEXT] * 2) == [(1, [0]), (1, [1])]
+    assert ran(sessions, [LONG - 1]) == [(1, [0])]
+    assert ran(sessions, [LONG]) == [(2, [0])] == ran(sessions, [LONG])
+    assert ran(sessions, [LONG] * 2) == [(1, [0]), (1, [1])]
     assert opened == [1, 2]
 
 
@@ -69,18 +77,18 @@ def test_another_model_in_the_same_place_is_not_taken_for_it(opened: list[int], 
     path = tmp_path / "model.onnx"
     path.write_bytes(b"one")
     replaced, removed, kept = (Sessions(path, "int8", 2) for _ in range(3))
-    assert ran(kept, [LONG_TEXT]) == [(4, [0])]
+    assert ran(kept, [LONG]) == [(4, [0])]
     (tmp_path / "other").write_bytes(b"two")
     (tmp_path / "other").rename(path)
-    assert ran(replaced, [LONG_TEXT]) == [(1, [0])]
+    assert ran(replaced, [LONG]) == [(1, [0])]
     path.unlink()
-    assert ran(removed, [LONG_TEXT]) == [(2, [0])] and ran(kept, [LONG_TEXT]) == [(4, [0])]
+    assert ran(removed, [LONG]) == [(2, [0])] and ran(kept, [LONG]) == [(4, [0])]
     assert opened == [1, 1, 1, 2]
 
 
 def test_one_thread_has_one_session(opened: list[int]) -> None:
     sessions = Sessions(Path("model.onnx"), "int8", 1)
-    assert ran(sessions, [LONG_TEXT]) == [(1, [0])]
+    assert ran(sessions, [LONG]) == [(1, [0])]
     assert ran(sessions, [32] * 16) == [(1, list(range(8))), (1, list(range(8, 16)))]
     assert opened == [1]
 

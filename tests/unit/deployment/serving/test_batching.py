@@ -23,8 +23,6 @@ from recurra.deployment.serving.refusals import Refusal
 from recurra.deployment.serving.settings import ServerLimits
 from served import SlowEngine, mark, slow_model
 
-FAR_S = 60_000.0
-
 
 def expected(texts: list[str]) -> np.ndarray:
     return softmax(np.array([[mark(text), 0.0] for text in texts], dtype=np.float32))
@@ -33,14 +31,12 @@ def expected(texts: list[str]) -> np.ndarray:
 class Bench:
     """A batcher on a slow model, and what it did."""
 
-    def __init__(self, *, alone: bool = False, workers: int = 1, **limits: object) -> None:
+    def __init__(self, *, workers: int = 1, **limits: object) -> None:
         model, self.engine = slow_model()
         self.failures: list[Exception] = []
         classifier = model.classifier
         ask = partial(answer, classifier)
-        self.batcher = Batcher(
-            "slow", ask, ServerLimits(**limits), alone=alone, workers=workers, failed=self.failures.append
-        )
+        self.batcher = Batcher("slow", ask, ServerLimits(**limits), workers=workers, failed=self.failures.append)
         self.batcher.start()
 
     def hold(self) -> object:
@@ -74,7 +70,7 @@ def make() -> Iterator[type[Bench]]:
     alone=st.booleans(),
 )
 def test_everyone_gets_their_own(requests: list[list[str]], batch_texts: int, alone: bool) -> None:
-    bench = Bench(batch_texts=batch_texts, alone=alone, batch_wait_ms=0)
+    bench = Bench(batch_texts=batch_texts, alone=alone)
     bench.hold()
     futures = [bench.batcher.submit(texts) for texts in requests]
     bench.engine.open.set()
@@ -110,7 +106,7 @@ def test_what_is_asked_differently_is_not_computed_together(requests: list[tuple
         # Whose answer it is can be told from what was asked.
         return Answers(np.array([[mark(text), KINDS.index(asked)] for text in texts]))
 
-    batcher = Batcher("asked", ask, ServerLimits(batch_texts=64, batch_wait_ms=0))
+    batcher = Batcher("asked", ask, ServerLimits(batch_texts=64))
     batcher.start()
     batcher.submit(["first"])
     assert begun.acquire(timeout=20)
@@ -126,16 +122,14 @@ def test_what_is_asked_differently_is_not_computed_together(requests: list[tuple
     assert len(batches) - 1 == (changes + 1 if requests else 0)
 
 
-def test_a_full_batch_starts_at_once_and_a_lonely_text_after_its_wait(make) -> None:
-    bench = make(batch_texts=2, batch_wait_ms=FAR_S)
+def test_whoever_is_free_takes_what_waits_and_no_more_than_fits(make) -> None:
+    bench = make(batch_texts=2)
+    bench.hold()
+    futures = [bench.batcher.submit([text]) for text in "abc"]
     bench.engine.open.set()
-    one, two = bench.batcher.submit(["a"]), bench.batcher.submit(["b"])
-    assert one.result(20).batch_texts == two.result(20).batch_texts == 2
-    quick = make(batch_texts=64, batch_wait_ms=50)
-    quick.engine.open.set()
-    started = time.monotonic()
-    computed = quick.batcher.submit(["a"]).result(20)
-    assert computed.waited_ms >= 49 and time.monotonic() - started < 10
+    assert [future.result(20).batch_texts for future in futures] == [2, 2, 1]
+    # Nobody is there to wait for.
+    assert bench.batcher.submit(["d"]).result(20).batch_texts == 1
 
 
 def test_as_many_batches_at_once_as_there_are_workers(make) -> None:
@@ -190,7 +184,7 @@ def test_who_would_wait_too_long_is_told_how_long(make) -> None:
 
 
 def test_what_nobody_waits_for_is_not_computed(make) -> None:
-    bench = make(timeout_s=0.05, batch_wait_ms=0)
+    bench = make(timeout_s=0.05)
     bench.hold()
     cancelled, late = bench.batcher.submit(["cancelled"]), bench.batcher.submit(["late"])
     assert cancelled.cancel()
@@ -219,7 +213,7 @@ def test_a_text_that_fails_spoils_its_own_request_only(make) -> None:
 
 
 def test_the_end_finishes_what_was_accepted(make) -> None:
-    bench = make(batch_texts=1, batch_wait_ms=FAR_S)
+    bench = make(batch_texts=1)
     bench.hold()
     futures = [bench.batcher.submit([f"text {number}"]) for number in range(5)]
     ending = threading.Thread(target=bench.batcher.stop)

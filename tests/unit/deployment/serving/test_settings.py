@@ -12,7 +12,6 @@ LEAST = {
     "max_texts": 1,
     "max_characters": 1,
     "batch_texts": 1,
-    "batch_wait_ms": 0,
     "max_waiting_texts": 1,
     "max_held_bytes": 1024,
     "max_connections": 1,
