@@ -9,8 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import wrapt
-
+from recurra.core.import_hooks import when_imported
 from recurra.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -56,7 +55,6 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
 
 
-@wrapt.when_imported("transformers.models.auto.configuration_auto")
 def _register_configuration(auto: Any) -> None:
     """Makes ``AutoConfig`` know ours, as soon as it exists."""
     from recurra.models.configuration import RecurraConfig
@@ -64,7 +62,6 @@ def _register_configuration(auto: Any) -> None:
     auto.AutoConfig.register(RecurraConfig.model_type, RecurraConfig, exist_ok=True)
 
 
-@wrapt.when_imported("transformers.models.auto.modeling_auto")
 def _register_models(auto: Any) -> None:
     """Makes the Auto models know ours, as soon as they exist."""
     from recurra.models.configuration import RecurraConfig
@@ -74,3 +71,7 @@ def _register_models(auto: Any) -> None:
     auto.AutoModel.register(RecurraConfig, RecurraModel, exist_ok=True)
     auto.AutoModelForSequenceClassification.register(RecurraConfig, RecurraForSequenceClassification, exist_ok=True)
     auto.AutoModelForCausalLM.register(RecurraConfig, RecurraForCausalLM, exist_ok=True)
+
+
+when_imported("transformers.models.auto.configuration_auto", _register_configuration)
+when_imported("transformers.models.auto.modeling_auto", _register_models)

@@ -20,7 +20,7 @@ pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 
 import recurra
 from containerfile import Stage, reaches_the_builder, read_stages
-from recurra.cli.main import app
+from recurra.cli.main import make_app
 from recurra.deployment.export import ExportOptions, export_run
 from recurra.deployment.serving.settings import ServerLimits
 from reviews import train_tiny
@@ -42,7 +42,7 @@ def stage(name: str) -> Stage:
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
     """What ``recurra`` understands of its arguments."""
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(make_app())
     serve = command.commands[arguments[0]]
     return dict(serve.make_context("serve", arguments[1:]).params)
 

@@ -17,7 +17,7 @@ import typer.main
 import yaml
 
 import recurra
-from recurra.cli.main import app
+from recurra.cli.main import make_app
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.export.formats.registry import find_precision
 from recurra.evaluation.positions import PositionLoss
@@ -60,7 +60,7 @@ def recurra_arguments(words: list[str]) -> list[str] | None:
 
 
 def parse(arguments: list[str]) -> object:
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(make_app())
     remaining = list(arguments)
     names = ["recurra"]
     while hasattr(command, "commands"):

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import typer
 
-from recurra.cli import (
-    adapt,
-    audit,
-    bench,
-    compare,
-    data,
-    evaluate,
-    exits,
-    export,
-    generate,
-    label_errors,
-    models,
-    predict,
-    serve,
-    study,
-    train,
-)
 from recurra.core.errors import RecurraError
 from recurra.core.terminal import one_line
 
@@ -36,30 +20,34 @@ _PATH_ERRORS = {errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.ELOOP, errn
 # The parent of every complaint about the arguments: click's own class, or that of Typer's copy of click.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
-app = typer.Typer(
-    name="recurra",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("models")(models.models)
-app.add_typer(data.app, name="data")
-app.command("adapt")(adapt.adapt)
-app.command("train")(train.train)
-app.command("evaluate")(evaluate.evaluate)
-app.command("predict")(predict.predict)
-app.command("generate")(generate.generate)
-app.command("exits")(exits.exits)
-app.command("compare")(compare.compare)
-app.add_typer(study.app, name="study")
-app.add_typer(audit.app, name="audit")
-app.command("label-errors")(label_errors.label_errors)
-app.command("bench")(bench.bench)
-app.command("export")(export.export)
-app.command("serve")(serve.serve)
-app.command("demo")(compare.demo)
+# In the order of the help; each stands in the module of its name, groups as that module's `app`.
+COMMANDS = (
+    "models", "data", "adapt", "train", "evaluate", "predict", "generate", "exits", "compare", "study", "audit",
+    "label-errors", "bench", "export", "serve", "demo",
+)  # fmt: skip
+_GROUPS = {"data", "study", "audit"}
+_MODULES = {"demo": "compare"}
+
+
+def make_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The command line with these commands; what one of them imports is not paid for by the others."""
+    app = typer.Typer(
+        name="recurra",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(root)
+    for name in commands:
+        function = name.replace("-", "_")
+        module = importlib.import_module(f"recurra.cli.{_MODULES.get(name, function)}")
+        if name in _GROUPS:
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, function))
+    return app
 
 
 def _version(value: bool) -> None:
@@ -70,7 +58,6 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
@@ -89,8 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 failed, 2 wrong input, 3 an audit failed, 130 interrupted.
     """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    asked = next((word for word in given if not word.startswith("-")), "")
     try:
-        code = app(arguments, prog_name="recurra", standalone_mode=False)
+        app = make_app([asked] if asked in COMMANDS else COMMANDS)
+        code = app(given, prog_name="recurra", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - what is not known is raised again

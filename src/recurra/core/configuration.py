@@ -138,7 +138,7 @@ _SHOWN_CHARACTERS = 120
 class Settings(BaseModel):
     """Base of every configuration of ours: frozen, strict about keys, errors that name value and cure."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, defer_build=True)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, source: str = "configuration") -> Self:

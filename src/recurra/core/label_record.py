@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Generic, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from recurra.core.configuration import HashedSettings
-from recurra.core.record_parts import AnyDecisionRecord, AnyTrainingRecord, DecisionRecord, Metrics, Part, RunRecordBase
+from recurra.core.record_parts import AnyDecisionRecord, AnyTrainingRecord, DecisionRecord, Part, RunRecordBase
 
 
 class LengthSummary(Part):
@@ -177,7 +177,7 @@ class MistakeRecord(HashedSettings):
     words: list[str] | None = None
 
 
-class LabelRunRecord(RunRecordBase[DataRecord, TrainingRecord, Metrics], Generic[Metrics]):
+class LabelRunRecord(RunRecordBase):
     """Everything about one run of a model that labels texts; each task of that kind says of which metrics.
 
     Attributes:
@@ -193,6 +193,9 @@ class LabelRunRecord(RunRecordBase[DataRecord, TrainingRecord, Metrics], Generic
     # What a model card says under the figures; empty for what it says of classifiers.
     figures_note: ClassVar[str] = ""
 
+    data: DataRecord
+    training: TrainingRecord
+    metrics: dict[str, Any]
     decision: AnyDecisionRecord | None = None
     teacher: TeacherRecord | None = None
     learning_curve: LearningCurveRecord | None = None
@@ -200,11 +203,12 @@ class LabelRunRecord(RunRecordBase[DataRecord, TrainingRecord, Metrics], Generic
     mistakes: list[MistakeRecord] | None = None
 
 
-class RunRecord(LabelRunRecord[MetricsRecord]):
+class RunRecord(LabelRunRecord):
     """Everything about one run of a classifier. See the parts."""
 
     schema_version: Literal[1, 2, 3, 4] = 4
     task: Literal["classification"] = "classification"
+    metrics: dict[str, MetricsRecord]
 
     @classmethod
     def fits(cls, text: bytes, values: dict[str, Any]) -> bool:
@@ -283,7 +287,7 @@ class MultiLabelMetricsRecord(Part):
         }
 
 
-class MultiLabelRunRecord(LabelRunRecord[MultiLabelMetricsRecord]):
+class MultiLabelRunRecord(LabelRunRecord):
     """Everything about one multi-label run. See the parts."""
 
     figures_note: ClassVar[str] = (
@@ -293,4 +297,5 @@ class MultiLabelRunRecord(LabelRunRecord[MultiLabelMetricsRecord]):
 
     schema_version: Literal[3, 4] = 4
     task: Literal["multi-label classification"] = "multi-label classification"
+    metrics: dict[str, MultiLabelMetricsRecord]
     decision: DecisionRecord

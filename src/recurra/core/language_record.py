@@ -117,11 +117,14 @@ class LanguageMetricsRecord(Part):
         return self.heads[FINAL_HEAD]
 
 
-class LanguageRunRecord(RunRecordBase[LanguageDataRecord, LanguageTrainingRecord, LanguageMetricsRecord]):
+class LanguageRunRecord(RunRecordBase):
     """Everything about one run of a language model. See the parts; it came with schema 3."""
 
     schema_version: Literal[3, 4] = 4
     task: Literal["language modelling"] = "language modelling"
+    data: LanguageDataRecord
+    training: LanguageTrainingRecord
+    metrics: dict[str, LanguageMetricsRecord]
 
     @property
     def leaks(self) -> bool:

@@ -47,7 +47,6 @@ __all__ = [
     "RECORD_NAME",
     "SCHEMA_VERSION",
     "AnyDecisionRecord",
-    "AnyLabelRecord",
     "AnyRecord",
     "AuditResult",
     "CodeRecord",
@@ -84,8 +83,7 @@ _HEAD = re.compile(
 )
 
 
-AnyLabelRecord = LabelRunRecord[Any]
-AnyRecord = AnyLabelRecord | LanguageRunRecord
+AnyRecord = LabelRunRecord | LanguageRunRecord
 # Schema and task of what can be known by its hash alone.
 _HASHED = {(b"2", None), *((schema, task.encode()) for schema in (b"3", b"4") for task in TASKS)}
 
@@ -97,7 +95,7 @@ def write_record(folder: Path | str, record: AnyRecord) -> Path:
     return path
 
 
-def read_record(folder: Path | str) -> AnyLabelRecord:
+def read_record(folder: Path | str) -> LabelRunRecord:
     """Reads the record of the run folder (or a record file) of a model that labels texts.
 
     Raises:

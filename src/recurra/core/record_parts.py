@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,7 +16,7 @@ TRAINING_SPLIT = "train"
 class Part(BaseModel):
     """Base of every part of a record: frozen, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), defer_build=True)
 
 
 class AuditResult(Part):
@@ -168,13 +168,8 @@ class LatencyRecord(Part):
     p99_ms: float | None = None
 
 
-Data = TypeVar("Data", bound=Part)
-Training = TypeVar("Training", bound=AnyTrainingRecord)
-Metrics = TypeVar("Metrics", bound=Part | HashedSettings)
-
-
-class RunRecordBase(SealedByText, Generic[Data, Training, Metrics]):
-    """What the records of all tasks hold; each says of which types, and gives ``task`` its name as the default.
+class RunRecordBase(SealedByText):
+    """What the records of all tasks hold; each says of which types ``data``, ``training`` and ``metrics`` are.
 
     Attributes:
         content_hash: SHA-256 of everything else in the file, set when it is written; none in records of schema 1.
@@ -195,10 +190,10 @@ class RunRecordBase(SealedByText, Generic[Data, Training, Metrics]):
     wall_s: float | None = None
     code: CodeRecord
     environment: EnvironmentRecord
-    data: Data
+    data: Part
     model: ModelRecord
-    training: Training
-    metrics: dict[str, Metrics]
+    training: AnyTrainingRecord
+    metrics: dict[str, Any]
     latency: dict[str, LatencyRecord] = Field(default_factory=dict)
     audits: list[AuditResult] = Field(default_factory=list)
     shape: dict[str, Any] = Field(default_factory=dict)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
-from recurra.core.record import AnyLabelRecord
+from recurra.core.record import LabelRunRecord
 from recurra.core.tasks import TASKS, load_class
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
@@ -153,13 +153,13 @@ CORPORA: dict[str, Corpus] = {
 }
 
 
-def recorded_data(record: AnyLabelRecord) -> DataConfig:
+def recorded_data(record: LabelRunRecord) -> DataConfig:
     """The configuration of a run's data."""
     found: DataConfig = load_class(TASKS[record.task].data).parse(record.config["data"], source="record")
     return found
 
 
-def recorded_split(record: AnyLabelRecord, name: str, data_root: Path | None) -> TextSplit:
+def recorded_split(record: LabelRunRecord, name: str, data_root: Path | None) -> TextSplit:
     """A split of a run's own data, one that its record describes, as it was recorded.
 
     Raises:

@@ -21,7 +21,7 @@ from recurra.core.configuration import content_hash
 from recurra.core.environment import code_record, environment_record
 from recurra.core.errors import DataError, RecurraError
 from recurra.core.progress import Reporter
-from recurra.core.record import AnyLabelRecord, read_record
+from recurra.core.record import LabelRunRecord, read_record
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.deployment.classifier import Classifier
@@ -59,7 +59,7 @@ class Datasets:
         self._data_root = data_root
         self._loaded: dict[str, TextDataset] = {}
 
-    def of(self, record: AnyLabelRecord) -> TextDataset:
+    def of(self, record: LabelRunRecord) -> TextDataset:
         """The data of a run."""
         config = recorded_data(record)
         key = content_hash(config.plain())
@@ -73,7 +73,7 @@ class Reference:
     """A run's model, computed in FP32 on the splits that the run reports, and rows to check its exports on."""
 
     run: Path
-    record: AnyLabelRecord
+    record: LabelRunRecord
     splits: dict[str, TextSplit]
     logits: dict[str, Logits]
     rows: CheckRows

@@ -41,7 +41,7 @@ def commands() -> list[tuple[str, Any]]:
             else:
                 found.append((f"{prefix}{name}", command))
 
-    collect(typer.main.get_command(command_line.app), "")
+    collect(typer.main.get_command(command_line.make_app()), "")
     return found
 
 
@@ -138,7 +138,7 @@ def test_errors_of_ours_are_one_line_with_their_exit_code(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(command_line, "app", fail)
+    monkeypatch.setattr(command_line, "make_app", lambda _: fail)
     assert command_line.main([]) == code
     assert capsys.readouterr() == ("", f"error: {' '.join(str(error).split())}\n")
 
@@ -150,7 +150,7 @@ def test_an_interrupt_says_how_to_go_on(
     def stop(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(command_line, "app", stop)
+    monkeypatch.setattr(command_line, "make_app", lambda _: stop)
     assert command_line.main([]) == 130
     assert "start the same command again" in capsys.readouterr().err
 
@@ -168,7 +168,7 @@ def test_an_interrupt_that_left_a_lock_as_another_error_is_one(wraps: bool, monk
                 raise CheckpointError("'out/model' cannot be loaded: release unlocked lock") from error
             raise
 
-    monkeypatch.setattr(command_line, "app", stop)
+    monkeypatch.setattr(command_line, "make_app", lambda _: stop)
     assert command_line.main([]) == 130
 
 
@@ -176,7 +176,7 @@ def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> Non
     def break_down(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(command_line, "app", break_down)
+    monkeypatch.setattr(command_line, "make_app", lambda _: break_down)
     with pytest.raises(ZeroDivisionError):
         command_line.main([])
 

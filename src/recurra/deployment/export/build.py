@@ -19,7 +19,7 @@ from recurra.core.files import write_text
 from recurra.core.folders import atomic_folder
 from recurra.core.model_files import FileEntry, describe_file, sealed_model
 from recurra.core.progress import Reporter
-from recurra.core.record import RECORD_NAME, AnyLabelRecord, read_record
+from recurra.core.record import RECORD_NAME, LabelRunRecord, read_record
 from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
 from recurra.data.corpora import recorded_split
 from recurra.data.encoding import encode_windows
@@ -55,7 +55,7 @@ class LinearSource:
     """What is exported of a linear run; see `ExportSource`."""
 
     run: Path
-    record: AnyLabelRecord
+    record: LabelRunRecord
     engine: LinearEngine
 
 
@@ -142,7 +142,7 @@ def export_run(
         return _describe(source, options, stored, check=check, decision=decision, exits=exits, vocabulary=vocabulary)
 
 
-def _read_run(run: Path) -> AnyLabelRecord:
+def _read_run(run: Path) -> LabelRunRecord:
     if is_export(run):
         raise CheckpointError(f"'{run}' is an export; give the run that it was made from")
     if not (run / RECORD_NAME).exists() and not (run / MODEL).is_dir():
@@ -170,7 +170,7 @@ def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
         raise StorageError(f"'{output}' is not an export of ours and is not replaced; choose another --output")
 
 
-def _load(run: Path, record: AnyLabelRecord) -> ExportSource | LinearSource:
+def _load(run: Path, record: LabelRunRecord) -> ExportSource | LinearSource:
     if record.model.kind == "linear":
         return LinearSource(run, record, LinearEngine.load(sealed_model(run)))
     engine = TransformerEngine.load(run / MODEL, precision="fp32", **recorded_reading(record.config))

@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 
-from recurra.core.record import AnyLabelRecord, DecisionRecord, OneLabelRecord
+from recurra.core.record import DecisionRecord, LabelRunRecord, OneLabelRecord
 from recurra.deployment.export.formats.registry import find_format
 from recurra.deployment.export.manifest import MANIFEST_NAME, RUN_RECORD_NAME, ExportManifest
 
@@ -25,7 +25,7 @@ _ANY_LABELS = (
 )
 
 
-def render_card(record: AnyLabelRecord, manifest: ExportManifest, *, num_recurrences: int) -> str:
+def render_card(record: LabelRunRecord, manifest: ExportManifest, *, num_recurrences: int) -> str:
     """Returns the card as Markdown.
 
     Args:
@@ -106,7 +106,7 @@ def _calibrated(function: str, temperature: float) -> str:
     )
 
 
-def limits(record: AnyLabelRecord, manifest: ExportManifest) -> list[str]:
+def limits(record: LabelRunRecord, manifest: ExportManifest) -> list[str]:
     """What a user of the model has to know, one sentence each, as far as the record tells it."""
     found = [
         f"The audit {audit.name} failed: {audit.summary}. Do not trust the figures above as they stand."
@@ -151,7 +151,7 @@ def _reads(manifest: ExportManifest) -> str:
     return f"What stands beyond the first {manifest.max_length} tokens of a text is not read;"
 
 
-def _seen(record: AnyLabelRecord) -> list[str]:
+def _seen(record: LabelRunRecord) -> list[str]:
     return [
         f"On {audit.name.rpartition('.')[2]}, rows that stand inside a training row make a difference: {audit.summary}."
         for audit in record.audits

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core.errors import AuditError, ConfigurationError, DataError, RecurraError
-from recurra.core.record import AnyLabelRecord
+from recurra.core.record import LabelRunRecord
 from recurra.data.cleaning import clean_texts
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset, recorded_split
@@ -51,7 +51,7 @@ class CheckRows:
 
 
 def choose_rows(
-    record: AnyLabelRecord, *, file: Path | str | None = None, text_column: str = "text", data_root: Path | None = None
+    record: LabelRunRecord, *, file: Path | str | None = None, text_column: str = "text", data_root: Path | None = None
 ) -> CheckRows:
     """Returns rows to check on: those of a file, else the run's own validation split, else the embedded demo corpus.
 
@@ -77,19 +77,19 @@ def choose_rows(
     return rows_of(split, record)
 
 
-def rows_of(split: TextSplit, record: AnyLabelRecord) -> CheckRows:
+def rows_of(split: TextSplit, record: LabelRunRecord) -> CheckRows:
     """Rows of one of the run's splits to check on."""
     chosen = split.select(_spread(range(len(split))))
     return CheckRows(f"the {split.name} split of {record.data.name}", chosen.texts, chosen.labels)
 
 
-def check_split(record: AnyLabelRecord) -> str:
+def check_split(record: LabelRunRecord) -> str:
     """The split of a run's data that exports are checked on: validation, or what chose its checkpoint."""
     return "validation" if "validation" in record.data.splits else record.data.selection_split
 
 
 def choose_exit_rows(
-    record: AnyLabelRecord, *, file: Path | str | None = None, text_column: str = "text", data_root: Path | None = None
+    record: LabelRunRecord, *, file: Path | str | None = None, text_column: str = "text", data_root: Path | None = None
 ) -> CheckRows:
     """Returns rows to choose an exit rule on: those of a file, else of the split that chose the run's weights.
 

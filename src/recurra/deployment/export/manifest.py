@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import pickles_in
 from recurra.core.model_files import MODEL_NAME, FileEntry, FileName, verify_file
-from recurra.core.record import AnyDecisionRecord, AnyLabelRecord, CodeRecord, read_record
+from recurra.core.record import AnyDecisionRecord, CodeRecord, LabelRunRecord, read_record
 from recurra.core.sealed import SealedByValues
 from recurra.data.cleaning import CLEANING_NAME
 from recurra.data.windows import MOST_WINDOWS
@@ -165,7 +165,7 @@ def verify_files(folder: Path, manifest: ExportManifest, names: Iterable[str]) -
         verify_file(folder / name, manifest.files.get(name), of="export", cure="copy it or export the run again")
 
 
-def read_source_record(folder: Path | str) -> AnyLabelRecord:
+def read_source_record(folder: Path | str) -> LabelRunRecord:
     """Reads the record of a run folder, or of the run that an export was made from.
 
     Raises:

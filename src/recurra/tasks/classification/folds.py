@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ def _calibrated(run: LoadedRun, split: str) -> Predictions:
     return replace(found, logits=(found.logits / np.float32(temperature)).astype(np.float32))
 
 
-def _measure(records: Sequence[LabelRunRecord[Any]], parts: Sequence[Predictions]) -> MetricsRecord:
+def _measure(records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> MetricsRecord:
     said = [
         read_decision(record.data.label_names, record.decision).probabilities(part.logits)
         for record, part in zip(records, parts, strict=True)

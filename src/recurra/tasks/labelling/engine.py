@@ -18,7 +18,7 @@ from recurra.core.configuration import content_hash
 from recurra.core.label_record import LearningCurveRecord
 from recurra.core.model_files import MODEL_NAME
 from recurra.core.progress import Reporter
-from recurra.core.record import AnyLabelRecord, AnyRecord, AuditResult, LabelRunRecord, LatencyRecord
+from recurra.core.record import AnyRecord, AuditResult, LabelRunRecord, LatencyRecord
 from recurra.core.seeds import derive_seed
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset, recorded_data
@@ -79,7 +79,7 @@ class LabellingEngine(TaskEngine):
         task: Its half without torch.
     """
 
-    record_class: ClassVar[type[AnyLabelRecord]]
+    record_class: ClassVar[type[LabelRunRecord]]
     task: ClassVar[LabellingTask]
     exit_option = "--agreement"
     exit_default = 0.99
@@ -108,7 +108,7 @@ class LabellingEngine(TaskEngine):
     def figures(self, metrics: Any) -> dict[str, str]:
         """What a training shows of a split, by heading."""
 
-    def execute(self, config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> AnyLabelRecord:
+    def execute(self, config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> LabelRunRecord:
         """Trains, measures and audits; returns the record, to be written last."""
         started = time.perf_counter()
         trained = train_classifier(config, folder, machine, reporter)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError
-from recurra.core.record import AnyLabelRecord
+from recurra.core.record import LabelRunRecord
 from recurra.data.corpora import recorded_data, recorded_split
 from recurra.data.dataset import TextSplit
 from recurra.data.splits import load_split
@@ -38,7 +38,7 @@ class ComputedRows:
         output: The file of predictions, if one was asked for.
     """
 
-    record: AnyLabelRecord
+    record: LabelRunRecord
     rows: TextSplit
     logits: npt.NDArray[np.float32]
     decision: LabelDecision
@@ -120,7 +120,7 @@ def compute_evaluation(
     return ComputedRows(record, rows, logits, classifier.decision, recorded, classifier.computation, output)
 
 
-def _file_split(record: AnyLabelRecord, path: Path, text_column: str | None, label_column: str | None) -> TextSplit:
+def _file_split(record: LabelRunRecord, path: Path, text_column: str | None, label_column: str | None) -> TextSplit:
     own = recorded_data(record)
     columns = {"text_column": text_column or own.text_column, "label_column": label_column or own.label_column}
     # Groups only matter while splits are made.
@@ -129,7 +129,7 @@ def _file_split(record: AnyLabelRecord, path: Path, text_column: str | None, lab
     return load_split(path, config, record.data.label_names, name=str(path))
 
 
-def own_split(record: AnyLabelRecord, name: str, data_root: Path | None) -> TextSplit:
+def own_split(record: LabelRunRecord, name: str, data_root: Path | None) -> TextSplit:
     """Returns a split of a run's own data, as it was recorded.
 
     Raises:

@@ -33,7 +33,7 @@ class Pooling:
     """
 
     read: Callable[[LoadedRun, str], Predictions]
-    measure: Callable[[Sequence[LabelRunRecord[Any]], Sequence[Predictions]], Any]
+    measure: Callable[[Sequence[LabelRunRecord], Sequence[Predictions]], Any]
     decide: Callable[[Any], Any]
 
 
@@ -73,7 +73,7 @@ def _data_of_all(run: LoadedRun) -> dict[str, Any]:
     return {key: value for key, value in run.data_settings.items() if key not in _OF_THE_FOLD}
 
 
-def _record(run: LoadedRun) -> LabelRunRecord[Any]:
+def _record(run: LoadedRun) -> LabelRunRecord:
     assert isinstance(run.record, LabelRunRecord)
     return run.record
 
@@ -97,7 +97,7 @@ def _pooled(members: Sequence[LoadedRun], pooling: Pooling) -> LoadedRun:
     return LoadedRun(folds[0].folder, first.model_copy(update=changes), folds=tuple(folds))
 
 
-def _data(records: Sequence[LabelRunRecord[Any]], fingerprint: str) -> DataRecord:
+def _data(records: Sequence[LabelRunRecord], fingerprint: str) -> DataRecord:
     """Rows of train are those of the first fold, rows of the other splits those of all folds together."""
     first = records[0].data
     splits = {
@@ -136,7 +136,7 @@ def _words(parts: Sequence[LengthSummary], rows: Sequence[int]) -> LengthSummary
     )
 
 
-def _curve(records: Sequence[LabelRunRecord[Any]]) -> LearningCurveRecord | None:
+def _curve(records: Sequence[LabelRunRecord]) -> LearningCurveRecord | None:
     """The mean over folds, by their test rows, which are others in each; training rows are those of the first."""
     curves = [record.learning_curve for record in records]
     first = curves[0]
@@ -151,7 +151,7 @@ def _curve(records: Sequence[LabelRunRecord[Any]]) -> LearningCurveRecord | None
     return first.model_copy(update={"right": right.tolist(), "last_gain": (gain - half, gain + half)})
 
 
-def _audits(records: Sequence[LabelRunRecord[Any]], said: Mapping[str, Sequence[Predictions]]) -> list[AuditResult]:
+def _audits(records: Sequence[LabelRunRecord], said: Mapping[str, Sequence[Predictions]]) -> list[AuditResult]:
     """Each audit by the fold that came out worst, with the rows that it found in any of them."""
     found: dict[str, dict[int, AuditResult]] = defaultdict(dict)
     for place, record in enumerate(records):

@@ -55,7 +55,7 @@ class Teacher:
     config: TeacherConfig
     folder: Path
     identity: str
-    record: LabelRunRecord[Any] | None
+    record: LabelRunRecord | None
 
 
 def find_teachers(config: RunConfig, run: Path) -> list[Teacher]:

@@ -173,7 +173,7 @@ OVERVIEW = Table(
 )
 
 
-def _measure(records: Sequence[LabelRunRecord[Any]], parts: Sequence[Predictions]) -> MultiLabelMetricsRecord:
+def _measure(records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> MultiLabelMetricsRecord:
     decisions = [read_decision(record.data.label_names, record.decision) for record in records]
     scores = [part.logits.astype(np.float64) for part in parts]
     pairs = list(zip(decisions, scores, strict=True))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from recurra.core.errors import ConfigurationError, UnavailableError
 
 if TYPE_CHECKING:
-    from recurra.core.record import AnyLabelRecord
+    from recurra.core.record import LabelRunRecord
     from recurra.deployment.engines.interface import LoadedEngine
     from recurra.deployment.engines.trained import TransformerEngine
     from recurra.models.controls.weights import LinearModel
@@ -54,7 +54,7 @@ class ExportSource:
     """
 
     run: Path
-    record: AnyLabelRecord
+    record: LabelRunRecord
     engine: TransformerEngine
 
 
