@@ -1,0 +1,95 @@
+"""What the committed records give, as identities and numbers: ``python tests/golden/kept_numbers.py`` writes both.
+
+``identities.csv`` has the configuration hash of every run, computed anew; ``numbers.csv`` the figures of every result
+and contrast. How a report writes them is no part of it: that may change without a word.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+HERE = Path(__file__).parent
+IDENTITIES, NUMBERS = HERE / "identities.csv", HERE / "numbers.csv"
+# Of each table of a report, what names a row and what is held.
+TABLES = {
+    "results": (
+        ("table", "model", "split"),
+        ("accuracy", "accuracy_low", "accuracy_high", "f1", "macro_f1", "micro_f1", "loss", "word_perplexity"),
+    ),
+    "contrasts": (("table", "name"), ("gap", "low", "high", "p")),
+    "pooled": (("name",), ("gap", "low", "high", "p")),
+}
+Row = tuple[str, ...]
+
+
+def study_names() -> list[str]:
+    """Every study with committed records."""
+    return sorted(path.name for path in RESULTS.iterdir() if path.is_dir())
+
+
+def study_numbers(name: str) -> tuple[list[Row], list[Row]]:
+    """Reports a study in a folder that is removed afterwards.
+
+    Returns:
+        Identities (study, run, hash) and numbers (study, table, row, measures).
+    """
+    from recurra.core.record import read_any_record
+    from recurra.reported_study import study_report
+    from recurra.study.process import Outcome
+    from recurra.study.spec import load_study
+    from recurra.tasks.runs import RunConfig
+
+    with tempfile.TemporaryDirectory() as place:
+        output = Path(place) / name
+        output.mkdir()
+        for item in (RESULTS / name).iterdir():
+            (output / item.name).symlink_to(item)
+        # The file that the documents take as well; the one beside the records may name a part of them only.
+        files = (ROOT / "configs" / "studies" / f"{name}.yaml", RESULTS / name / "study.yaml")
+        spec = load_study(next(file for file in files if file.is_file()))
+        records = {path.parent: read_any_record(path) for path in sorted(output.glob("runs/*/record.json"))}
+        outcomes = [Outcome(RunConfig.parse(record.config), folder, record) for folder, record in records.items()]
+        study_report(spec, output, command="", outcomes=outcomes)
+        identities = [(name, outcome.config.run_id, outcome.config.config_hash) for outcome in outcomes]
+        numbers = [row for table in TABLES for row in _numbers(name, output / "tables" / f"{table}.csv")]
+    return sorted(identities), sorted(numbers)
+
+
+def _numbers(study: str, file: Path) -> Iterator[Row]:
+    if not file.is_file():
+        return
+    keys, measures = TABLES[file.stem]
+    with file.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            named = " / ".join(row[key] for key in keys)
+            # Another processor or mathematical library may give another last digit.
+            values = [f"{measure}={float(row[measure]):.6g}" for measure in measures if row.get(measure)]
+            yield study, file.stem, named, " ".join(values)
+
+
+def read(path: Path) -> dict[str, list[Row]]:
+    """Rows of a kept file by study."""
+    rows: dict[str, list[Row]] = {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        for row in csv.reader(stream):
+            rows.setdefault(row[0], []).append(tuple(row))
+    return rows
+
+
+def main() -> None:
+    """Writes both files anew."""
+    both = [study_numbers(name) for name in study_names()]
+    for path, which in ((IDENTITIES, 0), (NUMBERS, 1)):
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            csv.writer(stream, lineterminator="\n").writerows(row for study in both for row in study[which])
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE.parent))
+    main()
