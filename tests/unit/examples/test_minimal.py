@@ -1,0 +1,106 @@
+"""The readable twin computes what the library computes: outputs, losses, gradients, exits."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from recurra import RecurraForCausalLM, RecurraForSequenceClassification, preset
+from recurra.models.exits.rules import ConfidenceRule
+
+FILE = Path(__file__).parents[3] / "examples" / "minimal.py"
+CLASSIFIERS = {"baseline": 1, "recurrent": 2}
+
+
+@pytest.fixture(scope="module")
+def minimal() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("minimal", FILE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_imports_nothing_of_ours_and_stays_short() -> None:
+    text = FILE.read_text(encoding="utf-8")
+    assert "import recurra" not in text and "from recurra" not in text
+    assert len(text.splitlines()) <= 300
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    lengths = torch.tensor([9, 4, 1])
+    real = torch.arange(9) < lengths[:, None]
+    return torch.randint(3, 50, real.shape).masked_fill(~real, 0), real
+
+
+def assert_equal_gradients(ours: torch.nn.Module, twin: torch.nn.Module) -> None:
+    gradients = dict(ours.named_parameters())
+    for name, weight in twin.named_parameters():
+        expected = gradients[name].grad
+        assert expected is not None, name
+        torch.testing.assert_close(weight.grad, expected, atol=2e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_the_classifiers_are_the_library_s(minimal: ModuleType, name: str) -> None:
+    config = preset(
+        name, vocab_size=50, hidden_size=16, num_attention_heads=2, intermediate_size=24, num_core_layers=2,
+        num_labels=3, hidden_dropout=0.0, initializer_range=0.3,
+    )  # fmt: skip
+    ours = RecurraForSequenceClassification(config)
+    twin = minimal.Classifier(50, 3, 16, 2, 24, 2, CLASSIFIERS[name], dropout=0.0)
+    twin.load_state_dict(ours.state_dict())
+    ids, real = batch()
+    labels = torch.tensor([0, 2, 1])
+    output = ours(ids, real, labels=labels)
+    logits = twin(ids, real)
+    loss = torch.nn.functional.cross_entropy(logits, labels)
+    torch.testing.assert_close(logits, output.logits, atol=1e-5, rtol=1e-5)
+    output.loss.backward()
+    loss.backward()
+    torch.testing.assert_close(loss, output.loss)
+    assert_equal_gradients(ours, twin)
+
+
+def test_the_language_model_is_the_library_s(minimal: ModuleType) -> None:
+    config = preset(
+        "crt-tiny", vocab_size=50, hidden_size=16, embedding_size=8, num_attention_heads=2, intermediate_size=24,
+        num_cycles=3, embedding_cycles=2, num_recurrences=3, exits=[1, 2], max_position_embeddings=12,
+        hidden_dropout=0.0, initializer_range=0.3,
+    )  # fmt: skip
+    ours = RecurraForCausalLM(config)
+    twin = minimal.LanguageModel(50, 16, 8, 2, 24, 3, 3, [1, 2], 2, 12, dropout=0.0)
+    twin.load_state_dict(ours.state_dict())
+    ids, real = batch()
+    output = ours(ids, real.long(), labels=ids, logits_to_keep=0, output_exits=True)
+    for logits, expected in zip(twin(ids), [*output.exit_logits, output.logits], strict=True):
+        torch.testing.assert_close(logits[real], expected[real], atol=1e-5, rtol=1e-5)
+    loss = twin.loss(ids, real)
+    torch.testing.assert_close(loss, output.loss)
+    output.loss.backward()
+    loss.backward()
+    assert_equal_gradients(ours, twin)
+    # The published schedule, and one at which some rows leave early.
+    ours.eval()
+    loops_taken = set()
+    for schedule in ({}, {"start": 0.07, "decay": 0.9, "floor": 0.03}):
+        for row, length in zip(ids, real.sum(1), strict=True):
+            left = ours(row[None, :length], exit_rule=ConfidenceRule(**schedule), logits_to_keep=1)
+            token, loops = twin.predict_next(row[None, :length], **schedule)
+            assert (token, loops) == (int(left.logits.argmax()), int(left.exited_after))
+            loops_taken.add(loops)
+    assert len(loops_taken) > 1
+
+
+def test_it_counts_what_the_papers_count(minimal: ModuleType) -> None:
+    counts = {
+        "baseline": minimal.Classifier(30_522, 2, 384, 6, 1536, 6, 1),
+        "recurrent": minimal.Classifier(30_522, 2, 256, 4, 1024, 3, 2),
+    }
+    sizes = {name: sum(weight.numel() for weight in model.parameters()) for name, model in counts.items()}
+    assert sizes == {"baseline": 25_912_706, "recurrent": 10_972_162}
