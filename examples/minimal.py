@@ -238,7 +238,7 @@ class LanguageModel(nn.Module):
         return logits
 
     def loss(self, ids: Tensor, real: Tensor, exit_weight: float = 0.3) -> Tensor:
-        """(1 - w) * last + w * mean of the exits, of the next token's cross-entropy (equation 5). Padding never counts."""
+        """(1 - w) * last + w * mean of the exits, of the next token's cross-entropy (equation 5), without padding."""
         targets = ids[:, 1:].masked_fill(~real[:, 1:], IGNORED).flatten()
         *exits, last = [
             functional.cross_entropy(logits[:, :-1].flatten(0, 1), targets, ignore_index=IGNORED)
