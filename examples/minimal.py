@@ -250,7 +250,7 @@ class LanguageModel(nn.Module):
     def predict_next(
         self, ids: Tensor, start: float = 0.92, decay: float = 0.98, floor: float = 0.80
     ) -> tuple[int, int]:
-        """The next token of one row (1, tokens), and the loops it took: it leaves at the first exit that is sure enough.
+        """The next token of one row (1, tokens), and the loops it took: it leaves at the first exit that is sure.
 
         The bound falls with the loops: max(floor, start * decay^loop), the published schedule.
         """

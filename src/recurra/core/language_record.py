@@ -9,6 +9,13 @@ from pydantic import Field
 from recurra.core.record_parts import AnyTrainingRecord, Part, RunRecordBase
 
 FINAL_HEAD = "final"
+# The audit's results on batch norms as they are in training: the evaluated figures do not leak for that.
+IN_TRAINING = "causality.training."
+
+
+def is_of_causality(audit: str) -> bool:
+    """Whether an audit of this name says that evaluated figures leak, if it fails."""
+    return audit.startswith("causality.") and not audit.startswith(IN_TRAINING)
 
 
 class LanguageSplitRecord(Part):
@@ -129,7 +136,7 @@ class LanguageRunRecord(RunRecordBase):
     @property
     def leaks(self) -> bool:
         """Whether the causality audit failed: its predictions read what they are to predict."""
-        return any(audit.name.startswith("causality.") for audit in self.failed_audits())
+        return any(is_of_causality(audit.name) for audit in self.failed_audits())
 
     @property
     def label(self) -> str:

@@ -53,7 +53,7 @@ def _linear(inputs: int, outputs: int, *, bias: bool = True) -> int:
 
 
 def _norm(config: RecurraConfig) -> int:
-    return {"none": 0, "rms": 1, "layer": 2}[config.norm] * config.hidden_size
+    return {"none": 0, "rms": 1, "layer": 2, "batch": 2}[config.norm] * config.hidden_size
 
 
 def _cycle(config: RecurraConfig) -> int:

@@ -17,7 +17,7 @@ INPUT_INJECTIONS = ("none", "add", "concat")
 POOLINGS = ("first", "last", "max", "mean")
 CYCLES = ("conv+linear", "conv", "linear", "depthwise")
 FEED_FORWARDS = (SWIGLU, GELU, *CYCLES)
-NORMS = ("rms", "layer", "none")
+NORMS = ("rms", "layer", "batch", "none")
 NORM_PLACEMENTS = ("pre", "post")
 POSITIONS = ("rotary", "learned")
 HEADS = ("shared", "separate", "tied")
@@ -127,7 +127,8 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
         input_injection: How the core sees its first input again at every recurrence: ``none``, ``add``, or ``concat``
             (a linear map of both, as in Geiping et al. 2025).
         final_norm: Whether a norm stands after the last layer, and before each exit's head.
-        norm: Kind of all norms: ``rms``, ``layer``, or ``none``.
+        norm: Kind of all norms: ``rms``, ``layer``, ``batch`` (mixes positions and rows in training, so that a decoder
+            reads the future: for the study of the published code), or ``none``.
         norm_placement: ``pre`` (inside the residual branch) or ``post`` (after the sum).
         position: ``rotary`` (queries and keys turn) or ``learned`` (a table that is added to the embedding).
         attention_bias: Whether the linear maps of attention have biases.

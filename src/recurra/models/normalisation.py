@@ -18,8 +18,20 @@ def make_norm(config: RecurraConfig) -> nn.Module:
     """Returns a new norm of the configured kind over the hidden width."""
     if config.norm == "none":
         return nn.Identity()
-    kind = RMSNorm if config.norm == "rms" else nn.LayerNorm
-    return kind(config.hidden_size, eps=config.rms_norm_eps)
+    kinds = {"rms": RMSNorm, "layer": nn.LayerNorm, "batch": BatchNorm}
+    return kinds[config.norm](config.hidden_size, eps=config.rms_norm_eps)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Each channel at mean 0 and variance 1 over all positions of all rows (Ioffe and Szegedy 2015, algorithm 1).
+
+    The published code of "CRT-Deep" offers it. In training a position's state depends on every other position, later
+    ones and padding among them, so that a decoder reads the future; in evaluation it depends on running means alone.
+    """
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Maps ``(batch, tokens, hidden)`` to the same."""
+        return super().forward(states.flatten(0, -2)).view(states.shape)
 
 
 class RMSNorm(nn.RMSNorm):

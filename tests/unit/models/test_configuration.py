@@ -44,7 +44,7 @@ from tiny import SHAPE, tiny_config, tiny_model
         ("dilations", [1, 0], "whole numbers from 1"),
         ("dilations", 2, "a list, not empty, of whole numbers from 1"),
         ("kernel_size", 0, "a whole number from 1"),
-        ("norm", "batch", "one of ('rms', 'layer', 'none')"),
+        ("norm", "group", "one of ('rms', 'layer', 'batch', 'none')"),
         ("norm_placement", None, "one of ('pre', 'post')"),
         ("position", "sinusoidal", "one of ('rotary', 'learned')"),
         ("heads", "one", "one of ('shared', 'separate', 'tied')"),

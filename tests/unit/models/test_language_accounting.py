@@ -52,7 +52,7 @@ CONFIGS = relaxed_shapes(
         "num_cycles": st.integers(1, 3),
         "kernel_size": st.integers(1, 4),
         "embedding_cycles": st.integers(0, 2),
-        "norm": st.sampled_from(["rms", "layer", "none"]),
+        "norm": st.sampled_from(["rms", "layer", "batch", "none"]),
         "norm_placement": st.sampled_from(["pre", "post"]),
         "position": st.sampled_from(["rotary", "learned"]),
         "attention_bias": st.booleans(),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from recurra.models.normalisation import RMSNorm
+from recurra.models.normalisation import BatchNorm, RMSNorm
 
 
 def _norm(width: int, dtype: torch.dtype = torch.float32) -> RMSNorm:
@@ -54,3 +54,18 @@ def test_zeros_stay_zeros() -> None:
     output = _norm(8)(states)
     output.sum().backward()
     assert not output.any() and torch.isfinite(states.grad).all()
+
+
+def test_batch_norm_is_its_formula_over_all_positions_and_rows() -> None:
+    torch.manual_seed(0)
+    norm = BatchNorm(5, eps=1e-5).double()
+    torch.nn.init.normal_(norm.weight)
+    states = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
+    mean, variance = states.mean((0, 1)), states.var((0, 1), unbiased=False)
+    expected = (states - mean) / (variance + 1e-5).sqrt() * norm.weight + norm.bias
+    torch.testing.assert_close(norm(states), expected)
+    own, other = (torch.autograd.grad(value.sin().sum(), states)[0] for value in (norm(states), expected))
+    torch.testing.assert_close(own, other)
+    norm.eval()
+    kept = (states - norm.running_mean) / (norm.running_var + 1e-5).sqrt() * norm.weight + norm.bias
+    torch.testing.assert_close(norm(states), kept)

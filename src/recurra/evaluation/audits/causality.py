@@ -10,13 +10,16 @@ for another shape.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from recurra.core.language_record import IN_TRAINING
 from recurra.core.record import AuditResult
 from recurra.core.seeds import derive_seed
 from recurra.evaluation.audits.invariance import exact_fp32
@@ -28,6 +31,7 @@ SHORT_TOKENS = 24
 LONG_TOKENS = 128
 # Further than a leaking model could read, so that the row does not cut its reach off.
 MARGIN_TOKENS = 8
+# Logits of a large vocabulary take memory.
 ROWS_AT_ONCE = 8
 
 
@@ -84,24 +88,51 @@ def audit_causality(
 
     Returns:
         For each head (``causality.final``, ``causality.exit-2``) whether it is causal; if not, which position reads
-        which token, the largest measured reach and the theoretical one.
+        which token, the largest measured reach and the theoretical one. For a model with batch norms also whether it is
+        so with the means of the batch, as in training (``causality.training.final``).
     """
-    generator = torch.Generator().manual_seed(derive_seed(seed, "causality"))
     with exact_fp32(model) as exact:
         probe = LanguageProbe(exact)
         theory = _theory(probe)
         limit = probe.context_tokens
         wanted = long_tokens or max(LONG_TOKENS, *(reach + MARGIN_TOKENS for reach in theory.values()), tokens)
-        findings = _Findings()
-        for length, count, places in (
-            (min(tokens, limit or tokens), rows, None),
-            (min(wanted, limit or wanted), 1, ("middle", "last")),
-        ):
-            for _ in range(count):
-                row = torch.randint(0, probe.vocabulary, (length,), generator=generator)
-                chosen = list(range(1, length)) if places is None else sorted({length // 2, length - 1} - {0})
-                _exchange(probe, row, chosen, generator, findings)
-    return [_judge(head, finding, theory.get(head)) for head, finding in findings.by_head.items()]
+        short, long = min(tokens, limit or tokens), min(wanted, limit or wanted)
+        every, two = list(range(1, short)), sorted({long // 2, long - 1} - {0})
+        looked_at = [(short, every)] * rows + [(long, two)]
+        heads = _exchange_tokens(probe, looked_at, seed)
+        found = [_judge(f"causality.{head}", finding, theory.get(head)) for head, finding in heads.items()]
+        norms = [module for module in exact.modules() if isinstance(module, _BatchNorm)]
+        if norms:
+            with _of_the_batch(norms):
+                heads = _exchange_tokens(probe, looked_at, seed, rows_at_once=1)
+            found += [_judge(f"{IN_TRAINING}{head}", finding, None) for head, finding in heads.items()]
+    return found
+
+
+@contextlib.contextmanager
+def _of_the_batch(norms: list[_BatchNorm]) -> Iterator[None]:
+    """Norms take means and variances of what they are given, as in training, and keep none of them."""
+    before = [norm.track_running_stats for norm in norms]
+    for norm in norms:
+        norm.training, norm.track_running_stats = True, False
+    try:
+        yield
+    finally:
+        for norm, tracked in zip(norms, before, strict=True):
+            norm.training, norm.track_running_stats = False, tracked
+
+
+def _exchange_tokens(
+    probe: LanguageProbe, rows: list[tuple[int, list[int]]], seed: int, *, rows_at_once: int = ROWS_AT_ONCE
+) -> dict[str, _Finding]:
+    """Exchanges tokens in rows of these lengths at these places, one at a time; rows share a batch, if they may."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, "causality"))
+    findings = _Findings()
+    for length, places in rows:
+        row = torch.randint(0, probe.vocabulary, (length,), generator=generator)
+        for first in range(0, len(places), rows_at_once):
+            _exchange(probe, row, places[first : first + rows_at_once], generator, findings)
+    return findings.by_head
 
 
 def _theory(probe: LanguageProbe) -> dict[str, int]:
@@ -144,23 +175,15 @@ def reach_ahead(config: RecurraConfig, recurrences: int | None = None) -> int | 
 def _exchange(
     probe: LanguageProbe, row: Tensor, places: list[int], generator: torch.Generator, findings: _Findings
 ) -> None:
-    for part in _chunks(places):
-        base = row.repeat(len(part), 1)
-        other = base.clone()
-        for number, place in enumerate(part):
-            step = torch.randint(1, max(probe.vocabulary, 2), (1,), generator=generator)
-            other[number, place] = (other[number, place] + step) % probe.vocabulary
-        findings.add(probe.logits(base), probe.logits(other), part)
+    base = row.repeat(len(places), 1)
+    other = base.clone()
+    for number, place in enumerate(places):
+        step = torch.randint(1, max(probe.vocabulary, 2), (1,), generator=generator)
+        other[number, place] = (other[number, place] + step) % probe.vocabulary
+    findings.add(probe.logits(base), probe.logits(other), places)
 
 
-def _chunks(places: list[int]) -> Iterator[list[int]]:
-    """A few rows at a time: logits of a large vocabulary take memory."""
-    for first in range(0, len(places), ROWS_AT_ONCE):
-        yield places[first : first + ROWS_AT_ONCE]
-
-
-def _judge(head: str, finding: _Finding, theory: int | None) -> AuditResult:
-    name = f"causality.{head}"
+def _judge(name: str, finding: _Finding, theory: int | None) -> AuditResult:
     details: dict[str, Any] = {
         "exchanged_tokens": finding.exchanged,
         "reach_tokens": finding.reach,

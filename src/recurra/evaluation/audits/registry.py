@@ -139,6 +139,8 @@ AUDITS: list[Audit] = [
         "causality:audit_causality",
         {
             "causality": "The model sees tokens that it is to predict: its loss and perplexity are not to be trusted.",
+            "causality.training": "In training the model sees tokens that it is to predict, through the means of its "
+            "batch norms: it learns from what it will not have. Its evaluated loss is honest.",
         },
     ),
     Audit(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from recurra.core.language_record import LanguageMetricsRecord
+from recurra.core.language_record import LanguageMetricsRecord, is_of_causality
 from recurra.core.record import AuditResult
 from recurra.data.language.dataset import LanguageDataset
 from recurra.evaluation.audits.registry import Subject, run_audits
@@ -43,7 +43,7 @@ def audit_trained(
     known = [value for value in words if value is not None and math.isfinite(value)]
     if known:
         # The alarm asks for the causality audit, which has been made.
-        causality = [audit for audit in audits if audit.name.startswith("causality.")]
+        causality = [audit for audit in audits if is_of_causality(audit.name)]
         audits += [
             audit for audit in run_audits(Subject.PERPLEXITY, min(known), lambda: causality) if audit not in causality
         ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from recurra.core import formatting as form
 from recurra.core.formatting import words
-from recurra.core.language_record import FINAL_HEAD, HeadRecord, LanguageRunRecord
+from recurra.core.language_record import FINAL_HEAD, HeadRecord, LanguageRunRecord, is_of_causality
 from recurra.models.names import LANGUAGE_PRESETS
 from recurra.tasks.columns import EVERYWHERE, Cell, Column, Format, Table
 from recurra.tasks.estimates import Estimate
@@ -70,7 +70,7 @@ def reach(records: Sequence[LanguageRunRecord]) -> int | None:
         for record in records
         if record.leaks
         for audit in record.failed_audits()
-        if audit.name.startswith("causality.") and audit.value is not None
+        if is_of_causality(audit.name) and audit.value is not None
     ]
     return max(found, default=None)
 

@@ -196,3 +196,19 @@ def test_the_model_is_left_as_it_was() -> None:
     assert audit.status == "passed" and model.training
     for name, weight in model.state_dict().items():
         assert weight.dtype == torch.bfloat16 and torch.equal(weight, before[name])
+
+
+def test_batch_norms_read_the_future_in_training_alone() -> None:
+    torch.manual_seed(0)
+    model = language_model(language_config(norm="batch"))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    audits = {audit.name: audit for audit in audit_causality(model)}
+    heads = [f"exit-{number}" for number in model.config.exits] + ["final"]
+    assert [audits[f"causality.{head}"].status for head in heads] == ["passed"] * len(heads)
+    for head in heads:
+        audit = audits[f"causality.training.{head}"]
+        assert audit.status == "failed" and audit.details["position"] == 0
+        # From the first position to the last: nothing of the row is out of reach.
+        assert audit.value == audit.details["reads"] > 20
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any("training" in name for name in (a.name for a in audit_causality(tiny_gpt2())))
