@@ -82,7 +82,11 @@ def test_what_is_kept_is_every_exit_and_the_rule(runs: Path, capsys: pytest.Capt
     assert kept is not None and (kept.run_id, kept.split, kept.num_recurrences) == (record.run_id, "test", 2)
     # All tokens leave at an exit: its own loss, as the evaluation of the run has it.
     heads = record.metrics["test"].heads
-    assert [one.loss for one in kept.fixed] == pytest.approx([heads["exit-1"].loss], rel=1e-5)
+    assert [one.loss for one in kept.by_loop] == pytest.approx([heads["exit-1"].loss], rel=1e-5)
+    # An untrained model is never sure of a token: under the published schedule nothing leaves.
+    schedule = kept.fixed[-1]
+    assert schedule.label == "published schedule: confidence of at least max(0.8, 0.92 * 0.98^recurrence)"
+    assert schedule.taken == {2: record.metrics["test"].tokens} and schedule.loss == pytest.approx(kept.full_loss)
     assert kept.full_loss == pytest.approx(heads["final"].loss, rel=1e-5)
     assert kept.fixed[0].taken == {1: record.metrics["test"].tokens}
     assert [timed.batch_size for timed in kept.fixed[0].timed] == [1, 2]
@@ -92,7 +96,7 @@ def test_what_is_kept_is_every_exit_and_the_rule(runs: Path, capsys: pytest.Capt
     assert run.beside == kept
     capsys.readouterr()
     assert main(["exits", str(runs / "text"), "--batch-sizes", "1", "--threads", "1", "--keep"]) == 0
-    assert "Every exit by itself" in capsys.readouterr().out
+    assert "Every exit by itself, and the published schedule" in capsys.readouterr().out
 
 
 def test_the_bench_decodes_with_a_runs_exits(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

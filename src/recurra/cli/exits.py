@@ -95,16 +95,14 @@ def _print(choice: ExitChoice) -> None:
 
 
 def _print_each(choice: ExitChoice) -> None:
-    fixed = choice.fixed
-    if not fixed:
-        return
+    fixed = [*choice.fixed, choice.published]
     sizes = [each.batch_size for each in fixed[0].timed]
     rows = [
         [each.label, f"{each.judged.exits:.4f}", *(f"{timed.speed_up:.2f} x" for timed in each.timed)] for each in fixed
     ]
     full = [["nowhere", f"{fixed[0].judged.full:.4f}", *("1.00 x" for _ in sizes)]]
     print_table(
-        "Every exit by itself",
+        "Every exit by itself, and the published schedule" if choice.fixed else "The published schedule",
         ["Leaves", choice.quality.capitalize(), *(f"Batch {size}" for size in sizes)],
         [*rows, *full],
     )

@@ -10,6 +10,8 @@ from recurra.core.record_parts import EnvironmentRecord
 from recurra.core.sealed import SealedByValues
 
 EXITS_NAME = "exits.json"
+# How the label of the schedule that "CRT-Deep" publishes begins.
+PUBLISHED_SCHEDULE = "published schedule"
 
 
 class TimedEarlyExit(HashedSettings):
@@ -57,7 +59,7 @@ class ExitsRecord(SealedByValues):
         chosen_on: What chose the rule's threshold.
         asked: What the rule was to keep, in words.
         full_loss: Nats a token through all recurrences.
-        fixed: Every exit by itself.
+        fixed: What nobody chose: every exit by itself, then the published schedule (older records lack it).
         chosen: The rule; none if no threshold keeps what was asked.
         environment: Where it was measured.
     """
@@ -72,6 +74,11 @@ class ExitsRecord(SealedByValues):
     fixed: list[EarlyExitRecord]
     chosen: EarlyExitRecord | None
     environment: EnvironmentRecord
+
+    @property
+    def by_loop(self) -> list[EarlyExitRecord]:
+        """Every exit by itself."""
+        return [one for one in self.fixed if not one.label.startswith(PUBLISHED_SCHEDULE)]
 
 
 def read_exits(folder: Path) -> ExitsRecord | None:

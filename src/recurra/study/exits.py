@@ -11,18 +11,19 @@ import torch
 
 from recurra.core.environment import environment_record
 from recurra.core.errors import ConfigurationError
-from recurra.core.exits_record import EXITS_NAME, EarlyExitRecord, ExitsRecord, TimedEarlyExit
+from recurra.core.exits_record import EXITS_NAME, PUBLISHED_SCHEDULE, EarlyExitRecord, ExitsRecord, TimedEarlyExit
 from recurra.core.record import read_any_record
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
 from recurra.models.exits.measures import CONFIDENCE
 from recurra.models.exits.rule import ExitRule
-from recurra.models.exits.rules import FixedExit
+from recurra.models.exits.rules import ConfidenceRule, FixedExit
 from recurra.models.exits.thresholds import CalibratedExits
 from recurra.models.inference import default_device, torch_threads
 from recurra.tasks.base import EXITS, FULL, ExitQuality, ExitSubject, Given, refuse_options, task
 from recurra.tasks.run_folder import accelerator_name
 
 BATCH_SIZES = (1, 32)
+PUBLISHED = ConfidenceRule(start=0.92, decay=0.98, floor=0.80)
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class ExitChoice:
         chosen: The rule, and what it does there.
         judged: What it does on the reported split; none if there is no rule.
         timed: By batch size; empty if there is no rule.
+        published: The schedule that "CRT-Deep" publishes, with its numbers.
         fixed: Every exit by itself, if that was asked for.
         threads: Of the numeric library.
         num_recurrences: Of the model.
@@ -59,6 +61,7 @@ class ExitChoice:
     chosen: CalibratedExits
     judged: ExitQuality | None
     timed: list[TimedEarlyExit]
+    published: MeasuredExit
     fixed: list[MeasuredExit] = field(default_factory=list)
     threads: int = 1
     num_recurrences: int = 1
@@ -76,8 +79,8 @@ class ExitChoice:
             "judged": None if self.judged is None else _plain_judged(self.judged),
             "timed": _plain_timed(self.timed),
             "fixed": [
-                {"label": each.label, "judged": _plain_judged(each.judged), "timed": _plain_timed(each.timed)}
-                for each in self.fixed
+                {"label": one.label, "judged": _plain_judged(one.judged), "timed": _plain_timed(one.timed)}
+                for one in [*self.fixed, self.published]
             ],
         }
 
@@ -131,11 +134,13 @@ def choose_exits(
         chosen = subject.choose(share, kind)
         judged = None if chosen.rule is None else subject.judge(chosen.rule)
         timed = [] if chosen.rule is None else [_time(subject, chosen.rule, size) for size in batch_sizes]
-        fixed = []
-        for number in subject.model.config.exits if each else ():
-            rule = FixedExit(number)
-            times = [_time(subject, rule, size) for size in batch_sizes]
-            fixed.append(MeasuredExit(f"after loop {number}", subject.judge(rule), times))
+        # What nobody chose: the published schedule, and every exit by itself.
+        others: list[tuple[str, ExitRule]] = [(f"{PUBLISHED_SCHEDULE}: {PUBLISHED.describe()}", PUBLISHED)]
+        others += [(f"after loop {number}", FixedExit(number)) for number in subject.model.config.exits if each]
+        *fixed, published = (
+            MeasuredExit(label, subject.judge(rule), [_time(subject, rule, size) for size in batch_sizes])
+            for label, rule in [*others[1:], others[0]]
+        )
         return ExitChoice(
             run_id=subject.run_id,
             asked=asked,
@@ -143,6 +148,7 @@ def choose_exits(
             chosen=chosen,
             judged=judged,
             timed=timed,
+            published=published,
             fixed=fixed,
             threads=torch.get_num_threads(),
             num_recurrences=int(subject.model.config.num_recurrences),
@@ -188,7 +194,7 @@ def keep_exits(run: Path, choice: ExitChoice) -> ExitsRecord:
         chosen_on=choice.chosen_on,
         asked=choice.asked,
         full_loss=first.full,
-        fixed=[_record(measured) for measured in choice.fixed],
+        fixed=[_record(measured) for measured in [*choice.fixed, choice.published]],
         chosen=chosen,
         environment=environment_record(
             threads=choice.threads,

@@ -128,7 +128,7 @@ def _sizes(model: LanguageModelSummary) -> list[int]:
 
 def exit_points(exits: Sequence[ExitsRecord], batch_size: int) -> list[tuple[float, float]]:
     """Loss and speed-up of every exit and of the full model, means over seeds, the first exit first."""
-    each = zip(*(found.fixed for found in exits), strict=True)
+    each = zip(*(found.by_loop for found in exits), strict=True)
     points = [_mean_point(kept, batch_size) for kept in each]
     return [*points, (statistics.fmean(found.full_loss for found in exits), 1.0)]
 
