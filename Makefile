@@ -49,6 +49,9 @@ load: $(DEV) ## serve EXPORT=DIR (a run or an export) and ask it with 64 clients
 	@test -n "$(EXPORT)" || { echo "error: nothing to serve; give EXPORT=DIR, a run or an export" >&2; exit 2; }
 	@$(BIN)/python -m benchmarks.load "$(EXPORT)" --seconds $(or $(SECONDS_EACH),5) $(if $(DATA),--data "$(DATA)") $(if $(SERVE),--serve $(SERVE))
 
+accelerator: $(DEV) ## on a machine with one: GPU tests, speed, studies at full size, in slices of SLICE=540 seconds; again until nothing is missing
+	@$(BIN)/python -m benchmarks.accelerator --output $(or $(OUTPUT),runs/accelerator) --slice-s $(or $(SLICE),540) $(if $(ONLY),--only "$(ONLY)")
+
 results: $(INSTALLED) ## write the tables in README and docs anew from the records under results/
 	@$(BIN)/python -m recurra.report
 
@@ -133,4 +136,4 @@ test-lowest: ## run the unit tests with the lowest versions (gigabytes; Python 3
 	@$(LOWEST)/bin/$(PIP) install --no-deps --no-build-isolation --editable .
 	@$(LOWEST)/bin/python -m pytest -n auto --dist loadfile -m "not slow" tests/unit
 
-.PHONY: help demo test test-slow test-faults test-lowest soak mutants check bench load results docs clean lock lowest wheel installed-image sbom audit
+.PHONY: help demo test test-slow test-faults test-lowest soak mutants check bench load accelerator results docs clean lock lowest wheel installed-image sbom audit

@@ -19,6 +19,7 @@ VARIES: dict[str, set[str]] = {
     "lm-trm": {"feed_forward", "causal_convolution"},
     "lm-embedding": {"embedding_size", "embedding_cycles"},
     "lm-norm": {"norm"},
+    "crt-deep": {"heads"},
     "crt-supervision": {"exit_loss_weight"},
     "crt-parts": {"recurrence_embedding", "dilations", "num_cycles", "num_recurrences", "exits"},
 }
