@@ -3,9 +3,9 @@
     python -m benchmarks.accelerator --output runs/accelerator [--slice-s 540] [--only tests,crt-deep] [--any-device]
 
 A slice ends by itself after ``--slice-s`` seconds, at most ten minutes: what runs is interrupted as by Ctrl-C, and
-killed if it does not end within half a minute; studies lose at most the minutes since their last checkpoint. Start the same
-command again until it says that nothing is missing. Everything lies under ``--output``: records of the studies (bring
-them home with ``recurra study pack``), figures of the benches, what the tests said.
+killed if it does not end within half a minute; studies lose at most the minutes since their last checkpoint. Start the
+same command again until it says that nothing is missing. Everything lies under ``--output``: records of the studies
+(bring them home with ``recurra study pack``), figures of the benches, what the tests said.
 """
 
 from __future__ import annotations
