@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-STUDIES = sorted(path for path in RESULTS.glob("*.md") if path.name not in {"README.md", "findings.md"})
+STUDIES = sorted(path for path in RESULTS.glob("*.md") if path.name not in {"README.md", "claims.md", "findings.md"})
 FIGURE = re.compile(r"\d[\d,]*\.\d+")
 
 

@@ -3,7 +3,8 @@
 A document holds ``<!-- results:NAME begin -->`` and ``<!-- results:NAME end -->``; what stands between them is written
 from the records of ``results/NAME/``. ``NAME.PART`` writes one part only (the key of a table of its task), and
 ``NAME.figures`` draws the figures into ``figures/NAME/`` beside the document. A part that a document shows by itself is
-left out of the whole that it shows too. ``results:overview`` is a line for each table of all studies.
+left out of the whole that it shows too. ``results:overview`` is a line for each table of all studies,
+``results:claims`` what `recurra.report.claims` writes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from recurra.core.errors import CheckpointError, ConfigurationError, DataError, 
 from recurra.core.files import read_json, write_text
 from recurra.core.record import RECORD_NAME
 from recurra.deployment.export_record import load_export_records
+from recurra.report.claims import claims_markdown
 from recurra.report.figures import draw
 from recurra.report.files import named_figures
 from recurra.report.load import load_runs
@@ -37,6 +39,7 @@ SPEC_NAME = "study.yaml"
 STUDY_FILES = "configs/studies"
 PAGES = "docs/results"
 OVERVIEW = "overview"
+CLAIMS = "claims"
 FIGURES_PART = "figures"
 NOTICE = "<!-- Written by `make results` from the records; changes here are lost. -->"
 
@@ -224,6 +227,8 @@ def _render(content: str, path: Path, studies: _Studies, wanted: dict[Path, str]
 def _block(name: str, path: Path, studies: _Studies, wanted: dict[Path, str], shown: Collection[str]) -> str:
     if name == OVERVIEW:
         return _overview(path, studies)
+    if name == CLAIMS:
+        return claims_markdown(path, lambda study: studies.read(study)[0], _addresses(path, studies))
     study, part = _study_and_part(name)
     present = sorted(item.parent.name for item in studies.results.glob(f"*/{RUNS_FOLDER}"))
     if study not in present:
@@ -240,9 +245,12 @@ def _block(name: str, path: Path, studies: _Studies, wanted: dict[Path, str], sh
 
 
 def _overview(path: Path, studies: _Studies) -> str:
+    return overview({name: studies.read(name)[0] for name in studies.names()}, _addresses(path, studies))
+
+
+def _addresses(path: Path, studies: _Studies) -> dict[str, str]:
     start = path.resolve().parent
-    addresses = {name: Path(os.path.relpath(page.resolve(), start)).as_posix() for name, page in studies.pages.items()}
-    return overview({name: studies.read(name)[0] for name in studies.names()}, addresses)
+    return {name: Path(os.path.relpath(page.resolve(), start)).as_posix() for name, page in studies.pages.items()}
 
 
 def _study_and_part(name: str) -> tuple[str, str]:

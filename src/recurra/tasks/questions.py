@@ -61,7 +61,7 @@ class PublishedReference(Settings):
 
     Attributes:
         table: One of the ``published_tables`` of a task: of classifiers ``6``, ``6 early``, ``7`` to ``12``,
-            ``13 fp32``, ``13 fp16``.
+            ``13 fp32``, ``13 fp16``, ``fp32 early``, ``fp16 early``.
         data: Keys of the data that a table of ours must have to stand beside it, for example ``{fraction: 0.1}``.
         precision: Precision that it must have; any if absent.
     """

@@ -222,12 +222,14 @@ def test_published_figures_stand_where_the_study_says_and_know_their_distance(tm
         ({"data": "yelp_polarity", "protocol": "sst2-size", "training": "tuned"}, "11", "another training"),
         ({"protocol": "pooled", "precision": "bf16"}, "13 fp16", "another precision"),
         ({"protocol": "pooled", "precision": "fp16"}, "13 fp16", ""),
+        ({"protocol": "pooled", "precision": "fp32"}, "fp16 early", "another precision"),
     ],
 )
 def test_what_is_not_like_for_like_is_said(tmp_path: Path, values: dict[str, str], table: str, differs: str) -> None:
     factory = RunFactory(tmp_path, rows={"train": 90, "validation": 30, "test": 40}, **values)
     questions = Questions(published=[PublishedReference(table=table)])
-    (line,) = summarise_runs([factory.run("recurrent")], questions=questions)["tables"][0]["published"]
+    runs = [factory.run(name) for name in ("recurrent", "recurrent-wide")]
+    line = summarise_runs(runs, questions=questions)["tables"][0]["published"][-1]
     assert line["differs"] == differs
 
 

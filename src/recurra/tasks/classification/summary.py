@@ -65,8 +65,8 @@ class PublishedLine:
         protocol: The split that was published on.
         accuracy: The published figure; so are the next four.
         f1: See ``accuracy``.
-        precision: See ``accuracy``.
-        recall: See ``accuracy``.
+        precision: See ``accuracy``; none if it was not published.
+        recall: See ``precision``.
         latency_ms: Milliseconds a text, on a machine that is not named.
         difference: Our mean accuracy less the published one; none if ours has no score.
         inside: Whether the published accuracy lies in our 95 % interval; none if we have none.
@@ -80,8 +80,8 @@ class PublishedLine:
     protocol: str
     accuracy: float
     f1: float
-    precision: float
-    recall: float
+    precision: float | None
+    recall: float | None
     latency_ms: float
     difference: float | None
     inside: bool | None

@@ -1,0 +1,104 @@
+"""The page of claims: each has a verdict, a place and a published figure, and rests on records."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from string import Formatter
+from typing import get_args
+
+import pytest
+
+from recurra.core.errors import ConfigurationError
+from recurra.report.claims import Claim, Claims, Figure
+from recurra.report.documents import _Studies, render_results_markdown
+from recurra.tasks.summary import Summary
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "results" / "claims.md"
+STATED = Claims.load(PAGE.with_suffix(".yaml"))
+VERDICTS = get_args(Claim.model_fields["verdict"].annotation)
+STUDIES = _Studies(ROOT / "results")
+NAMED = [pytest.param(claim, id=f"{claim.where}: {claim.claim}") for claim in STATED.claims]
+
+
+@cache
+def read(study: str) -> Summary:
+    return STUDIES.read(study)[0]
+
+
+def contrasts(claim: Claim) -> list:
+    asked = [figure for figure in claim.figures.values() if figure.contrast]
+    tables = [[table for table in read(figure.study).tables if figure.table in table.title] for figure in asked]
+    return [
+        line
+        for figure, (table,) in zip(asked, tables, strict=True)
+        for line in table.contrasts
+        if line.name == figure.contrast
+    ]
+
+
+@pytest.mark.parametrize("claim", NAMED)
+def test_a_claim_has_a_place_a_published_figure_and_a_verdict_with_its_reason(claim: Claim) -> None:
+    assert claim.where.startswith(("Guo, ", "CRT, "))
+    assert claim.claim.endswith(".") and claim.verdict in VERDICTS and claim.why
+    assert claim.published == "none" or re.search(r"\d", claim.published)
+
+
+@pytest.mark.parametrize("claim", NAMED)
+def test_a_verdict_rests_on_records_and_every_figure_is_used(claim: Claim) -> None:
+    assert claim.figures or claim.verdict == "not tested"
+    named = {name for text in (claim.ours, claim.why) for _, name, _, _ in Formatter().parse(text) if name}
+    assert named == set(claim.figures)
+    for figure in claim.figures.values():
+        assert re.search(r"\d", figure.read(read(figure.study))[0])
+    # No figure of ours that may change stands in a text by hand.
+    assert not re.search(r"\d\.\d", f"{claim.ours} {claim.why}".replace("0.13 ms", ""))
+
+
+@pytest.mark.parametrize("claim", [case for case in NAMED if case.values[0].verdict in ("holds", "does not hold")])
+def test_a_difference_is_called_only_where_the_seeds_support_it(claim: Claim) -> None:
+    for line in contrasts(claim):
+        level = line.half is not None and line.gap - line.half > -0.01
+        assert line.verdict == "distinguishable" or (
+            claim.verdict == "holds" and "competitive" in claim.claim and level
+        )
+
+
+@pytest.mark.parametrize("claim", NAMED)
+def test_what_is_to_come_is_a_study_file(claim: Claim) -> None:
+    assert claim.study is None or (ROOT / "configs" / "studies" / f"{claim.study}.yaml").is_file()
+
+
+def test_the_page_is_what_the_records_say_and_short() -> None:
+    assert render_results_markdown(ROOT / "results", [PAGE], check=True) == []
+    text = PAGE.read_text(encoding="utf-8")
+    assert len(text.split()) < 2500
+    for address in re.findall(r"\]\(([^)#\s]+)\)", text):
+        assert (PAGE.parent / address).exists(), address
+
+
+def test_every_draft_that_contradicts_another_says_what_fits() -> None:
+    for line in STATED.contradictions:
+        assert re.search(r"\d", line.drafts) and line.fits and line.what
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "not in the title of one table of 'domains'"),
+        ({"table": "natural", "contrast": "sharing"}, "unknown contrast of a claim 'sharing'"),
+        ({"table": "natural", "model": "recurent", "measure": "accuracy"}, "did you mean 'recurrent'"),
+        ({"table": "natural", "model": "recurrent", "measure": "acuracy"}, "did you mean 'accuracy'"),
+        ({"table": "natural", "model": "recurrent", "export": "fp16"}, "unknown export of a claim 'fp16'"),
+    ],
+)
+def test_a_figure_that_no_record_has_is_named(values: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        Figure.parse({"study": "domains", **values}).read(read("domains"))
+
+
+def test_a_verdict_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'verdict' is \"perhaps\""):
+        Claim.parse({"where": "x", "claim": "y", "published": "none", "why": "z", "verdict": "perhaps"})
