@@ -1,4 +1,4 @@
-"""Many clients at once against ``recurra serve``, beside the same engine in this process.
+"""Many clients at once against ``recurra serve``, beside the same engine in this process and a small FastAPI server.
 
     python -m benchmarks.load EXPORT [--seconds 5] [--clients 64] [--texts 1] [--data FILE]
 
@@ -9,14 +9,20 @@ else runs: compare with the fastest engine of any. A share above 1 says that the
 
 Overload is asked of a second server whose queue is made short (``overload_queue_texts``): the default queue has room
 for every client here. ``overload_offered`` is what was sent, in multiples of what the first server answered.
+
+``--peer`` measures one thing alone: texts a second beside ``benchmarks.fastapi_peer`` on the same ONNX export, for 1,
+16 and 64 clients, both servers up, asked in turns three times; the ratio is that of the medians.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
+import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -35,6 +41,8 @@ from recurra.data.files import stream_texts
 
 BATCH_SIZES = (1, 8, 32, 64)
 OVERLOAD = 4
+PEER_CLIENTS = (1, 16, 64)
+PEER_ROUNDS = 3
 
 
 @dataclass
@@ -185,11 +193,49 @@ def start(options: argparse.Namespace, *more: str) -> tuple[subprocess.Popen[str
     return process, (str(url.hostname), int(url.port or 0)), time.monotonic() - started
 
 
+def start_peer(folder: Path, body: bytes) -> tuple[subprocess.Popen[str], tuple[str, int]]:
+    """Starts the small server on a free port, and returns once it answers."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        where = ("127.0.0.1", free.getsockname()[1])
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.fastapi_peer", str(folder), str(where[1])], text=True)
+    while process.poll() is None:
+        with contextlib.suppress(OSError):
+            asyncio.run(recovered_s(where, body))
+            return process, where
+        time.sleep(0.1)
+    raise SystemExit(process.returncode)
+
+
+def beside_peer(options: argparse.Namespace) -> dict[str, Any]:
+    """Texts a second of ours and of the peer's server, in turns, by number of clients."""
+    bodies = request_bodies(options, sample_texts(options.data, options.text_column))
+    ours, where, _ = start(options)
+    peer, peer_where = start_peer(options.folder, bodies[0])
+    rows = {}
+    try:
+        for clients in PEER_CLIENTS:
+            rates: dict[tuple[str, int], list[float]] = {where: [], peer_where: []}
+            for server in (where, peer_where) * PEER_ROUNDS:
+                tally = asyncio.run(phase(server, bodies, options.texts, clients, options.seconds))
+                rates[server].append(tally.texts / options.seconds)
+            our_rate, peer_rate = (statistics.median(rates[server]) for server in (where, peer_where))
+            rows[str(clients)] = {"ours_texts_s": our_rate, "peer_texts_s": peer_rate, "ratio": our_rate / peer_rate}
+    finally:
+        for process in (ours, peer):
+            process.terminate()
+            process.wait(60)
+    return {"threads": options.threads, "clients": rows}
+
+
+def request_bodies(options: argparse.Namespace, texts: Sequence[str]) -> list[bytes]:
+    dice = random.Random(1)
+    return [json.dumps({"text": dice.choices(texts, k=options.texts)}).encode() for _ in range(512)]
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measures start, engine, load and overload."""
     texts = sample_texts(options.data, options.text_column)
-    dice = random.Random(1)
-    bodies = [json.dumps({"text": dice.choices(texts, k=options.texts)}).encode() for _ in range(512)]
+    bodies = request_bodies(options, texts)
     before_load = engine_rate(options.folder, texts, options.seconds, options.threads)
     process, where, ready_s = start(options)
     try:
@@ -256,8 +302,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of engine and server alike; 0 takes all cores")
     parser.add_argument("--data", type=Path, help="file of texts; default: the demo corpus")
     parser.add_argument("--text-column", default="text")
+    parser.add_argument("--peer", action="store_true", help="measure beside a small FastAPI server instead")
     parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[], help="further options of recurra serve")
-    print(json.dumps(measure(parser.parse_args()), indent=1))
+    options = parser.parse_args()
+    print(json.dumps((beside_peer if options.peer else measure)(options), indent=1))
 
 
 if __name__ == "__main__":
