@@ -22,6 +22,7 @@ from recurra.core.errors import did_you_mean
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.depth import Classified
+from recurra.deployment.explanation import WordEffect
 from recurra.deployment.serving.limits import Refusal, ServerLimits, try_again
 
 # A body that is too large is read and thrown away up to here: a client that is cut off while it sends sees a broken
@@ -99,43 +100,21 @@ class RecurrencePrediction(Struct):
     probabilities: dict[str, float]
 
 
-class Word(Struct):
-    """A word of a text, or a run of words of a long one.
-
-    Attributes:
-        text: As it stands in the text.
-        start: Its first character, from 0.
-        end: Behind its last character.
-        effect: By how much the probability of the label falls without it.
-    """
-
-    text: str
-    start: int
-    end: int
-    effect: float
-
-
 class ExplainedLabel(Struct):
-    """The words of a text and their effects on one of its labels.
-
-    Attributes:
-        label: Its name.
-        given: Whether the text gets it. A text without labels is explained for the one nearest to its threshold.
-        words: In the order of the text.
-    """
+    """The effects of words on one label; a text that is ``given`` none is explained for the nearest one."""
 
     label: str
     given: bool
-    words: list[Word]
+    words: list[WordEffect]
 
 
 class Prediction(Struct, omit_defaults=True):
     """What a model says of one text. What was not asked for, or what the model cannot say, is left out.
 
     Attributes:
-        label: The most probable label; of a multi-label model all labels, joined. Null if 'abstained'.
+        label: The most probable; of a multi-label model all labels, joined, and ``labels`` lists them. Null if
+            'abstained'.
         probabilities: By label; they add up to 1, but of a multi-label model.
-        labels: Of a multi-label model: the labels, perhaps none.
         abstained: With 'abstain_below', or if the export holds labels to a precision: whether the highest probability
             is lower.
         words: With 'explain': in the order of the text.
@@ -149,7 +128,7 @@ class Prediction(Struct, omit_defaults=True):
     probabilities: dict[str, float]
     labels: list[str] | None = None
     abstained: bool | None = None
-    words: list[Word] | None = None
+    words: list[WordEffect] | None = None
     words_by_label: list[ExplainedLabel] | None = None
     exited_after: int | None = None
     recurrences: list[RecurrencePrediction] | None = None
@@ -160,9 +139,7 @@ class ModelResult(Struct):
     """What one model says of all texts, in their order.
 
     Attributes:
-        model: Its name.
         content_hash: Of the model that answered; see /v1/models.
-        predictions: One a text.
         waited_ms: From acceptance to the start of the computation.
         computed_ms: Of the batch in which the texts were computed.
         batch_texts: Texts of that batch, those of other requests among them.
@@ -222,10 +199,8 @@ class ModelDescription(LoadedModel, kw_only=True):
     """A model of the server.
 
     Attributes:
-        labels: In the order of the probabilities.
         kind: ``run``, or the format of an export.
         size_bytes: Of the files that it is read from.
-        run_id: The run that it comes from.
         computation: Engine, precisions and device.
         max_length_tokens: A text is cut there, or a window of it.
         windows: Most windows that a text is read in; their scores are averaged.

@@ -35,8 +35,6 @@ class ServedModel:
     """A classifier and its description.
 
     Attributes:
-        classifier: Answers.
-        description: What users see of it.
         source: Where it comes from, and its successor may; none for one that stays as it is.
         note: Which run of a comparison was taken; empty if the folder is none.
     """
@@ -49,13 +47,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model is read from, now and again.
-
-    Attributes:
-        name: What users call the model.
-        folder: Run, export or comparison; what lies there may be replaced.
-        threads: Threads of a computation of ONNX Runtime; 0 takes all cores.
-    """
+    """A run, export or comparison that a model is read from, now and again: what lies there may be replaced."""
 
     name: str
     folder: Path
@@ -210,13 +202,7 @@ class Models:
     """Knows which model answers to a name.
 
     All but the computation happens on the event loop, so that whoever takes models with `chosen` and asks them before
-    it waits for anything never asks one that is being put away.
-
-    Args:
-        models: In the order that they are listed in; the first answers where none is named.
-        limits: Of their queues.
-        metrics: Shows queues, batches, which model is loaded, and reloads.
-        log: Gets the outcome of a reload.
+    it waits for anything never asks one that is being put away. The first answers where none is named.
     """
 
     def __init__(self, models: Sequence[ServedModel], limits: ServerLimits, metrics: Metrics, log: EventLog) -> None:
