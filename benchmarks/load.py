@@ -11,7 +11,8 @@ Overload is asked of a second server whose queue is made short (``overload_queue
 for every client here. ``overload_offered`` is what was sent, in multiples of what the first server answered.
 
 ``--peer`` measures one thing alone: texts a second beside ``benchmarks.fastapi_peer`` on the same ONNX export, for 1,
-16 and 64 clients, both servers up, asked in turns three times; the ratio is that of the medians.
+16 and 64 clients, both servers up, asked in turns three times; medians and their ratios. On a machine that is busy
+with other work compare the processor time a text: whoever has more threads gets more of a core that is shared.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import random
 import socket
 import statistics
@@ -211,20 +213,33 @@ def beside_peer(options: argparse.Namespace) -> dict[str, Any]:
     bodies = request_bodies(options, sample_texts(options.data, options.text_column))
     ours, where, _ = start(options)
     peer, peer_where = start_peer(options.folder, bodies[0])
+    servers = {"ours": (ours.pid, where), "peer": (peer.pid, peer_where)}
     rows = {}
     try:
         for clients in PEER_CLIENTS:
-            rates: dict[tuple[str, int], list[float]] = {where: [], peer_where: []}
-            for server in (where, peer_where) * PEER_ROUNDS:
-                tally = asyncio.run(phase(server, bodies, options.texts, clients, options.seconds))
-                rates[server].append(tally.texts / options.seconds)
-            our_rate, peer_rate = (statistics.median(rates[server]) for server in (where, peer_where))
-            rows[str(clients)] = {"ours_texts_s": our_rate, "peer_texts_s": peer_rate, "ratio": our_rate / peer_rate}
+            rates: dict[str, list[float]] = {name: [] for name in servers}
+            cpu_ms: dict[str, list[float]] = {name: [] for name in servers}
+            for name, (pid, address) in [*servers.items()] * PEER_ROUNDS:
+                before = cpu_seconds(pid)
+                tally = asyncio.run(phase(address, bodies, options.texts, clients, options.seconds))
+                rates[name].append(tally.texts / options.seconds)
+                cpu_ms[name].append(1000 * (cpu_seconds(pid) - before) / max(1, tally.texts))
+            row = {f"{name}_texts_s": statistics.median(rates[name]) for name in servers}
+            row |= {f"{name}_cpu_ms": statistics.median(cpu_ms[name]) for name in servers}
+            row["ratio_texts_s"] = row["ours_texts_s"] / row["peer_texts_s"]
+            row["ratio_cpu"] = row["ours_cpu_ms"] / row["peer_cpu_ms"]
+            rows[str(clients)] = row
     finally:
         for process in (ours, peer):
             process.terminate()
             process.wait(60)
     return {"threads": options.threads, "clients": rows}
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process so far (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def request_bodies(options: argparse.Namespace, texts: Sequence[str]) -> list[bytes]:
