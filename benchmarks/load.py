@@ -1,4 +1,4 @@
-"""Many clients at once against ``recurra serve``, beside the same engine in this process.
+"""Many clients at once against ``recurra serve``, beside the same engine in this process and a small FastAPI server.
 
     python -m benchmarks.load EXPORT [--seconds 5] [--clients 64] [--texts 1] [--data FILE]
 
@@ -9,14 +9,22 @@ else runs: compare with the fastest engine of any. A share above 1 says that the
 
 Overload is asked of a second server whose queue is made short (``overload_queue_texts``): the default queue has room
 for every client here. ``overload_offered`` is what was sent, in multiples of what the first server answered.
+
+``--peer`` measures one thing alone: texts a second beside ``benchmarks.fastapi_peer`` on the same ONNX export, for 1,
+16 and 64 clients, both servers up, asked in turns three times; medians and their ratios. On a machine that is busy
+with other work compare the processor time a text: whoever has more threads gets more of a core that is shared.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import random
+import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -35,6 +43,8 @@ from recurra.data.files import stream_texts
 
 BATCH_SIZES = (1, 8, 32, 64)
 OVERLOAD = 4
+PEER_CLIENTS = (1, 16, 64)
+PEER_ROUNDS = 3
 
 
 @dataclass
@@ -185,11 +195,62 @@ def start(options: argparse.Namespace, *more: str) -> tuple[subprocess.Popen[str
     return process, (str(url.hostname), int(url.port or 0)), time.monotonic() - started
 
 
+def start_peer(folder: Path, body: bytes) -> tuple[subprocess.Popen[str], tuple[str, int]]:
+    """Starts the small server on a free port, and returns once it answers."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        where = ("127.0.0.1", free.getsockname()[1])
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.fastapi_peer", str(folder), str(where[1])], text=True)
+    while process.poll() is None:
+        with contextlib.suppress(OSError):
+            asyncio.run(recovered_s(where, body))
+            return process, where
+        time.sleep(0.1)
+    raise SystemExit(process.returncode)
+
+
+def beside_peer(options: argparse.Namespace) -> dict[str, Any]:
+    """Texts a second of ours and of the peer's server, in turns, by number of clients."""
+    bodies = request_bodies(options, sample_texts(options.data, options.text_column))
+    ours, where, _ = start(options)
+    peer, peer_where = start_peer(options.folder, bodies[0])
+    servers = {"ours": (ours.pid, where), "peer": (peer.pid, peer_where)}
+    rows = {}
+    try:
+        for clients in PEER_CLIENTS:
+            rates: dict[str, list[float]] = {name: [] for name in servers}
+            cpu_ms: dict[str, list[float]] = {name: [] for name in servers}
+            for name, (pid, address) in [*servers.items()] * PEER_ROUNDS:
+                before = cpu_seconds(pid)
+                tally = asyncio.run(phase(address, bodies, options.texts, clients, options.seconds))
+                rates[name].append(tally.texts / options.seconds)
+                cpu_ms[name].append(1000 * (cpu_seconds(pid) - before) / max(1, tally.texts))
+            row = {f"{name}_texts_s": statistics.median(rates[name]) for name in servers}
+            row |= {f"{name}_cpu_ms": statistics.median(cpu_ms[name]) for name in servers}
+            row["ratio_texts_s"] = row["ours_texts_s"] / row["peer_texts_s"]
+            row["ratio_cpu"] = row["ours_cpu_ms"] / row["peer_cpu_ms"]
+            rows[str(clients)] = row
+    finally:
+        for process in (ours, peer):
+            process.terminate()
+            process.wait(60)
+    return {"threads": options.threads, "clients": rows}
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process so far (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def request_bodies(options: argparse.Namespace, texts: Sequence[str]) -> list[bytes]:
+    dice = random.Random(1)
+    return [json.dumps({"text": dice.choices(texts, k=options.texts)}).encode() for _ in range(512)]
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measures start, engine, load and overload."""
     texts = sample_texts(options.data, options.text_column)
-    dice = random.Random(1)
-    bodies = [json.dumps({"text": dice.choices(texts, k=options.texts)}).encode() for _ in range(512)]
+    bodies = request_bodies(options, texts)
     before_load = engine_rate(options.folder, texts, options.seconds, options.threads)
     process, where, ready_s = start(options)
     try:
@@ -256,8 +317,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of engine and server alike; 0 takes all cores")
     parser.add_argument("--data", type=Path, help="file of texts; default: the demo corpus")
     parser.add_argument("--text-column", default="text")
+    parser.add_argument("--peer", action="store_true", help="measure beside a small FastAPI server instead")
     parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[], help="further options of recurra serve")
-    print(json.dumps(measure(parser.parse_args()), indent=1))
+    options = parser.parse_args()
+    print(json.dumps((beside_peer if options.peer else measure)(options), indent=1))
 
 
 if __name__ == "__main__":

@@ -19,12 +19,11 @@ import numpy as np
 from recurra import Classifier
 from recurra.deployment.engines.depth import Depth, Early
 from recurra.deployment.export.records import CalibrationRecord
-from recurra.deployment.serving.application import create_application
-from recurra.deployment.serving.clients import ApiKeys
-from recurra.deployment.serving.log import EventLog
-from recurra.deployment.serving.served import ServedModel, describe_model
+from recurra.deployment.serving.application import Application
+from recurra.deployment.serving.limits import ApiKeys, ServerLimits
+from recurra.deployment.serving.models import ServedModel, describe_model
+from recurra.deployment.serving.observation import EventLog
 from recurra.deployment.serving.server import Server, listen, make_server
-from recurra.deployment.serving.settings import ServerLimits
 from recurra.models.exits.rule import ExitRule
 from recurra.models.exits.rules import ConfidenceRule
 from recurra.models.exits.thresholds import depths_under
@@ -166,7 +165,7 @@ def running(
     stream, ready = io.StringIO(), threading.Event()
     log = EventLog(stream)
     keys = ApiKeys([key] if isinstance(key, str) else key) if key else None
-    application = create_application(models, limits, keys=keys, log=log)
+    application = Application(models, limits, keys=keys, log=log)
     with listen("127.0.0.1", 0) as taken:
         server = make_server(application, limits, log, started=ready.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})

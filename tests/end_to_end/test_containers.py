@@ -14,7 +14,7 @@ import pytest
 import typer.main
 import yaml
 
-pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 
@@ -22,7 +22,7 @@ import recurra
 from containerfile import Stage, reaches_the_builder, read_stages
 from recurra.cli.main import make_app
 from recurra.deployment.export import ExportOptions, export_run
-from recurra.deployment.serving.settings import ServerLimits
+from recurra.deployment.serving.limits import ServerLimits
 from reviews import train_tiny
 from served import running, slow_model
 from server_process import ask, started

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels
-from recurra.deployment.serving.schema import QualityDescription
-from recurra.deployment.serving.served import ServedModel
-from recurra.deployment.serving.settings import ServerLimits
+from recurra.deployment.serving.bodies import Quality
+from recurra.deployment.serving.limits import ServerLimits
+from recurra.deployment.serving.models import ServedModel
 from served import Running, deep_model, running, slow_model
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra: dev)")
@@ -365,8 +366,8 @@ def test_a_file_that_cannot_be_read_is_told(server: Running, visit: Any) -> None
 def test_labels_and_quality_are_told(visit: Any) -> None:
     model, engine = slow_model("mine")
     engine.open.set()
-    quality = QualityDescription(split="test", rows=5000, figures={"accuracy": "0.9404", "F1": "0.9401"})
-    described = model.description.model_copy(update={"quality": quality, "labels": ["<b>no</b>", "yes"]})
+    quality = Quality(split="test", rows=5000, figures={"accuracy": "0.9404", "F1": "0.9401"})
+    described = msgspec.structs.replace(model.description, quality=quality, labels=["<b>no</b>", "yes"])
     with running([ServedModel(model.classifier, described)]) as server:
         said = visit(server).page.locator("#about").inner_text()
     assert said == "mine tells apart: <b>no</b>, yes. Its run on 5,000 rows of test: accuracy 0.9404, F1 0.9401."

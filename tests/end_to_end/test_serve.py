@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
@@ -24,8 +24,8 @@ from recurra import Classifier
 from recurra.cli.main import main
 from recurra.deployment.export import ExportOptions, export_run
 from recurra.deployment.export.manifest import read_manifest
-from recurra.deployment.serving.served import open_models
-from recurra.deployment.serving.settings import ServerLimits
+from recurra.deployment.serving.limits import ServerLimits
+from recurra.deployment.serving.models import open_models
 from reviews import review_rows, snapshot, train_tiny
 from served import running
 from server_process import ask, started
@@ -161,7 +161,7 @@ def test_mistakes_are_one_line(
 def test_a_missing_extra_names_what_installs_it(
     exported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("recurra.deployment.serving.application")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "fastapi", None)
-    assert "the server needs the package fastapi; pip install 'recurra[serve]'" in refused(capsys, exported)
+    for name in ("server", "application"):
+        monkeypatch.delitem(sys.modules, f"recurra.deployment.serving.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    assert "the server needs the package msgspec; pip install 'recurra[serve]'" in refused(capsys, exported)

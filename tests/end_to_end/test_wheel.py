@@ -20,7 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 

@@ -39,7 +39,7 @@ def warm_up() -> None:
     import recurra.adaptation
     import recurra.comparison
     import recurra.deployment.onnx.model
-    import recurra.deployment.serving.serve
+    import recurra.deployment.serving.server
     import recurra.study.exporting
     import recurra.study.fork_server
     import recurra.study.run  # noqa: F401

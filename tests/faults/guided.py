@@ -115,9 +115,8 @@ def read_plan(data: bytes) -> None:
 
 def read_request(data: bytes) -> None:
     """A request that is taken is JSON, and keeps every limit."""
-    from recurra.deployment.serving.refusals import Refusal
-    from recurra.deployment.serving.request import parse_request
-    from recurra.deployment.serving.settings import ServerLimits
+    from recurra.deployment.serving.bodies import parse_request
+    from recurra.deployment.serving.limits import Refusal, ServerLimits
 
     limits = ServerLimits(max_texts=4, max_characters=40)
     try:
@@ -126,7 +125,7 @@ def read_request(data: bytes) -> None:
         if refusal.status not in (400, 422):
             raise AssertionError(f"refused with {refusal.status}") from refusal
         return
-    value = json.loads(data)
+    value = json.loads(data.removeprefix(b"\xef\xbb\xbf"))
     texts = [value["text"]] if isinstance(value["text"], str) else value["text"]
     _same(list(request.texts), texts)
     if not 1 <= len(texts) <= limits.max_texts or max(map(len, texts)) > limits.max_characters:
@@ -152,7 +151,7 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], list[str], list[bytes]]] = {
     ),
     "plans": (read_plan, ["recurra.models.adaptation.plan"], [b"0 (3 4)x2 5", b"0-2 5", b" (0-3) x12 11"]),
     "requests": (
-        read_request, ["recurra.deployment.serving.request", "recurra.deployment.serving.schema"],
+        read_request, ["recurra.deployment.serving.bodies"],
         [b'{"text": "a"}', b'{"text": ["a", "b"], "model": ["x"], "explain": true, "abstain_below": 0.5}'],
     ),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 from faults.hostile import Case, Target, Verdict
 from faults.mutations import mutate_bytes, mutate_value, to_json
-from recurra.deployment.serving.settings import ServerLimits
+from recurra.deployment.serving.limits import ServerLimits
 from served import HEAD, Running, deep_model, mark, running, slow_model
 
 # Small, so that what is beyond them comes up, and no case has to wait for them long.

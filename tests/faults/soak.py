@@ -142,7 +142,7 @@ def _write_questions(path: Path, sources: dict[str, list[Path]]) -> int:
     from recurra import Classifier
     from recurra.data.demo_corpus import demo_rows
     from recurra.deployment.explanation import explain
-    from recurra.deployment.serving.served import hash_model
+    from recurra.deployment.serving.models import hash_model
 
     models = {name: {hash_model(one): Classifier.open(one, threads=1) for one in sources[name]} for name in _NAMES}
     texts = [row.text for row in demo_rows(train_rows=1, validation_rows=1, test_rows=512)["test"]]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-for module in ("onnx", "onnxruntime", "fastapi", "uvicorn"):
+for module in ("onnx", "onnxruntime", "starlette", "uvicorn"):
     pytest.importorskip(module)
 pytestmark = [
     pytest.mark.slow,

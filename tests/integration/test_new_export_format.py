@@ -22,8 +22,9 @@ from recurra.deployment.export.formats.interface import FP32, StoredPrecision
 from recurra.deployment.export.formats.registry import FORMATS, register
 from recurra.deployment.export.manifest import needs_torch, read_export
 from recurra.deployment.export_record import ExportRequest, export_folder, load_export_records
-from recurra.deployment.serving.schema import ModelDescription
-from recurra.deployment.serving.served import open_models
+from recurra.deployment.serving.application import describe
+from recurra.deployment.serving.limits import ServerLimits
+from recurra.deployment.serving.models import open_models
 from recurra.study.exporting import Datasets, Reference, make_export
 from reviews import train_tiny
 
@@ -125,7 +126,8 @@ def test_the_server_serves_and_documents_it(run: Path, tmp_path: Path) -> None:
     export_run(run, tmp_path / "out", ExportOptions("npz-test"))
     (model,) = open_models({"ours": tmp_path / "out"})
     assert model.description.kind == "npz-test" and model.description.exits is None
-    schema = ModelDescription.model_json_schema()["properties"]["kind"]
+    schemas = describe(ServerLimits(), ["ours"], with_key=False)["components"]["schemas"]
+    schema = schemas["ModelDescription"]["properties"]["kind"]
     assert schema["enum"] == ["run", "safetensors", "onnx", "npz-test"] and schema["type"] == "string"
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
 from recurra import Classifier
 from recurra.deployment.export import ExportOptions, export_run
-from recurra.deployment.serving.served import open_models
+from recurra.deployment.serving.models import open_models
 from reviews import review_rows, train_linear, train_tiny
 from served import Running, running
 

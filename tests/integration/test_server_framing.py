@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 
-from recurra.deployment.serving.settings import ServerLimits
+from recurra.deployment.serving.limits import ServerLimits
 from served import HEAD, Running, deep_model, running, slow_model
 
 KEY = "0123456789abcdef-framing"

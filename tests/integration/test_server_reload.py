@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 
+import msgspec
 import uvicorn
 
 from recurra import Classifier
@@ -30,10 +31,10 @@ from recurra.core.best_run import BEST_NAME, BestRunRecord
 from recurra.core.errors import CheckpointError
 from recurra.core.folders import atomic_folder
 from recurra.deployment.export import ExportOptions, export_run
-from recurra.deployment.serving.log import EventLog
-from recurra.deployment.serving.served import ModelSource, ServedModel, hash_model, open_models
+from recurra.deployment.serving.limits import ServerLimits
+from recurra.deployment.serving.models import ModelSource, ServedModel, hash_model, open_models
+from recurra.deployment.serving.observation import EventLog
 from recurra.deployment.serving.server import Server
-from recurra.deployment.serving.settings import ServerLimits
 from reviews import review_rows, train_linear
 from served import Running, mark, running, slow_model
 
@@ -173,7 +174,7 @@ class NextModel(ModelSource):
 
 def sourced(source: NextModel, hashed: str) -> tuple[ServedModel, Any]:
     model, engine = slow_model()
-    described = model.description.model_copy(update={"content_hash": hashed})
+    described = msgspec.structs.replace(model.description, content_hash=hashed)
     return ServedModel(model.classifier, described, source), engine
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("schemathesis", reason="schemathesis is not installed (extra: dev)")
@@ -16,8 +16,8 @@ pytest.importorskip("schemathesis", reason="schemathesis is not installed (extra
 import schemathesis
 
 from recurra.deployment.export import ExportOptions, export_run
-from recurra.deployment.serving.served import open_models
-from recurra.deployment.serving.settings import ServerLimits
+from recurra.deployment.serving.limits import ServerLimits
+from recurra.deployment.serving.models import open_models
 from reviews import train_tiny
 from served import Running, running
 

@@ -14,7 +14,7 @@ from recurra.core.record import RunRecord, read_record
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.encoding import encode_windows
 from recurra.deployment.export.manifest import read_manifest
-from recurra.deployment.serving.served import open_models
+from recurra.deployment.serving.models import open_models
 from recurra.evaluation.predictions import read_predictions
 from recurra.models.loading import load_classifier_model
 from reviews import review_rows, train_tiny, write_tiny_model

@@ -82,7 +82,7 @@ ROOMS = {
     "server": Room(
         tuple(
             f"deployment/serving/{name}.py"
-            for name in ("batching", "clients", "gate", "headers", "protocol", "refusals", "request", "settings")
+            for name in ("application", "batching", "bodies", "limits", "protocol")
         ),
         ("unit/deployment/serving", "integration/test_server*.py"),
         # Nearly all of them reach nearly all of it.

@@ -10,7 +10,7 @@ import pytest
 from faults.guided import TARGETS
 from recurra.core import configuration
 from recurra.data import formats
-from recurra.deployment.serving import request as requests
+from recurra.deployment.serving import bodies
 from recurra.models.adaptation.plan import SharingPlan
 
 
@@ -36,7 +36,7 @@ def test_a_parser_that_is_wrong_is_noticed(name: str, monkeypatch: pytest.Monkey
         "plans": (
             SharingPlan, "parse", lambda text, layers: dataclasses.replace(parse(text, layers), coda=(len(text) % 2,)),
         ),
-        "requests": (requests, "_check_characters", lambda request, limits: None),
+        "requests": (bodies, "parse_request", lambda body, limits: bodies._DECODER.decode(body)),
     }  # fmt: skip
     monkeypatch.setattr(*wrong[name])
     target, _, seeds = TARGETS[name]

@@ -9,6 +9,7 @@ import typer
 
 from recurra.cli import options
 from recurra.cli.output import print_json
+from recurra.core.errors import UnavailableError
 
 
 def serve(
@@ -56,22 +57,32 @@ def serve(
 
     Example: recurra serve exports/reviews-int8 small=exports/reviews-fp32 --port 8000
     """
-    from recurra.deployment.serving.serve import ServeOptions
-    from recurra.deployment.serving.serve import serve as run
-    from recurra.deployment.serving.settings import Rate, ServerLimits
+    try:
+        from recurra.deployment.serving.limits import Rate, ServerLimits
+        from recurra.deployment.serving.server import serve as run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("recurra"):
+            raise
+        raise UnavailableError(f"the server needs the package {error.name}; pip install 'recurra[serve]'") from error
 
-    limits = ServerLimits(
-        max_body_bytes=max_body_bytes,
-        max_texts=max_texts,
-        max_characters=max_characters,
-        timeout_s=timeout_s,
-        batch_texts=batch_texts,
-        alone=alone,
-        max_waiting_texts=max_waiting_texts,
-        max_wait_s=max_wait_s,
-        rate=None if rate_limit is None else Rate.parse(rate_limit),
+    run(
+        models,
+        ServerLimits(
+            max_body_bytes=max_body_bytes,
+            max_texts=max_texts,
+            max_characters=max_characters,
+            timeout_s=timeout_s,
+            batch_texts=batch_texts,
+            alone=alone,
+            max_waiting_texts=max_waiting_texts,
+            max_wait_s=max_wait_s,
+            rate=None if rate_limit is None else Rate.parse(rate_limit),
+        ),
+        host=host,
+        port=port,
+        threads=threads,
+        api_key_file=api_key_file,
+        api_key_env=api_key_env,
+        quiet=quiet,
+        started=print_json if as_json else None,
     )
-    chosen = ServeOptions(
-        host=host, port=port, threads=threads, api_key_file=api_key_file, api_key_env=api_key_env, quiet=quiet
-    )
-    run(models, limits, chosen, started=print_json if as_json else None)

@@ -21,8 +21,9 @@ from recurra.cli.main import main
 from recurra.core.record import read_record
 from recurra.core.record_parts import OneLabelRecord
 from recurra.deployment.decision import read_decision
+from recurra.deployment.engines.depth import Classified
 from recurra.deployment.prediction.files import SUFFIXES
-from recurra.deployment.serving.answers import Answers, predictions_of
+from recurra.deployment.serving.bodies import predictions_of
 from recurra.evaluation.calibration import precision_thresholds
 from recurra.evaluation.predictions import read_predictions, write_predictions
 from reviews import train_linear
@@ -229,9 +230,9 @@ def test_an_export_holds_a_label_to_a_precision_wherever_it_predicts(
     assert [row["label"] for row in read(part)[1]] == [row["label"] for row in expected]
     classifier = Classifier.open(export)
     texts = [row["text"] for row in expected]
-    answers = predictions_of(Answers(classifier.predict_proba(texts)), classifier.decision)
-    assert [one["label"] for one in answers] == [row["label"] for row in expected]
-    assert [one["abstained"] for one in answers] == [row["abstained"] for row in expected]
+    answers = predictions_of(Classified(classifier.predict_proba(texts)), classifier.decision)
+    assert [one.label for one in answers] == [row["label"] for row in expected]
+    assert [one.abstained for one in answers] == [row["abstained"] for row in expected]
     card = (export / "README.md").read_text(encoding="utf-8")
     bounds = classifier.decision.record()
     assert isinstance(bounds, OneLabelRecord) and bounds.abstain_below is not None

@@ -30,11 +30,11 @@ from recurra.data.multilabel import MultiLabelData, SeveralLabels
 from recurra.data.subsets import iterative_split
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels, read_decision
+from recurra.deployment.engines.depth import Classified
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import read_manifest
 from recurra.deployment.export.options import ExportOptions
-from recurra.deployment.serving.answers import Answers, predictions_of
-from recurra.deployment.serving.schema import Prediction
+from recurra.deployment.serving.bodies import predictions_of
 from recurra.models.controls.fitting import matrix_of
 from recurra.models.controls.ngrams import LinearClassifier
 from recurra.models.modeling import RecurraForSequenceClassification
@@ -543,12 +543,10 @@ def test_an_agreement_is_refused(trained: Trained, tmp_path: Path) -> None:
 def test_the_server_lists_labels(trained: Trained) -> None:
     classifier = Classifier.open(trained.run)
     probabilities = np.array([[0.99, 0.001, 0.999, 0.001], [0.0, 0.0, 0.0, 0.0]])
-    first, second = predictions_of(Answers(probabilities), classifier.decision)
-    assert first["labels"] == ["bad", "good"] and first["label"] == "bad;good"
-    assert first["probabilities"] == dict(zip(NAMES, probabilities[0].tolist(), strict=True))
-    assert (second["labels"], second["label"]) == ([], "")
-    assert Prediction.model_validate(first).labels == ["bad", "good"]
-    assert "labels" in Prediction.model_json_schema()["properties"]
+    first, second = predictions_of(Classified(probabilities), classifier.decision)
+    assert first.labels == ["bad", "good"] and first.label == "bad;good"
+    assert first.probabilities == dict(zip(NAMES, probabilities[0].tolist(), strict=True))
+    assert (second.labels, second.label) == ([], "")
     traced = classifier.trace(["a lovely song"])
     assert traced.probabilities[0, -1] == pytest.approx(classifier.predict_proba(["a lovely song"])[0])
 

@@ -1,199 +1,333 @@
-"""The routes."""
+"""The ASGI application: the door that every request passes, the routes behind it, and their OpenAPI document.
+
+A request gets a number of its own, the headers of `HEADERS`, a line in the log and its counts in the metrics, whatever
+becomes of it; what raises behind the door is answered there.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+import hashlib
+import itertools
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
+from importlib import resources
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+import msgspec
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Message, Receive, Scope, Send
 
-from recurra.deployment.serving.answers import Asked, Occluded, predictions_of
+from recurra.core.version import __version__
+from recurra.deployment.explanation import MOST_PARTS, Span, explanations_of, spans_of, without
+from recurra.deployment.export.formats.registry import FORMATS
 from recurra.deployment.serving.batching import Computed
-from recurra.deployment.serving.clients import ApiKeys
-from recurra.deployment.serving.gate import Gate, answer
-from recurra.deployment.serving.headers import read_page
-from recurra.deployment.serving.log import EventLog
-from recurra.deployment.serving.metrics import CONTENT_TYPE, Metrics
-from recurra.deployment.serving.models import Answering, Models
-from recurra.deployment.serving.openapi import CLASSIFY, GUARDED, METRICS, PAGE, READY, describe
-from recurra.deployment.serving.refusals import Refusal, encode, stopping
-from recurra.deployment.serving.request import BodyReader, ClientGoneError, parse_request
-from recurra.deployment.serving.schema import (
+from recurra.deployment.serving.bodies import (
+    BodyReader,
+    ClassifyRequest,
+    ClassifyResponse,
+    ErrorResponse,
+    Extras,
     Health,
+    LoadedModel,
     ModelDescription,
+    ModelResult,
     ModelsResponse,
     Readiness,
+    parse_request,
+    predictions_of,
     unknown_model,
 )
-from recurra.deployment.serving.served import ServedModel
-from recurra.deployment.serving.settings import ServerLimits
+from recurra.deployment.serving.limits import (
+    HEADERS,
+    ApiKeys,
+    RateLimiter,
+    Refusal,
+    ServerLimits,
+    error_body,
+    network_of,
+    stopping,
+    try_again,
+)
+from recurra.deployment.serving.models import Models, QueuedModel, ServedModel
+from recurra.deployment.serving.observation import METRICS_TYPE, EventLog, Metrics
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_MODEL_PATH = "/v1/models/{name}"
+_JSON = "application/json"
+_TEXT = "The opening is slow, but the last act is worth the wait."
+_REASONS = {
+    400: "The body is not JSON in UTF-8.",
+    401: "The API key is missing or wrong.",
+    404: "There is no such model.",
+    408: "The body came too slowly.",
+    413: "The body is too large.",
+    415: "The body is not declared to be JSON in UTF-8, or is compressed.",
+    422: "The body is not what is asked for, or beyond a limit.",
+    429: "Too many texts are waiting, or this client asks more often than it may; Retry-After says when to try again.",
+    503: "The texts were not computed in time, or the server is being stopped.",
+}
+# What each path answers with, as type or media type, and which errors.
+_OPERATIONS: dict[str, tuple[str, Any, tuple[int, ...]]] = {
+    "/v1/classify": ("post", ClassifyResponse, (400, 401, 404, 408, 413, 415, 422, 429, 503)),
+    "/v1/models": ("get", ModelsResponse, (401, 429)),
+    _MODEL_PATH: ("get", ModelDescription, (401, 404, 429)),
+    "/health/live": ("get", Health, ()),
+    "/health/ready": ("get", Readiness, ()),
+    "/metrics": ("get", "text/plain", (401, 429)),
+    "/": ("get", "text/html", (429,)),
+}
+_PATHS = frozenset({*_OPERATIONS, "/openapi.json"}) - {_MODEL_PATH}
 
 
-def create_application(
-    models: Sequence[ServedModel],
-    limits: ServerLimits | None = None,
-    *,
-    keys: ApiKeys | None = None,
-    log: EventLog | None = None,
-) -> Gate:
-    """Puts the server together.
+class Application:
+    """Answers requests of models, the first of which answers where none is named.
 
-    Args:
-        models: In the order that they are listed in; the first answers where none is named.
-        limits: Bounds; none takes the defaults.
-        keys: What opens ``/v1`` and ``/metrics``; none leaves them open.
-        log: Where events go; none takes standard error.
+    Keys open ``/v1`` and ``/metrics``; none leaves them open.
     """
-    limits, log, metrics = limits or ServerLimits(), log or EventLog(), Metrics()
-    answering = Models(models, limits, metrics, log)
-    service = _Service(answering, limits, metrics)
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        answering.start()
-        yield
-        await answering.stop()
-
-    # No docs_url: its page would load scripts from elsewhere. No redirects: they would go where the header Host says.
-    application = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
-    service.add_routes(application)
-    application.add_exception_handler(Refusal, _refuse)
-    application.add_exception_handler(HTTPException, _refuse_route)
-    application.add_exception_handler(ClientGoneError, _nobody_listens)
-    describe(application, limits, answering.names, with_key=keys is not None)
-    # Four fifths of what FastAPI does for a request is for requests that it reads itself: this one we read.
-    direct = {("POST", "/v1/classify"): service.answer_classify}
-    return Gate(
-        application,
-        keys=keys,
-        rate=limits.rate,
-        log=log,
-        metrics=metrics,
-        reload=answering.reload,
-        direct=direct,
-    )
-
-
-class _Service:
-    def __init__(self, models: Models, limits: ServerLimits, metrics: Metrics) -> None:
-        self._models = models
-        self._limits = limits
-        self._metrics = metrics
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        limits: ServerLimits | None = None,
+        *,
+        keys: ApiKeys | None = None,
+        log: EventLog | None = None,
+    ) -> None:
+        self._limits = limits = limits or ServerLimits()
+        self._keys = keys
+        self._log = log = log or EventLog()
+        self.metrics = Metrics()
+        self._limiter = None if limits.rate is None else RateLimiter(limits.rate)
+        self._models = Models(models, limits, self.metrics, log)
+        self.reload = self._models.reload
         self._bodies = BodyReader(limits)
         self._page = read_page()
+        self._openapi = msgspec.json.encode(describe(limits, self._models.names, with_key=keys is not None))
+        self._numbers = itertools.count()
+        self._prefix = secrets.token_hex(5)
+        routes = [
+            Route("/v1/classify", self._classify, methods=["POST"]),
+            Route("/v1/models", self._list_models),
+            Route(_MODEL_PATH, self._describe_model),
+            Route("/health/live", self._live),
+            Route("/health/ready", self._ready),
+            Route("/metrics", self._show_metrics),
+            Route("/openapi.json", self._show_openapi),
+            Route("/", self._show_page),
+        ]
+        # No redirects: they would go where the header Host says.
+        self.router = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
 
-    def add_routes(self, application: FastAPI) -> None:
-        add: Callable[..., None] = application.add_api_route
-        add("/v1/classify", self.classify, methods=["POST"], **CLASSIFY)
-        add("/v1/models", self.models, methods=["GET"], response_model=ModelsResponse, **GUARDED)
-        add("/v1/models/{name}", self.model, methods=["GET"], response_model=ModelDescription, **GUARDED)
-        add("/health/live", self.live, methods=["GET"], response_model=Health)
-        add("/health/ready", self.ready, methods=["GET"], response_model=Readiness, **READY)
-        add("/metrics", self.metrics, methods=["GET"], response_class=Response, **METRICS)
-        add("/", self.page, methods=["GET"], response_class=Response, **PAGE)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes on one request, or the start and the end of the server."""
+        scope["app"] = self  # asks the router to raise what it would answer itself
+        if scope["type"] != "http":
+            await self.router(scope, receive, send)
+            return
+        started = time.monotonic()
+        # Known to nobody before, and no two alike; random digits for each would ask the system each time.
+        request_id = f"{self._prefix}{next(self._numbers):06x}"
+        state: dict[str, Any] = scope.setdefault("state", {})
+        status = 0
 
-    async def answer_classify(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """`classify` as an application of its own, with the refusals of all routes."""
-        request = Request(scope, receive, send)
+        async def send_numbered(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode("ascii"))]
+            await send(message)
+
         try:
-            response = await self.classify(request)
-        except Refusal as error:
-            response = await _refuse(request, error)
-        except ClientGoneError as error:
-            response = await _nobody_listens(request, error)
-        await response(scope, receive, send)
+            self._admit(scope)
+            await self.router(scope, receive, send_numbered)
+        except ClientDisconnect:
+            # 499 is what proxies log for it; nobody receives it. The protocol may have said why it listens no more.
+            state.setdefault("refused", "client_gone")
+            await Response(status_code=499)(scope, receive, send_numbered)
+        except Exception as error:  # noqa: BLE001 - no error of ours may reach a user, nor end the connection unanswered
+            refusal = _refusal_of(error, scope)
+            if refusal is None:
+                self._log.failure("request", error, request_id=request_id)
+                refusal = Refusal(500, "failed", f"the server failed; its log says why under {request_id}")
+            if status == 0:
+                state["refused"] = refusal.code
+                response = _respond(error_body(refusal.code, refusal.message), refusal.status, refusal.headers)
+                await response(scope, receive, send_numbered)
+        finally:
+            self._note(scope, state, status, time.monotonic() - started, request_id)
 
-    async def classify(self, request: Request) -> Response:
-        """Classifies one text or many by one model or several."""
-        async with self._bodies.read(request) as body:
-            wanted = parse_request(body, self._limits)
-            texts = wanted.texts
-            # From here on to the last text that is submitted nothing is waited for: these models answer, or none.
-            models = self._models.chosen(wanted.chosen(self._models.names))
-            if wanted.abstain_below is not None:
-                _check_one_label(models)
-            occluded = Occluded.of(texts, self._limits) if wanted.explain else None
-            changed = [] if occluded is None else occluded.changed()
-            futures: list[Future[Computed]] = []
-            try:
-                futures.extend(one.batcher.submit(texts, wanted.asked) for one in models)
-                if changed:
-                    alone = Asked(exits=wanted.asked.exits)
-                    futures.extend(one.batcher.submit(changed, alone) for one in models)
-                names = [one.model.name for one in models]
-                request.state.seen = {"models": names, "texts": len(texts), "characters": sum(map(len, texts))}
-                computed = await _wait(futures, request, self._limits.timeout_s)
-            finally:
-                # Nobody waits for what is left of a request that was refused, is too late, or whose client is gone.
-                for future in futures:
-                    future.cancel()
-        results = [_result(one, said, wanted.abstain_below) for one, said in zip(models, computed, strict=False)]
-        if occluded is not None:
-            for place, (one, result) in enumerate(zip(models, results, strict=True)):
-                rest = computed[len(models) + place].answers if changed else None
-                told = occluded.explanations(computed[place].answers, rest, one.model.classifier.decision)
-                for prediction, words in zip(result["predictions"], told, strict=True):
-                    prediction[words.key] = words.plain()
-        return Response(encode({"results": results}), media_type="application/json")
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: object) -> AsyncIterator[None]:
+        self._models.start()
+        yield
+        await self._models.stop()
 
-    async def models(self) -> ModelsResponse:
-        """Lists the models, and what a request may hold."""
-        return ModelsResponse(
-            models=self._models.descriptions(),
-            max_body_bytes=self._limits.max_body_bytes,
-            max_texts=self._limits.max_texts,
-            max_characters=self._limits.max_characters,
+    def _admit(self, scope: Scope) -> None:
+        """Refuses who has no key or asks too often."""
+        path = scope["path"]
+        guarded = self._keys is not None and _is_guarded(path)
+        owner = self._keys.owner(Headers(scope=scope)) if self._keys is not None and guarded else None
+        if self._limiter is not None and not path.startswith("/health/"):
+            # Who has no key, or a wrong one, must not use up the rate of those who own one.
+            client = network_of((scope.get("client") or ("",))[0]) if owner is None else owner
+            wait_s = self._limiter.wait_s(client)
+            if wait_s:
+                raise try_again("rate_limited", f"more than {self._limits.rate} came from this client", wait_s)
+        if guarded and owner is None:
+            message = "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"
+            raise Refusal(401, "no_key", message, {"WWW-Authenticate": "Bearer"})
+
+    def _note(self, scope: Scope, state: dict[str, Any], status: int, seconds: float, request_id: str) -> None:
+        # Other paths and methods may hold anything, a text among it.
+        path, method = scope["path"], scope["method"]
+        if path not in _PATHS:
+            path = _MODEL_PATH if path.startswith("/v1/models/") else "other"
+        method = method if method in _METHODS else "other"
+        self.metrics.requests.labels(path, method, str(status)).inc()
+        self.metrics.request_seconds.labels(path).observe(seconds)
+        refused = state.get("refused")
+        if refused is not None:
+            self.metrics.refused.labels(refused).inc()
+        self._log.write(
+            "request",
+            request_id=request_id,
+            method=method,
+            path=path,
+            status=status,
+            ms=round(1000 * seconds, 3),
+            **state.get("counts", {}),
+            **({} if refused is None else {"refused": refused}),
         )
 
-    async def model(self, name: str) -> ModelDescription:
+    async def _classify(self, request: Request) -> Response:
+        """Classifies one text or many by one model or several."""
+        body = await self._bodies.read(request)
+        try:
+            results = await self._results(parse_request(body, self._limits), request)
+        finally:
+            self._bodies.release(len(body))
+        return _respond(ClassifyResponse(results))
+
+    async def _results(self, asked: ClassifyRequest, request: Request) -> list[ModelResult]:
+        texts, extras = asked.texts, Extras(asked.exit_rule is not None, asked.recurrences)
+        # From here on to the last text that is submitted nothing is waited for: these models answer, or none.
+        models = self._models.chosen(asked.model_names(self._models.names))
+        for model in models:
+            if asked.abstain_below is not None and not model.classifier.decision.exclusive:
+                name = model.description.name
+                message = f"'abstain_below' is not for the multi-label model '{name}', which gives any number of labels"
+                raise Refusal(422, "invalid", message)
+        spans = _occluded_spans(texts, self._limits) if asked.explain else []
+        changed = [without(text, span) for text, ranges in zip(texts, spans, strict=False) for span in ranges]
+        futures: list[Future[Computed]] = []
+        try:
+            futures.extend(model.batcher.submit(texts, extras) for model in models)
+            if changed:
+                futures.extend(model.batcher.submit(changed, Extras(exits=extras.exits)) for model in models)
+            request.state.counts = {
+                "models": [model.description.name for model in models],
+                "texts": len(texts),
+                "characters": sum(map(len, texts)),
+            }
+            computed = await _wait(futures, request, self._limits.timeout_s)
+        finally:
+            # Nobody waits for what is left of a request that was refused, is too late, or whose client is gone.
+            for future in futures:
+                future.cancel()
+        results = [_result(*pair, asked.abstain_below) for pair in zip(models, computed, strict=False)]
+        for number, model in enumerate(models if asked.explain else ()):
+            probabilities = computed[number].answers.probabilities
+            rest = computed[len(models) + number].answers.probabilities if changed else probabilities[:0]
+            explanations = explanations_of(texts, spans, probabilities, rest, model.classifier.decision)
+            for prediction, explanation in zip(results[number].predictions, explanations, strict=True):
+                setattr(prediction, explanation.key, explanation.plain())
+        return results
+
+    async def _list_models(self, _: Request) -> Response:
+        """Lists the models, and what a request may hold."""
+        limits = self._limits
+        descriptions = self._models.descriptions()
+        return _respond(ModelsResponse(descriptions, limits.max_body_bytes, limits.max_texts, limits.max_characters))
+
+    async def _describe_model(self, request: Request) -> Response:
         """Describes one model."""
+        name = request.path_params["name"]
         if name not in self._models.names:
             raise unknown_model(name, self._models.names)
-        return self._models.chosen([name])[0].description
+        return _respond(self._models.chosen([name])[0].description)
 
-    async def live(self) -> Health:
+    async def _live(self, _: Request) -> Response:
         """Answers while the process works."""
-        return Health(status="ok")
+        return _respond(Health())
 
-    async def ready(self) -> Response:
-        """Answers 200 while every model takes requests, and says which they are."""
+    async def _ready(self, _: Request) -> Response:
+        """Answers 200 while every model takes requests, and 503 otherwise."""
         ready = self._models.ready
-        said = Readiness(status="ok" if ready else "stopping", models=[*self._models.descriptions()])
-        return Response(said.model_dump_json(), 200 if ready else 503, media_type="application/json")
+        loaded = [
+            LoadedModel(name=model.name, content_hash=model.content_hash, loaded_at=model.loaded_at)
+            for model in self._models.descriptions()
+        ]
+        return _respond(Readiness("ok" if ready else "stopping", loaded), 200 if ready else 503)
 
-    async def metrics(self) -> Response:
-        """Counters for Prometheus."""
-        return Response(self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})
+    async def _show_metrics(self, _: Request) -> Response:
+        """Shows counters for Prometheus."""
+        return _respond(self.metrics.page(), headers={"Content-Type": METRICS_TYPE})
 
-    async def page(self) -> Response:
-        """A page to try the models in a browser."""
-        return Response(self._page.content, headers=self._page.headers)
+    async def _show_openapi(self, _: Request) -> Response:
+        return _respond(self._openapi)
 
-
-def _check_one_label(models: Sequence[Answering]) -> None:
-    several = next((one.model.name for one in models if not one.model.classifier.decision.exclusive), None)
-    if several is not None:
-        message = f"'abstain_below' is not for the multi-label model '{several}', which gives any number of labels"
-        raise Refusal(422, "invalid", message)
+    async def _show_page(self, _: Request) -> Response:
+        """Shows a page to try the models in a browser."""
+        content, headers = self._page
+        return _respond(content, headers=headers)
 
 
-def _result(one: Answering, computed: Computed, abstain_below: float | None) -> dict[str, Any]:
-    decision = one.model.classifier.decision
+def _respond(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Returns bytes as they are, or a value as JSON."""
+    body = content if isinstance(content, bytes) else msgspec.json.encode(content)
+    return Response(body, status, headers={**HEADERS, "Content-Type": _JSON, **(headers or {})})
+
+
+def _refusal_of(error: Exception, scope: Scope) -> Refusal | None:
+    """The refusal that an error stands for; none if it is a mistake of ours."""
+    if not isinstance(error, HTTPException):
+        return error if isinstance(error, Refusal) else None
+    if error.status_code == 405:
+        headers = dict(error.headers or {})
+        message = f"the method {scope['method'][:20]} is not allowed here; use {headers['Allow']}"
+        return Refusal(405, "wrong_method", message, headers)
+    return Refusal(404, "not_found", "there is nothing under this address; /openapi.json lists what there is")
+
+
+def _occluded_spans(texts: Sequence[str], limits: ServerLimits) -> list[list[Span]]:
+    """Words or runs of words: no more in all than a request may have texts, nor together longer than its body."""
+    characters = max(1, sum(map(len, texts)))
+    most = min(MOST_PARTS, limits.max_texts // len(texts), limits.max_body_bytes // characters)
+    return [spans_of(text, max(1, most)) for text in texts]
+
+
+def _result(model: QueuedModel, computed: Computed, abstain_below: float | None) -> ModelResult:
+    decision = model.classifier.decision
     if abstain_below is not None:
         decision = decision.abstaining_below(abstain_below)
-    return {
-        "model": one.model.name,
-        "content_hash": one.description.content_hash,
-        "predictions": predictions_of(computed.answers, decision),
-        "waited_ms": round(computed.waited_ms, 3),
-        "computed_ms": round(computed.computed_ms, 3),
-        "batch_texts": computed.batch_texts,
-    }
+    return ModelResult(
+        model.description.name,
+        model.description.content_hash,
+        predictions_of(computed.answers, decision),
+        round(computed.waited_ms, 3),
+        round(computed.computed_ms, 3),
+        computed.batch_texts,
+    )
 
 
 async def _wait(futures: Sequence[Future[Computed]], request: Request, timeout_s: float) -> list[Computed]:
@@ -206,10 +340,11 @@ async def _wait(futures: Sequence[Future[Computed]], request: Request, timeout_s
         if results in done:
             return [await results] if len(waiting) == 1 else await results
         if gone in done:
-            raise ClientGoneError
-        raise _late(timeout_s)
+            raise ClientDisconnect
+        raise TimeoutError
     except TimeoutError:
-        raise _late(timeout_s) from None
+        message = f"the texts were not computed within {timeout_s:g} s; try again with fewer, or later"
+        raise Refusal(503, "too_late", message, {"Retry-After": "1"}) from None
     except asyncio.CancelledError:
         raise stopping() from None
     finally:
@@ -219,32 +354,77 @@ async def _wait(futures: Sequence[Future[Computed]], request: Request, timeout_s
         results.cancel()
 
 
-def _late(timeout_s: float) -> Refusal:
-    message = f"the texts were not computed within {timeout_s:g} s; try again with fewer, or later"
-    return Refusal(503, "too_late", message, retry_after_s=1)
+def read_page() -> tuple[bytes, dict[str, str]]:
+    """Reads the page and makes its headers: its policy names the hashes of its own script and style, and no other."""
+    text = (resources.files("recurra.deployment.serving") / "page.html").read_text(encoding="utf-8")
+
+    def hashes(tag: str) -> str:
+        blocks = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digests = (base64.b64encode(hashlib.sha256(block.encode("utf-8")).digest()) for block in blocks)
+        return " ".join(f"'sha256-{digest.decode('ascii')}'" for digest in digests)
+
+    policy = (
+        f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return text.encode("utf-8"), {
+        "Content-Type": "text/html; charset=utf-8",
+        "Content-Security-Policy": policy,
+        "Cache-Control": "no-cache",
+    }
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
-    request.state.refused = error.code
-    return answer(error)
+def describe(limits: ServerLimits, names: Sequence[str], *, with_key: bool) -> dict[str, Any]:
+    """Returns the OpenAPI document, with the limits and models of this server."""
+    types = [result for _, result, _ in _OPERATIONS.values() if not isinstance(result, str)]
+    _, schemas = msgspec.json.schema_components(
+        [ClassifyRequest, ErrorResponse, *types], ref_template="#/components/schemas/{name}"
+    )
+    request = schemas["ClassifyRequest"]
+    text, texts = request["properties"]["text"]["anyOf"]
+    text["maxLength"] = texts["items"]["maxLength"] = limits.max_characters
+    texts["maxItems"] = limits.max_texts
+    name, several, _ = request["properties"]["model"]["anyOf"]
+    name["enum"] = several["items"]["enum"] = [*names]
+    several["uniqueItems"] = True
+    schemas["ModelDescription"]["properties"]["kind"]["enum"] = ["run", *FORMATS]
+    request["examples"] = [
+        {"text": _TEXT},
+        {"text": ["not bad at all", "far from good"], "model": names[0] if names else None},
+        {"text": _TEXT, "model": [*names[:2]] or None},
+        {"text": _TEXT, "exit_rule": "calibrated", "recurrences": True},
+        {"text": "not bad at all", "explain": True},
+    ]
+    paths: dict[str, Any] = {}
+    for path, (method, result, errors) in _OPERATIONS.items():
+        responses = {200: _content("The answer.", result)}
+        responses |= {status: _content(_REASONS[status], ErrorResponse) for status in errors}
+        if path == "/health/ready":
+            responses[503] = _content("A model takes no requests.", result)
+        operation: dict[str, Any] = {"responses": {str(status): value for status, value in responses.items()}}
+        if path == "/v1/classify":
+            operation["requestBody"] = {"required": True, **_content("Texts and models.", ClassifyRequest)}
+        if path == _MODEL_PATH:
+            schema = {"type": "string", "enum": [*names]}
+            operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": schema}]
+        if with_key and _is_guarded(path):
+            operation["security"] = [{"key": []}]
+        paths[path] = {method: operation}
+    components: dict[str, Any] = {"schemas": schemas}
+    if with_key:
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    about = "Text classification by Transformers that reuse their layers."
+    info = {"title": "Recurra", "version": __version__, "description": about}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components}
 
 
-async def _refuse_route(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
-        message = f"the method {request.method[:20]} is not allowed here; use {allowed}"
-        refusal = Refusal(405, "wrong_method", message, headers=dict(error.headers or {}))
-    else:
-        message = "there is nothing under this address; /openapi.json lists what there is"
-        refusal = Refusal(error.status_code, "not_found", message)
-    request.state.refused = refusal.code
-    return answer(refusal)
+def _content(description: str, kind: Any) -> dict[str, Any]:
+    if isinstance(kind, str):
+        return {"description": description, "content": {kind: {"schema": {"type": "string"}}}}
+    schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    return {"description": description, "content": {_JSON: {"schema": schema}}}
 
 
-async def _nobody_listens(request: Request, _: Exception) -> Response:
-    # 499 is what proxies log for it; nobody receives it. The protocol may have said why it listens no more.
-    if not hasattr(request.state, "refused"):
-        request.state.refused = "client_gone"
-    return Response(status_code=499)
+def _is_guarded(path: str) -> bool:
+    """Whether a key opens it, if there are keys."""
+    return path.startswith("/v1") or path == "/metrics"

@@ -1,4 +1,4 @@
-"""Texts of many requests computed together: threads of the model's own, a queue with an end, a bound on waiting."""
+"""Texts of many requests computed together: threads of the model's own, a bounded queue, a bound on waiting."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from recurra.deployment.serving.answers import Answers, Asked
-from recurra.deployment.serving.refusals import Refusal, overloaded, stopping
-from recurra.deployment.serving.settings import ServerLimits
+from recurra.deployment.engines.depth import Classified
+from recurra.deployment.serving.bodies import Extras
+from recurra.deployment.serving.limits import Refusal, ServerLimits, stopping, try_again
 
 # Weight of the last batch in the moving average of the time that a text takes.
 _NEWEST = 0.2
@@ -19,16 +19,9 @@ _NEWEST = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """What came of one request's texts.
+    """The answers to one request's texts, and how they came about; see `ModelResult`."""
 
-    Attributes:
-        answers: What the model says of them.
-        waited_ms: From acceptance to the start of the computation.
-        computed_ms: Of the whole batch.
-        batch_texts: Texts of the batch, those of other requests among them.
-    """
-
-    answers: Answers
+    answers: Classified
     waited_ms: float
     computed_ms: float
     batch_texts: int
@@ -37,7 +30,7 @@ class Computed:
 @dataclass(eq=False)
 class _Job:
     texts: Sequence[str]
-    asked: Asked
+    extras: Extras
     arrived: float
     deadline: float
     future: Future[Computed] = field(default_factory=Future)
@@ -47,14 +40,14 @@ class Batcher:
     """Asks a model about texts in threads of its own.
 
     A thread that is free takes what waits, so that batches grow with the load; a request is never cut.
-    Requests that ask something else of the model are another batch; none overtakes an earlier one. A
-    request that was cancelled or is too late is left out. If a batch fails, its requests are computed one by one, so
-    that a text only ever spoils its own request.
+    Requests for other extras are another batch; none overtakes an earlier one. A request that was cancelled or is too
+    late is left out. If a batch fails, its requests are computed one by one, so that a text only ever spoils its own
+    request.
 
     Args:
         name: Of the model.
-        ask: What the model says of raw texts, given what is asked; is called by ``workers`` threads.
-        limits: Bounds of the queue and of batches.
+        ask: Computes raw texts with extras; is called by ``workers`` threads.
+        limits: Of the queue and of batches.
         workers: Batches that are computed at once.
         observe: Called with each successful batch's texts and seconds, for the metrics.
         failed: Called with what a request's computation raised.
@@ -63,14 +56,13 @@ class Batcher:
     def __init__(
         self,
         name: str,
-        ask: Callable[[list[str], Asked], Answers],
+        ask: Callable[[list[str], Extras], Classified],
         limits: ServerLimits,
         *,
         workers: int = 1,
         observe: Callable[[int, float], None] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
-        self.name = name
         self._ask = ask
         self._limits = limits
         self._observe = observe
@@ -110,18 +102,14 @@ class Batcher:
         """Texts that are accepted and not yet computed on."""
         return self._waiting_texts
 
-    def submit(self, texts: Sequence[str], asked: Asked | None = None) -> Future[Computed]:
-        """Accepts texts, or turns them away at once.
-
-        Args:
-            texts: At least one.
-            asked: What is asked of the model; none means labels.
+    def submit(self, texts: Sequence[str], extras: Extras | None = None) -> Future[Computed]:
+        """Accepts one text or more, or turns them away at once.
 
         Raises:
             Refusal: 429 if too many wait, 503 if it is being stopped.
         """
         now = time.monotonic()
-        job = _Job(texts, asked or Asked(), now, now + self._limits.timeout_s)
+        job = _Job(texts, extras or Extras(), now, now + self._limits.timeout_s)
         with self._changed:
             if self._stopping:
                 raise stopping()
@@ -130,7 +118,7 @@ class Batcher:
             full = self._waiting_texts + len(texts) > self._limits.max_waiting_texts
             # An empty queue takes any request: otherwise one slow batch could shut the door for good.
             if self._jobs and (full or expected_s > self._limits.max_wait_s):
-                raise overloaded(expected_s)
+                raise try_again("overloaded", "too many texts are waiting", expected_s)
             self._jobs.append(job)
             self._waiting_texts += len(texts)
             self._changed.notify()
@@ -167,15 +155,14 @@ class Batcher:
         return taken
 
     def _fits(self, job: _Job, first: _Job, texts: int) -> bool:
-        return (
-            not self._limits.alone and job.asked == first.asked and texts + len(job.texts) <= self._limits.batch_texts
-        )
+        fits = texts + len(job.texts) <= self._limits.batch_texts
+        return fits and job.extras == first.extras and not self._limits.alone
 
     def _compute(self, jobs: Sequence[_Job]) -> None:
         texts = [text for job in jobs for text in job.texts]
         started = time.monotonic()
         try:
-            answers = self._ask(texts, jobs[0].asked)
+            answers = self._ask(texts, jobs[0].extras)
         except Exception as error:  # noqa: BLE001 - the thread must outlive any text
             if len(jobs) == 1:
                 self._give_up(jobs[0], error)
@@ -191,7 +178,7 @@ class Batcher:
         for job in jobs:
             end = start + len(job.texts)
             waited_ms = 1000 * (started - job.arrived)
-            job.future.set_result(Computed(answers.part(start, end), waited_ms, 1000 * seconds, len(texts)))
+            job.future.set_result(Computed(_part(answers, start, end), waited_ms, 1000 * seconds, len(texts)))
             start = end
 
     def _give_up(self, job: _Job, error: Exception) -> None:
@@ -202,3 +189,12 @@ class Batcher:
     def _learn(self, seconds: float) -> None:
         old = self._seconds_a_text
         self._seconds_a_text = seconds if old == 0 else (1 - _NEWEST) * old + _NEWEST * seconds
+
+
+def _part(answers: Classified, start: int, end: int) -> Classified:
+    exited_after, trace = answers.exited_after, answers.trace
+    return Classified(
+        answers.probabilities[start:end],
+        None if exited_after is None else exited_after[start:end],
+        None if trace is None else trace.part(start, end),
+    )

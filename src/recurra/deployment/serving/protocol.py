@@ -8,10 +8,9 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from recurra.deployment.serving.headers import RAW_HEADERS
-from recurra.deployment.serving.refusals import error_body
-from recurra.deployment.serving.settings import ServerLimits
+from recurra.deployment.serving.limits import HEADERS, ServerLimits, error_body
 
+_RAW_HEADERS = "".join(f"{name.lower()}: {value}\r\n" for name, value in HEADERS.items()).encode("ascii")
 # Bytes of a request's line and headers; then of its trailers and of what stands around the chunks of its body.
 _MOST_HEAD_BYTES = 64 * 1024
 # Requests that a client may send before it has the answer to the first of them.
@@ -34,7 +33,6 @@ class BoundedProtocol(HttpToolsProtocol):
     the rest, or too much more, or nothing more for too long.
     """
 
-    limits: ServerLimits
     _head_timer: asyncio.TimerHandle | None = None
     # Set while the connection is only kept until its client is done; nothing is written then.
     _linger_timer: asyncio.TimerHandle | None = None
@@ -52,8 +50,9 @@ class BoundedProtocol(HttpToolsProtocol):
     _ended = False
     _final_response: bytes | None = None
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, limits: ServerLimits, **options: Any) -> None:
+        super().__init__(**options)
+        self.limits = limits
         # The first of them is being answered, the others wait; of the last, the body may be still to come.
         self._unanswered: deque[RequestResponseCycle] = deque()
 
@@ -316,18 +315,7 @@ class _AnswerTransport(asyncio.Transport):
         self._protocol.close_gracefully()
 
 
-def bounded_protocol(chosen: ServerLimits) -> type[BoundedProtocol]:
-    """Returns the protocol with the limits of a server."""
-
-    class Limited(BoundedProtocol):
-        """With its limits."""
-
-        limits = chosen
-
-    return Limited
-
-
 def _response(status: bytes, code: str, message: str, more: bytes = b"") -> bytes:
     body = error_body(code, message)
     head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%s%sconnection: close\r\n\r\n"
-    return head % (status, len(body), RAW_HEADERS, more) + body
+    return head % (status, len(body), _RAW_HEADERS, more) + body

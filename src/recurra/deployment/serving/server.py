@@ -1,25 +1,31 @@
-"""Runs an application on uvicorn: a socket of ours, bounds on who talks, and an end that finishes what was begun."""
+"""From the folders of a command line to a server that has ended: a socket of ours, uvicorn, and signals."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import selectors
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
+from recurra.core.environment import available_cores
 from recurra.core.errors import UnavailableError
-from recurra.deployment.serving.gate import Gate
-from recurra.deployment.serving.log import EventLog, ServerLogHandler
-from recurra.deployment.serving.protocol import bounded_protocol
-from recurra.deployment.serving.settings import ServerLimits
+from recurra.core.memory import limit_fragmentation
+from recurra.deployment.serving.application import Application
+from recurra.deployment.serving.limits import ServerLimits, read_keys
+from recurra.deployment.serving.models import name_folders, open_models
+from recurra.deployment.serving.observation import EventLog, ServerLogHandler
+from recurra.deployment.serving.protocol import BoundedProtocol
 
 _KEEP_ALIVE_S = 30
 # Connections that may wait in the system's queue.
@@ -31,13 +37,8 @@ _READING_PASSES = 8
 class Server(uvicorn.Server):
     """Stops on SIGTERM and SIGINT once what it accepted is answered, and then returns instead of dying of the signal.
 
-    SIGHUP takes up models that were replaced, unless it says that the terminal is gone that it was started in.
-
-    Args:
-        config: Uvicorn's configuration.
-        reload: Takes them up.
-        log: Gets what goes wrong where nobody waits for it.
-        started: Called when it takes connections.
+    SIGHUP takes up models that were replaced (``reload``), unless it says that the terminal is gone that it was started
+    in. The log gets what goes wrong where nobody waits for it.
     """
 
     def __init__(
@@ -45,13 +46,13 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         reload: Callable[[], Coroutine[Any, Any, None]],
         log: EventLog,
-        started: Callable[[], None] | None = None,
+        when_started: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config)
         self._reload = reload
         self._log = log
         self._reloads: set[asyncio.Task[None]] = set()
-        self._when_started = started
+        self._when_started = when_started
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_terminal = sys.stderr.isatty()
 
@@ -63,10 +64,10 @@ class Server(uvicorn.Server):
             self._when_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stops, once it has taken up who had connected; the system would break those connections off."""
+        """Stops, once it has accepted who had connected; the system would break those connections off."""
         with selectors.DefaultSelector() as waiting:
-            for taken in sockets or ():
-                waiting.register(taken, selectors.EVENT_READ)
+            for listening in sockets or ():
+                waiting.register(listening, selectors.EVENT_READ)
             # A loop may accept one connection a pass.
             for _ in range(_BACKLOG):
                 if not waiting.select(0):
@@ -79,14 +80,17 @@ class Server(uvicorn.Server):
     def begin(self) -> None:
         """Belongs to the loop that runs from now on."""
         self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(self._note)
+        # What asyncio itself would log shows values, and a text may be among them.
+        self._loop.set_exception_handler(
+            lambda _, context: self._log.failure("loop", context.get("exception") or RuntimeError())
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handles signals while it runs; a second Ctrl-C ends it at once."""
 
         def hang_up(number: int, frame: FrameType | None) -> None:
-            # A terminal that is gone is none any more, and neither is there anybody who reads the log.
+            # Once its terminal is gone nobody reads the log.
             if self._in_terminal and not sys.stderr.isatty():
                 self.handle_exit(number, frame)
             else:
@@ -109,10 +113,6 @@ class Server(uvicorn.Server):
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._begin_reload)
 
-    def _note(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        # What asyncio would say shows values, and a text may be among them.
-        self._log.failure("loop", context.get("exception") or RuntimeError())
-
     def _begin_reload(self) -> None:
         task = asyncio.get_running_loop().create_task(self._reload())
         # The loop itself holds no task.
@@ -128,39 +128,32 @@ def listen(host: str, port: int) -> socket.socket:
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        taken = socket.socket(family, kind, protocol)
+        listening = socket.socket(family, kind, protocol)
         try:
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            taken.bind(address)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
         except OSError:
-            taken.close()
+            listening.close()
             raise
     except (OSError, UnicodeError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UnavailableError(
             f"cannot listen on '{host}' port {port}: {reason}; choose another --host or --port"
         ) from error
-    return taken
+    return listening
 
 
 def make_server(
-    application: Gate, limits: ServerLimits, log: EventLog, *, started: Callable[[], None] | None = None
+    application: Application, limits: ServerLimits, log: EventLog, *, started: Callable[[], None] | None = None
 ) -> Server:
-    """Returns a server that is not started.
-
-    Args:
-        application: What answers.
-        limits: Bounds of time and connections.
-        log: Gets what uvicorn has to say.
-        started: Called when connections are accepted.
-    """
+    """Returns a server that is not started; ``started`` is called when connections are accepted."""
     logger = logging.getLogger("uvicorn")
     logger.handlers = [ServerLogHandler(log)]
     logger.propagate = False
     logger.setLevel(logging.WARNING)
     config = uvicorn.Config(
         application,
-        http=bounded_protocol(limits),
+        http=partial(BoundedProtocol, limits),  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         log_config=None,
@@ -172,3 +165,56 @@ def make_server(
         backlog=_BACKLOG,
     )
     return Server(config, application.reload, log, started)
+
+
+def serve(
+    arguments: Sequence[str],
+    limits: ServerLimits,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    threads: int = 0,
+    api_key_file: Path | None = None,
+    api_key_env: str | None = None,
+    quiet: bool = False,
+    started: Callable[[dict[str, Any]], None] | None = None,
+) -> None:
+    """Serves models until a signal ends it.
+
+    Args:
+        arguments: ``FOLDER`` or ``NAME=FOLDER`` each.
+        limits: What it accepts.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
+        threads: Threads of a computation of ONNX Runtime; 0 takes all cores.
+        api_key_file: File with API keys.
+        api_key_env: Environment variable with API keys.
+        quiet: Log errors only.
+        started: Called with address and models when requests are taken.
+    """
+    limit_fragmentation()
+    log, keys, folders = EventLog(quiet=quiet), read_keys(api_key_file, api_key_env), name_folders(arguments)
+    with listen(host, port) as listening:
+        models = open_models(folders, threads=threads or available_cores())
+        limit_fragmentation()
+        for model in models:
+            if model.note:
+                log.write("recommended", model=model.description.name, message=model.note)
+        application = Application(models, limits, keys=keys, log=log)
+        # A model that is replaced must not be held here.
+        del model
+        models.clear()
+        host, port = listening.getsockname()[:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+        def announce() -> None:
+            log.write("ready", url=url, models=[*folders], key=keys is not None)
+            if keys is None and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+                log.write(
+                    "open", level="warning", message="anyone who reaches this address can use it; see --api-key-file"
+                )
+            if started is not None:
+                started({"url": url, "models": [*folders]})
+
+        make_server(application, limits, log, started=announce).run(sockets=[listening])
+        log.write("stopped")

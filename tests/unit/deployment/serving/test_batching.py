@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("fastapi", reason="pip install 'recurra[serve]'")
+pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 
-from recurra.deployment.engines.depth import softmax
-from recurra.deployment.serving.answers import Answers, Asked, answer
+from recurra.deployment.engines.depth import Classified, softmax
 from recurra.deployment.serving.batching import Batcher
-from recurra.deployment.serving.refusals import Refusal
-from recurra.deployment.serving.settings import ServerLimits
+from recurra.deployment.serving.bodies import Extras, answer
+from recurra.deployment.serving.limits import Refusal, ServerLimits
 from served import SlowEngine, mark, slow_model
 
 
@@ -89,35 +88,35 @@ def test_everyone_gets_their_own(requests: list[list[str]], batch_texts: int, al
         assert len(batches) == 1
 
 
-KINDS = [Asked(), Asked(exits=True), Asked(recurrences=True)]
+KINDS = [Extras(), Extras(exits=True), Extras(recurrences=True)]
 SOME_TEXTS = st.lists(st.text(alphabet="abc", min_size=1, max_size=3), min_size=1, max_size=3)
 
 
 @settings(max_examples=15)
 @given(requests=st.lists(st.tuples(SOME_TEXTS, st.sampled_from(KINDS)), max_size=10))
-def test_what_is_asked_differently_is_not_computed_together(requests: list[tuple[list[str], Asked]]) -> None:
+def test_what_is_extras_differently_is_not_computed_together(requests: list[tuple[list[str], Extras]]) -> None:
     begun, may_go = threading.Semaphore(0), threading.Event()
-    batches: list[tuple[list[str], Asked]] = []
+    batches: list[tuple[list[str], Extras]] = []
 
-    def ask(texts: list[str], asked: Asked) -> Answers:
+    def ask(texts: list[str], extras: Extras) -> Classified:
         begun.release()
         assert may_go.wait(20)
-        batches.append((texts, asked))
-        # Whose answer it is can be told from what was asked.
-        return Answers(np.array([[mark(text), KINDS.index(asked)] for text in texts]))
+        batches.append((texts, extras))
+        # Whose answer it is can be told from what was extras.
+        return Classified(np.array([[mark(text), KINDS.index(extras)] for text in texts]))
 
-    batcher = Batcher("asked", ask, ServerLimits(batch_texts=64))
+    batcher = Batcher("extras", ask, ServerLimits(batch_texts=64))
     batcher.start()
     batcher.submit(["first"])
     assert begun.acquire(timeout=20)
-    futures = [batcher.submit(texts, asked) for texts, asked in requests]
+    futures = [batcher.submit(texts, extras) for texts, extras in requests]
     may_go.set()
-    for (texts, asked), future in zip(requests, futures, strict=True):
-        wanted = [[mark(text), KINDS.index(asked)] for text in texts]
+    for (texts, extras), future in zip(requests, futures, strict=True):
+        wanted = [[mark(text), KINDS.index(extras)] for text in texts]
         assert future.result(20).answers.probabilities.tolist() == wanted
     batcher.stop()
-    in_order = [(text, asked) for texts, asked in requests for text in texts]
-    assert [(text, asked) for texts, asked in batches[1:] for text in texts] == in_order
+    in_order = [(text, extras) for texts, extras in requests for text in texts]
+    assert [(text, extras) for texts, extras in batches[1:] for text in texts] == in_order
     changes = sum(one[1] != two[1] for one, two in itertools.pairwise(requests))
     assert len(batches) - 1 == (changes + 1 if requests else 0)
 

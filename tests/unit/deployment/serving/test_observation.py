@@ -7,7 +7,7 @@ import json
 import logging
 from typing import Any
 
-from recurra.deployment.serving.log import EventLog, ServerLogHandler
+from recurra.deployment.serving.observation import EventLog, ServerLogHandler
 
 
 def test_one_line_a_minute_with_a_count() -> None:

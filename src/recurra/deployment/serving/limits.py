@@ -1,0 +1,233 @@
+"""What a server accepts and from whom: limits, API keys and rates, and the answers to what goes beyond them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import json
+import math
+import os
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field
+
+from recurra.core.configuration import Settings
+from recurra.core.errors import ConfigurationError
+
+# Headers of every answer that sets no others: it is no document, is shown in no frame and stored nowhere.
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    # For browsers that do not know frame-ancestors.
+    "X-Frame-Options": "DENY",
+}
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_RATE = re.compile(r"([1-9][0-9]{0,5})/([smh])", re.ASCII)
+_LEAST_KEY_CHARACTERS = 16
+# Each request is compared with all of them.
+_MOST_KEYS = 100
+# Addresses that are remembered at a time; those beyond share one rate.
+_MOST_CLIENTS = 10_000
+# Whoever has an IPv6 address has a whole network of this length.
+_IPV6_NETWORK_BITS = 64
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How many requests a client may send in so many seconds; all at once if need be."""
+
+    requests: int
+    seconds: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads ``100/s``, ``100/m`` or ``100/h``.
+
+        Raises:
+            ConfigurationError: If it is anything else.
+        """
+        match = _RATE.fullmatch(text)
+        if match is None:
+            raise ConfigurationError(
+                f"'{text}' is no rate; give 1 to 999999 requests a second, a minute or an hour: 100/s, 600/m or 5000/h"
+            )
+        return cls(int(match[1]), _SECONDS[match[2]])
+
+    def __str__(self) -> str:
+        return f"{self.requests:,} requests in {self.seconds:,} s"
+
+
+class ServerLimits(Settings):
+    """Limits of a server; a client that goes beyond one is told which.
+
+    Attributes:
+        max_body_bytes: Bytes of a request.
+        max_texts: Texts of a request.
+        max_characters: Characters of a text.
+        body_timeout_s: Seconds within which a request must have arrived, its head and its body each.
+        timeout_s: Seconds after which an accepted request is given up.
+        batch_texts: Texts that are computed together.
+        alone: Whether every request is computed by itself, so that no text shares a batch with those of another user.
+            In int8 a batch shares a scale, and a probability may move in its third decimal with its neighbours.
+        max_waiting_texts: Texts that wait for one model.
+        max_wait_s: Expected wait above which a request is turned away.
+        max_held_bytes: Bytes of all requests that are in memory.
+        max_connections: Open connections.
+        rate: How often a key may ask, or an address without one; none is no limit.
+    """
+
+    max_body_bytes: int = Field(default=2 * 2**20, ge=1024)
+    max_texts: int = Field(default=256, ge=1)
+    max_characters: int = Field(default=100_000, ge=1)
+    body_timeout_s: float = Field(default=10.0, gt=0)
+    timeout_s: float = Field(default=10.0, gt=0)
+    batch_texts: int = Field(default=32, ge=1)
+    alone: bool = False
+    max_waiting_texts: int = Field(default=2048, ge=1)
+    max_wait_s: float = Field(default=2.0, gt=0)
+    max_held_bytes: int = Field(default=64 * 2**20, ge=1024)
+    max_connections: int = Field(default=512, ge=1)
+    rate: Rate | None = None
+
+
+class Refusal(Exception):  # noqa: N818 - it is an answer, not a failure of the server
+    """Ends a request with an answer that says what is wrong: a word for programs, a sentence for people."""
+
+    def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers or {}
+
+
+def error_body(code: str, message: str) -> bytes:
+    """Returns the JSON document of every answer that is not a result."""
+    return json.dumps({"error": {"code": code, "message": message}}, separators=(",", ":")).encode("ascii")
+
+
+def try_again(code: str, message: str, wait_s: float) -> Refusal:
+    """Returns the answer to a client that should come back after some seconds."""
+    seconds = max(1, math.ceil(wait_s))
+    return Refusal(429, code, f"{message}; try again in {seconds} s", {"Retry-After": str(seconds)})
+
+
+def stopping() -> Refusal:
+    """Returns the answer while the server ends."""
+    return Refusal(503, "stopping", "the server is being stopped; try again in a moment", {"Retry-After": "1"})
+
+
+class ApiKeys:
+    """Recognises keys; holds nothing but their hashes.
+
+    Raises:
+        ConfigurationError: If there is none or too many, one is there twice, too short or cannot stand in a header.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            if len(key) < _LEAST_KEY_CHARACTERS or not key.isascii() or not key.isprintable() or " " in key:
+                raise ConfigurationError(
+                    f"the API key has {len(key)} characters; at least {_LEAST_KEY_CHARACTERS} printable ASCII "
+                    "characters without blanks are needed; make one with: openssl rand -hex 32"
+                )
+        if not 1 <= len(set(keys)) == len(keys) <= _MOST_KEYS:
+            raise ConfigurationError(
+                f"there are {len(keys)} API keys, {len(set(keys))} of them different; give 1 to {_MOST_KEYS}, one a "
+                "line, each once"
+            )
+        self._digests = [hashlib.sha256(key.encode("ascii")).digest() for key in keys]
+
+    def owner(self, headers: Mapping[str, str]) -> int | None:
+        """The number of the key in ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``; none if it is not ours.
+
+        Hashes are compared, in constant time: neither the position of the first wrong character nor the length can be
+        measured.
+        """
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
+        key = credentials.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+        equal = [hmac.compare_digest(digest, known) for known in self._digests]
+        return equal.index(True) if any(equal) else None
+
+
+def read_keys(file: Path | None, variable: str | None) -> ApiKeys | None:
+    """Reads the keys from a file or an environment variable, one a line; none if neither is named.
+
+    Raises:
+        ConfigurationError: If both are named, or there is no key there.
+    """
+    if file is not None and variable is not None:
+        raise ConfigurationError("--api-key-file and --api-key-env are both given; give one of the two")
+    if file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"cannot read the API key from '{file}': {error}") from error
+    elif variable is not None:
+        if variable not in os.environ:
+            raise ConfigurationError(f"the environment variable '{variable}' of --api-key-env is not set; set it")
+        lines = os.environ[variable]
+    else:
+        return None
+    return ApiKeys([line.strip() for line in lines.splitlines() if line.strip()])
+
+
+class RateLimiter:
+    """A token bucket for each client, as the generic cell rate algorithm (ITU-T I.371) has it.
+
+    Of a client only the moment is stored at which its bucket is full again; from then on it need not be remembered.
+    Where too many are remembered, new addresses share a bucket: nobody gets a full one by making us forget.
+
+    Args:
+        rate: Requests and the seconds in which they may come; so many may come at once.
+        most: Addresses that are remembered; keys always are.
+        clock: Tells the time in seconds.
+    """
+
+    def __init__(self, rate: Rate, most: int = _MOST_CLIENTS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s = rate.seconds / rate.requests
+        self._burst_s = rate.seconds - self._interval_s
+        self._most = most
+        self._clock = clock
+        # Who was seen longest ago comes first.
+        self._full_at: OrderedDict[int | str | None, float] = OrderedDict()
+
+    def wait_s(self, client: int | str) -> float:
+        """Takes a token for the number of a key or an address; returns 0, or the seconds until there is one."""
+        now = self._clock()
+        known = isinstance(client, int) or client in self._full_at
+        bucket = client if known or self._has_room(now) else None
+        full_at = max(self._full_at.get(bucket, now), now)
+        wait_s = full_at - now - self._burst_s
+        # Sums of many intervals are off by rounding.
+        if wait_s > 1e-6 * self._interval_s:
+            return wait_s
+        self._full_at[bucket] = full_at + self._interval_s
+        self._full_at.move_to_end(bucket)
+        return 0.0
+
+    def _has_room(self, now: float) -> bool:
+        while self._full_at and next(iter(self._full_at.values())) <= now:
+            self._full_at.popitem(last=False)
+        return len(self._full_at) < self._most
+
+
+def network_of(address: str) -> str:
+    """The address that is counted for a client: its own, or the network of an IPv6 address."""
+    if ":" not in address:
+        return address
+    parsed = ipaddress.IPv6Address(address.partition("%")[0])
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((parsed, _IPV6_NETWORK_BITS), strict=False))

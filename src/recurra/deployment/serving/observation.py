@@ -1,0 +1,130 @@
+"""What a server says of itself: counters for Prometheus and a JSON document a line on standard error.
+
+Neither holds a text of a user, nor an exception's message that may quote one, nor a label that a user can choose.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+# Frames of a failure that are worth a look.
+_LAST_FRAMES = 6
+# Seconds between two lines of one kind about what clients do below HTTP: they could fill the log.
+_QUIET_S = 60.0
+
+
+class Metrics:
+    """The metrics of one server, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.requests = Counter(
+            "recurra_requests", "Answered requests.", ["path", "method", "status"], registry=registry
+        )
+        self.request_seconds = Histogram(
+            "recurra_request_seconds", "Time from head to answer.", ["path"], buckets=_SECONDS, registry=registry
+        )
+        self.refused = Counter("recurra_refused", "Requests turned away, by reason.", ["code"], registry=registry)
+        self.texts = Counter("recurra_texts", "Texts computed.", ["model"], registry=registry)
+        self.batch_texts = Histogram(
+            "recurra_batch_texts", "Texts of a batch.", ["model"], buckets=_TEXTS, registry=registry
+        )
+        self.batch_seconds = Histogram(
+            "recurra_batch_seconds", "Time to compute a batch.", ["model"], buckets=_SECONDS, registry=registry
+        )
+        self.reloads = Counter("recurra_reloads", "Reloads, by outcome.", ["model", "outcome"], registry=registry)
+        self._waiting = Gauge("recurra_waiting_texts", "Texts in the queue.", ["model"], registry=registry)
+        self._loaded = Gauge(
+            "recurra_model_loaded_timestamp_seconds", "When a model was loaded.", ["model"], registry=registry
+        )
+        self._which = Info("recurra_model", "Which model answers.", ["model"], registry=registry)
+
+    def show_model(self, model: str, content_hash: str, loaded_at: datetime, waiting: Callable[[], int]) -> None:
+        """Shows which model answers to a name, and the texts that wait for it, counted when the page is read."""
+        self._waiting.labels(model).set_function(waiting)
+        self._loaded.labels(model).set(loaded_at.timestamp())
+        self._which.labels(model).info({"content_hash": content_hash})
+
+    def batches(self, model: str) -> Callable[[int, float], None]:
+        """Returns what is to be called with the texts and seconds of each batch of a model."""
+        texts, sizes = self.texts.labels(model), self.batch_texts.labels(model)
+        times = self.batch_seconds.labels(model)
+
+        def observe(number: int, seconds: float) -> None:
+            texts.inc(number)
+            sizes.observe(number)
+            times.observe(seconds)
+
+        return observe
+
+    def page(self) -> bytes:
+        """Everything, as Prometheus reads it."""
+        return generate_latest(self.registry)
+
+
+class EventLog:
+    """Writes events to a stream (standard error by default); if quiet, errors only."""
+
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self._stream = stream
+        self._quiet = quiet
+        self._lock = threading.Lock()
+
+    def write(self, event: str, *, level: str = "info", **fields: Any) -> None:
+        """Writes one event with its fields."""
+        if self._quiet and level != "error":
+            return
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"time": moment, "level": level, "event": event, **fields}, ensure_ascii=True, default=str)
+        with self._lock:
+            stream = self._stream or sys.stderr
+            stream.write(line + "\n")
+            stream.flush()
+
+    def failure(self, event: str, error: BaseException, **fields: Any) -> None:
+        """Writes what kind of error it was and where, but not its message: it may quote a text."""
+        frames = traceback.extract_tb(error.__traceback__)[-_LAST_FRAMES:]
+        where = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
+        self.write(event, level="error", error=type(error).__name__, where=where, **fields)
+
+
+class ServerLogHandler(logging.Handler):
+    """Passes on what the HTTP server itself logs: each kind of message once a minute, with a count."""
+
+    def __init__(self, log: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(level=logging.WARNING)
+        self._log = log
+        self._clock = clock
+        # By message, before anything was filled in: when last written, and how often suppressed since.
+        self._written: dict[tuple[str, type | None], tuple[float, int]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes one record; of an exception only its kind and origin."""
+        error = record.exc_info[1] if record.exc_info else None
+        kind, now = (str(record.msg), None if error is None else type(error)), self._clock()
+        last, suppressed = self._written.get(kind, (-math.inf, 0))
+        if now - last < _QUIET_S:
+            self._written[kind] = (last, suppressed + 1)
+            return
+        self._written[kind] = (now, 0)
+        if error is not None:
+            self._log.failure("server", error, count=suppressed + 1)
+        else:
+            level = "error" if record.levelno >= logging.ERROR else "warning"
+            self._log.write("server", level=level, message=record.getMessage(), count=suppressed + 1)
