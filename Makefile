@@ -31,9 +31,9 @@ test-faults: $(DEV) ## kill, starve and mislead the commands for 20 minutes; SEE
 soak: $(DEV) ## ask a server with 64 clients for SECONDS (1800) while its exports are replaced; JSON=FILE keeps the figures
 	@PYTHONPATH=tests $(BIN)/python -m faults --only soak --soak-seconds $(or $(SECONDS),1800) $(if $(JSON),--json "$(JSON)")
 
-mutants: $(DEV) ## test the tests: change the source at SAMPLE (120, 0: all) places a ROOM and see whether a test fails; SEED=1 JSON=FILE
-	@PYTHONPATH=tests $(BIN)/python -m mutants $(if $(ROOM),--room $(ROOM)) $(if $(SAMPLE),--sample $(SAMPLE)) \
-		$(if $(SEED),--seed $(SEED)) $(if $(JSON),--json "$(JSON)")
+mutants: $(DEV) ## test the tests with mutmut: change the source and see whether a test fails; ROOM=evaluation.calibration
+	@$(BIN)/mutmut run "recurra.$(ROOM)*"
+	@$(BIN)/mutmut results
 
 check: $(DEV) ## lint, format, types, import contract, generated tables
 	@$(BIN)/ruff check .

@@ -7,7 +7,6 @@ moments of kills, and so what they meet, depend on the machine as well.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import random
 import secrets
@@ -19,16 +18,15 @@ from pathlib import Path
 
 from faults import layer
 from faults.figures import Account, Budget, Figure, print_table
-from faults.mutation import Mutants
 
-PARTS = ("soak", "kills", "servers", "ray", "processes", "clocks", "hostile", "guided", "storage", "mutants")
+PARTS = ("soak", "kills", "servers", "ray", "processes", "clocks", "hostile", "guided", "storage")
 # Shares of the time; what a part leaves goes to those behind it. The soak takes what it is given.
 _SHARES = {
     "soak": 1.0, "kills": 0.42, "servers": 0.1, "ray": 0.25, "processes": 0.1, "clocks": 0.1, "hostile": 0.8,
     "guided": 0.1, "storage": 1.0,
 }  # fmt: skip
 # Packages that a part needs.
-_NEEDS = {"ray": "ray", "guided": "atheris", "mutants": "mutmut"}
+_NEEDS = {"ray": "ray", "guided": "atheris"}
 
 
 def main() -> int:
@@ -40,12 +38,7 @@ def main() -> int:
     start = time.perf_counter()
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     _say(f"seed {seed}; everything lies in {root}")
-    wanted = "mutants" in options.only and _is_there("mutants")
-    with Mutants(root, seed, options.mutants) if wanted else contextlib.nullcontext() as mutants:
-        account = _run(options, seed, root, start)
-        if mutants is not None:
-            _say("mutants, the rest ...")
-            account.add(mutants.collect(options.seconds - (time.perf_counter() - start)))
+    account = _run(options, seed, root, start)
     account.figures.append(Figure("all", "seconds", time.perf_counter() - start, "s"))
     sys.stdout.write(f"seed {seed}\n\n{print_table(account.figures)}")
     if options.json:
@@ -73,7 +66,7 @@ def _run(options: argparse.Namespace, seed: int, root: Path, start: float) -> Ac
 
     forked.warm_up()
     workshop = Workshop(root)
-    if set(options.only) - {"soak", "mutants"}:
+    if set(options.only) - {"soak"}:
         workshop.prepare()
     twins = Twins(workshop)
     targets = [target for target in (*FILE_TARGETS, *REQUEST_TARGETS) if options.target in (None, target.name)]
@@ -133,9 +126,6 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--soak-seconds", type=float, default=60, help="of asking a server without end (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--mutants", type=int, default=12, help="changes of the source, each room (default: %(default)s)"
     )
     parser.add_argument("--json", type=Path, help="file for figures and failures")
     parser.add_argument(

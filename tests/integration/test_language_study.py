@@ -73,8 +73,8 @@ def test_from_plan_to_report(folder: Path, capsys: pytest.CaptureFixture[str], m
     page = (folder / "out" / "report.html").read_text(encoding="utf-8")
     assert "A model reads the future" in page and "tiny-leaks" in page and page.count("<script") == 1
     names = {path.name for path in (folder / "out" / "figures").iterdir()}
-    drawn = {"objective-by-epoch.svg", "loss-by-loop-on-test.svg", "perplexity-a-token-by-loop-on-test.svg"}
-    against = {f"loss-against-{what}.svg" for what in ("size", "latency-batch-1", "latency-batch-16")}
+    drawn = {"objective-by-epoch.svg", "loss-by-loop-on-test.svg"}
+    against = {f"loss-against-{what}.svg" for what in ("latency-batch-1", "latency-batch-16")}
     assert names == drawn | against
     parts = {path.name for path in (folder / "out" / "tables").glob("*.csv")}
     assert parts >= {"results.csv", "exits.csv", "published.csv", "audits.csv"}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from typing import Any
 
 import pytest
 
 from faults.guided import TARGETS
+from faults.mutations import mutate_value
 from recurra.core import configuration
 from recurra.data import formats
 from recurra.deployment.serving import bodies
@@ -44,3 +46,14 @@ def test_a_parser_that_is_wrong_is_noticed(name: str, monkeypatch: pytest.Monkey
     with pytest.raises(AssertionError):
         for seed in seeds:
             target(seed)
+
+
+def test_a_value_of_any_depth_is_changed_and_the_one_that_was_given_is_not() -> None:
+    value: Any = "end"
+    for number in range(20_000):
+        value = [value] if number % 2 else {"a": value}
+    found, depth = mutate_value(random.Random(1), value), 0
+    assert found is not value
+    while not isinstance(value, str):
+        value, depth = value[0] if isinstance(value, list) else value["a"], depth + 1
+    assert depth == 20_000

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from recurra.adaptation.figure import PlanPoint, draw_plans
 from recurra.adaptation.scores import PlanCosts, PlanScores
 from recurra.core.errors import ConfigurationError
 from recurra.core.files import write_json, write_text
@@ -22,10 +21,8 @@ from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.adaptation.source import ADAPTATION_NAME, EncoderSource, find_encoder
 from recurra.models.configuration import RecurraConfig
 from recurra.models.quiet import quieten_libraries
-from recurra.report.figures.standalone import standalone
 
 AUTO = "auto"
-FIGURE_NAME = "adaptation.svg"
 # Plans that are shown, besides the one that was chosen.
 SHOWN_PLANS = 12
 
@@ -58,6 +55,21 @@ class AdaptationOptions:
     changes: Mapping[str, Any] | None = None
     cache_dir: Path | None = None
     overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class PlanPoint:
+    """A plan that was scored, and what its model costs.
+
+    Attributes:
+        scored: The plan and what it keeps.
+        parameters: That are stored, without a head.
+        ms: Estimated time of a text by itself; none if it was not asked for.
+    """
+
+    scored: ScoredPlan
+    parameters: int
+    ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -162,8 +174,6 @@ def adapt(name: str, output: Path | str, options: AdaptationOptions, *, reporter
         tokenizer.save_pretrained(folder)
         write_json(folder / ADAPTATION_NAME, made.plain())
         write_text(folder / "README.md", _card(made))
-        if len(points) > 1:
-            write_text(folder / FIGURE_NAME, standalone(draw_plans(points, source.name, texts)))
     return made
 
 

@@ -135,14 +135,12 @@ class PlanScores:
             self.pieces = torch.from_numpy(encode_texts(others or scored, tokenizer, MOST_TOKENS)[0])
             digest = hashlib.sha256(self.pieces.numpy().tobytes()).hexdigest()
             fitted = {"table": [relaxed.embedding_size, digest]}
-        # A start from the shared layer changes nothing before training, whatever is added.
-        changes = relaxed.is_relaxed and relaxed.relaxation_start == "replaced"
         self._key = content_hash(
             {
                 "version": _SCORE_VERSION,
                 "encoder": source.sha256,
                 "rows": hashlib.sha256(ids.tobytes() + offsets.tobytes()).hexdigest(),
-                "relaxations": {key: getattr(relaxed, key) for key in RELAXATIONS} if changes else {},
+                "relaxations": {},
                 **fitted,
             }
         )
@@ -166,7 +164,7 @@ class PlanScores:
         if self.pieces is not None:
             width = self._relaxed.embedding_size
             table = load_encoder(name, pieces=self.pieces, embedding_size=width).embeddings
-        return KeptFunction(load_encoder(name), *self._rows, self._relaxed, table)
+        return KeptFunction(load_encoder(name), *self._rows, table)
 
     def score(self, plan: SharingPlan) -> ScoredPlan:
         """What a plan keeps.

@@ -57,8 +57,8 @@ def adapt(
     """Make a pretrained encoder smaller: keep some layers, apply a few of them again.
 
     Which layers is a plan: '0 (3 4)x2 5' applies 0, then 3 and 4 twice, then 5. With auto, plans are scored by how much
-    of the encoder's function they keep on your texts before any training; adaptation.svg draws them. Scores are kept,
-    so that a second call computes none.
+    of the encoder's function they keep on your texts before any training. Scores are kept, so that a second call
+    computes none.
 
     Example: recurra adapt minilm --plan auto --texts reviews.csv --stored 4 --output encoders/reviews
     """

@@ -10,8 +10,6 @@ from recurra.core.record_parts import EnvironmentRecord
 from recurra.core.sealed import SealedByValues
 
 EXITS_NAME = "exits.json"
-# How the label of the schedule that "CRT-Deep" publishes begins.
-PUBLISHED_SCHEDULE = "published schedule"
 
 
 class TimedEarlyExit(HashedSettings):
@@ -74,11 +72,6 @@ class ExitsRecord(SealedByValues):
     fixed: list[EarlyExitRecord]
     chosen: EarlyExitRecord | None
     environment: EnvironmentRecord
-
-    @property
-    def by_loop(self) -> list[EarlyExitRecord]:
-        """Every exit by itself."""
-        return [one for one in self.fixed if not one.label.startswith(PUBLISHED_SCHEDULE)]
 
 
 def read_exits(folder: Path) -> ExitsRecord | None:

@@ -62,51 +62,20 @@ def fit_temperature(logits: npt.ArrayLike, labels: npt.ArrayLike) -> float:
     return float(1 / inverse) if losses[0] - losses[1] > _LEAST_GAIN else 1.0
 
 
-@dataclass(frozen=True)
-class ReliabilityBin:
-    """Rows whose most probable label has a probability in one of 15 bins of equal width.
-
-    Attributes:
-        rows: How many.
-        said: Mean of that probability.
-        right: Share of them whose label it is.
-    """
-
-    rows: int
-    said: float
-    right: float
-
-
-def reliability(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> list[ReliabilityBin]:
-    """What the probability of the most probable label says, and what is right, bin by bin (Guo et al., figure 1).
-
-    Bins are ``(0, 1/15]`` to ``(14/15, 1]``; those without rows are left out.
-
-    Args:
-        probabilities: ``(rows, classes)``, at least one row.
-        labels: True labels, ``(rows,)``.
-    """
-    said, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
-    top, right = said.max(axis=1), said.argmax(axis=1) == truth
-    bins = np.clip(np.ceil(top * BINS).astype(np.int64) - 1, 0, BINS - 1)
-    rows, tops, rights = (np.bincount(bins, weights=each, minlength=BINS) for each in (None, top, right))
-    return [
-        ReliabilityBin(int(rows[each]), float(tops[each] / rows[each]), float(rights[each] / rows[each]))
-        for each in np.flatnonzero(rows).tolist()
-    ]
-
-
 def expected_calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """How far the probability of the most probable label is from the share that is right, on average (equation 3).
+    """How far the probability of the most probable label is from the share that is right, on average.
 
-    Each bin of `reliability` counts the absolute difference between its two figures, by its share of the rows.
+    Guo et al., equation 3: rows are put into `BINS` bins of that probability, open below and closed above, and each
+    bin's difference counts by its share of the rows.
 
     Args:
         probabilities: ``(rows, classes)``, at least one row.
         labels: True labels, ``(rows,)``.
     """
-    bins = reliability(probabilities, labels)
-    return sum(each.rows * abs(each.said - each.right) for each in bins) / sum(each.rows for each in bins)
+    values, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
+    top, right = values.max(axis=1), values.argmax(axis=1) == truth
+    bins = np.clip(np.ceil(top * BINS).astype(np.int64) - 1, 0, BINS - 1)
+    return float(np.abs(np.bincount(bins, weights=top - right, minlength=BINS)).sum() / len(top))
 
 
 # How sure it shall be, over all thresholds that are looked at together.

@@ -22,7 +22,6 @@ NORM_PLACEMENTS = ("pre", "post")
 POSITIONS = ("rotary", "learned")
 HEADS = ("shared", "separate", "tied")
 LOW_RANK_PLACES = ("all", "attention", "feed-forward")
-RELAXATION_STARTS = ("shared", "replaced")
 
 # What transformers itself may pass when it builds or reloads a configuration.
 _FOREIGN_KEYS = frozenset(
@@ -121,9 +120,8 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
             matrices (Bae et al. 2024, "Relaxed Recursive Transformers"); 0 leaves them out. Queries, keys and values
             are one matrix here.
         low_rank_where: Which matrices have one: ``all``, ``attention`` or ``feed-forward``.
-        relaxation_start: What norms, biases and updates start from in a model that is made of a pretrained encoder:
-            ``shared``, the shared layer, so that they change nothing at first, or ``replaced``, the layer whose place
-            the recurrence takes, with the truncated SVD of the difference as updates.
+        relaxation_start: ``shared``, the only start: in a model made of a pretrained encoder, norms, biases and updates
+            change nothing at first.
         input_injection: How the core sees its first input again at every recurrence: ``none``, ``add``, or ``concat``
             (a linear map of both, as in Geiping et al. 2025).
         final_norm: Whether a norm stands after the last layer, and before each exit's head.
@@ -316,9 +314,10 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
             ("position", POSITIONS),
             ("heads", HEADS),
             ("low_rank_where", LOW_RANK_PLACES),
-            ("relaxation_start", RELAXATION_STARTS),
         ):
             self.require_choice(key, choices)
+        start = "shared; other starts were dropped, for they ended behind it: leave the key out"
+        self.require(self.relaxation_start == "shared", "relaxation_start", start)
         heads = self.num_attention_heads
         self.require(
             self.hidden_size % heads == 0 and (self.hidden_size // heads) % 2 == 0,

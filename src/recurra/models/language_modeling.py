@@ -257,13 +257,6 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
     def _logits(self, states: Tensor, head: int, kept: int | Tensor) -> Tensor:
         return self._head_logits(states[:, _chosen(kept)], head)
 
-    def head_logits(self, states: Tensor, recurrence: int) -> Tensor:
-        """Returns what the head after a recurrence, an exit or the last one, says of normed states ``(..., hidden)``.
-
-        The logits ``(..., vocabulary)`` are in FP32 at least.
-        """
-        return self._head_logits(states, self._last_head(recurrence))
-
     def _head_logits(self, states: Tensor, head: int) -> Tensor:
         features = self.heads.features(states)
         logits = functional.linear(features, self.heads.weight(head, self.model.embeddings.token.weight))

@@ -60,28 +60,6 @@ class SharedLinear(nn.Module):
             return found
         return found + functional.linear(functional.linear(states, self.down), self.up[wanted])
 
-    @torch.no_grad()
-    def start_from(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Comes as near to another map as the rank allows, by the truncated SVD ``U S V^T`` of what sharing leaves out.
-
-        ``B = U S`` and ``A = V^T``, as in the paper. Where nothing is left out, both stay as they were drawn.
-
-        Args:
-            weight: Of the other map, ``(outputs, inputs)``.
-            bias: Of the other map, if it has one.
-        """
-        if self.bias is not None and bias is not None:
-            self.bias.copy_(bias)
-        residual = weight.to(self.shared.weight) - self.shared.weight
-        if self.down is None or self.up is None or not residual.any():
-            return
-        left, sizes, right = torch.linalg.svd(residual.float(), full_matrices=False)
-        # A rank above the smaller side leaves columns of B at 0.
-        kept = min(len(self.down), len(sizes))
-        self.up.zero_()
-        self.up[:, :kept] = left[:, :kept] * sizes[:kept]
-        self.down[:kept] = right[:kept]
-
 
 def linear_outputs(linear: nn.Module, states: Tensor, wanted: slice) -> Tensor:
     """Maps ``(..., inputs)`` to some outputs of a linear map, shared or not."""
@@ -131,18 +109,16 @@ def leave_matrices(original: nn.Module) -> None:
 
 @torch.no_grad()
 def start_from(relaxed: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Brings what a relaxed module has of its own as near as may be to a module with these weights.
+    """Gives the norms and biases that a relaxed module has of its own these values.
 
     Args:
         relaxed: As `relax` makes it.
-        weights: Of the other module, by the names that `relaxed` has for its parts.
+        weights: By the names that ``relaxed`` has for its parts.
     """
     for name, module in relaxed.named_modules():
-        if isinstance(module, SharedLinear):
-            module.start_from(weights[f"{name}.weight"], weights.get(f"{name}.bias"))
-            continue
         for kind, parameter in module.named_parameters(recurse=False):
-            parameter.copy_(weights[f"{name}.{kind}"])
+            if kind not in ("down", "up"):
+                parameter.copy_(weights[f"{name}.{kind}"])
 
 
 def _is_norm(module: nn.Module) -> bool:

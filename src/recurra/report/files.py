@@ -9,13 +9,12 @@ from typing import Any
 from recurra.core.files import read_json, write_json, write_text
 from recurra.core.formatting import slug
 from recurra.deployment.export_record import ExportRecord
-from recurra.report.figures import Drawings, draw
-from recurra.report.figures.standalone import standalone
+from recurra.report.figures import Drawings, draw, standalone
 from recurra.report.load import load_runs
 from recurra.report.render.csv import csv_tables, csv_text, latex_table, latex_tables, numbers_of
 from recurra.report.render.html import render_page, render_report
 from recurra.report.summary import plain_summary, reporting_of, summarise
-from recurra.tasks.drawing.chart import Chart
+from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.summary import Summary
@@ -161,7 +160,7 @@ def named_figures(
         for chart in drawn.tables[table.key]:
             if kinds is None or chart.kind in kinds:
                 name = f"{f'{slugs[table.key]}-' if named else ''}{slug(chart.heading)[:60]}.svg"
-                shown[name] = (chart, standalone(chart, table.title))
+                shown[name] = (chart, standalone(chart))
     return shown
 
 

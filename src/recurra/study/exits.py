@@ -11,7 +11,7 @@ import torch
 
 from recurra.core.environment import environment_record
 from recurra.core.errors import ConfigurationError
-from recurra.core.exits_record import EXITS_NAME, PUBLISHED_SCHEDULE, EarlyExitRecord, ExitsRecord, TimedEarlyExit
+from recurra.core.exits_record import EXITS_NAME, EarlyExitRecord, ExitsRecord, TimedEarlyExit
 from recurra.core.record import read_any_record
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
 from recurra.models.exits.measures import CONFIDENCE
@@ -135,7 +135,7 @@ def choose_exits(
         judged = None if chosen.rule is None else subject.judge(chosen.rule)
         timed = [] if chosen.rule is None else [_time(subject, chosen.rule, size) for size in batch_sizes]
         # What nobody chose: the published schedule, and every exit by itself.
-        others: list[tuple[str, ExitRule]] = [(f"{PUBLISHED_SCHEDULE}: {PUBLISHED.describe()}", PUBLISHED)]
+        others: list[tuple[str, ExitRule]] = [(f"published schedule: {PUBLISHED.describe()}", PUBLISHED)]
         others += [(f"after loop {number}", FixedExit(number)) for number in subject.model.config.exits if each]
         *fixed, published = (
             MeasuredExit(label, subject.judge(rule), [_time(subject, rule, size) for size in batch_sizes])

@@ -13,7 +13,7 @@ from recurra.core.formatting import significant
 from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.columns import Table
-from recurra.tasks.drawing.chart import Chart
+from recurra.tasks.drawing import Chart
 from recurra.tasks.estimates import ExportLine, MeasuredExports
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure
@@ -233,7 +233,7 @@ class Reporting(ABC):
         """What documents say under the conclusion of a table."""
         return ""
 
-    def charts(self, table: Any, runs: Records, key: str) -> list[Chart | None]:
+    def charts(self, table: Any, runs: Records, key: str) -> list[Chart]:
         """Drawings of a table beside those that every task has.
 
         Args:
@@ -243,7 +243,7 @@ class Reporting(ABC):
         """
         return []
 
-    def charts_across(self, tables: Sequence[Any], runs: Records) -> list[Chart | None]:
+    def charts_across(self, tables: Sequence[Any], runs: Records) -> list[Chart]:
         """Drawings across the tables of a study."""
         return []
 

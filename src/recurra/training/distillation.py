@@ -30,20 +30,11 @@ class RowLoss:
     """The loss of rows, each by itself, in training.
 
     Attributes:
-        label_smoothing: Share of the target mass spread over all classes; of rows with one label each, and so the next
-            two.
-        focal_gamma: The loss of a row is its cross-entropy times ``(1 - p)^gamma``, with ``p`` the probability of its
-            label (Lin et al. 2017, "Focal Loss for Dense Object Detection", equation 4; equation 5, with a weight a
-            class, is this beside weights of rows). 0 is the cross-entropy.
-        adjustment: What is added to the logits before the loss, ``(labels,)``: ``tau`` times the logarithm of how
-            frequent each class is (Menon et al. 2021, "Long-tail learning via logit adjustment", equation 10). None
-            adds nothing.
+        label_smoothing: Share of the target mass spread over all classes; of rows with one label each.
         exit_loss_weight: Share of the loss that the exits have together, if there are some.
     """
 
     label_smoothing: float = 0.0
-    focal_gamma: float = 0.0
-    adjustment: Tensor | None = None
     exit_loss_weight: float = 0.0
 
     def of_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -56,14 +47,7 @@ class RowLoss:
         if labels.ndim == 2:
             wanted = labels.to(logits.dtype)
             return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(dim=1)
-        if self.adjustment is not None:
-            logits = logits + self.adjustment.to(logits)
-        each = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
-        if not self.focal_gamma:
-            return each
-        # The slope of a power below 1 has no end at 0, which a sure row reaches.
-        wrong = (-torch.expm1(-each)).clamp(min=torch.finfo(each.dtype).tiny)
-        return each * wrong**self.focal_gamma
+        return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
 
     def __call__(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
         """The mean over rows, each times its weight if rows have weights, the exits' weighed in.
@@ -94,18 +78,6 @@ class RowLoss:
 def _mean(each: Tensor, weights: Tensor | None) -> Tensor:
     """The mean of rows ``(batch,)``, each times its weight."""
     return each.mean() if weights is None else (each * weights).mean()
-
-
-def logit_adjustment(labels: npt.NDArray[np.int64], num_labels: int, tau: float) -> Tensor:
-    """``tau`` times the logarithm of how frequent each class is among training rows, ``(num_labels,)``.
-
-    Args:
-        labels: ``(rows,)``.
-        num_labels: Number of classes; one without rows counts as if it had one.
-        tau: 1 makes the classifier that is best for the mean error over classes.
-    """
-    counts = np.maximum(np.bincount(labels, minlength=num_labels), 1)
-    return torch.from_numpy(tau * np.log(counts / counts.sum())).float()
 
 
 LOGITS, STATES, LABELLED = "teacher_logits", "teacher_states", "labelled"

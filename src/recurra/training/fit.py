@@ -24,7 +24,7 @@ from recurra.data.encoding import EncodedSplit
 from recurra.training.arguments import ONE_CYCLE, stage_arguments, training_arguments
 from recurra.training.averaging import WeightAverage
 from recurra.training.checkpoint import latest_checkpoint
-from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit, logit_adjustment
+from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit
 from recurra.training.masking import MaskTokens, drop_tokens
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.stages import pretrain, train_auxiliary
@@ -132,16 +132,10 @@ def train_transformer(
 
 
 def _row_loss(train: EncodedSplit, protocol: ProtocolConfig, config: PretrainedConfig) -> RowLoss | None:
-    """The loss of rows with weights, as windows have, or under a protocol with its own; none of taught rows."""
-    tau = protocol.logit_adjustment
-    if isinstance(train, TaughtSplit) or not (train.weights is not None or protocol.focal_gamma or tau):
+    """The loss of rows with weights, as windows have; none of taught rows."""
+    if isinstance(train, TaughtSplit) or train.weights is None:
         return None
-    return RowLoss(
-        protocol.label_smoothing,
-        protocol.focal_gamma,
-        logit_adjustment(train.labels[train.text_rows], config.num_labels, tau) if tau else None,
-        config.exit_loss_weight,
-    )
+    return RowLoss(protocol.label_smoothing, config.exit_loss_weight)
 
 
 def _train_before(

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recurra.core.configuration import HashedSettings, override
 from recurra.core.errors import ConfigurationError, unknown
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
+# Keys that were dropped, and the value that asked for nothing.
+_DROPPED = {"focal_gamma": 0, "logit_adjustment": 0}
 
 
 class ProtocolConfig(HashedSettings):
@@ -66,12 +68,6 @@ class ProtocolConfig(HashedSettings):
         class_weights: ``balanced`` weighs every row by the inverse of how frequent its class is in training, so that
             all classes count alike in the loss (King and Zeng 2001; scikit-learn's rule); a student is taught by its
             teacher's answers instead and takes no weights. ``none`` weighs all rows alike.
-        focal_gamma: Above 0, rows that the model is sure of and right about count less: the cross-entropy times
-            ``(1 - p)^focal_gamma`` (Lin et al. 2017, equation 5, whose weights are ``class_weights``). A student takes
-            none; so it is with the next.
-        logit_adjustment: Above 0, logits are raised in training by this times the logarithm of how frequent their class
-            is, so that the model errs on rare classes less (Menon et al. 2021, equation 10); its probabilities are then
-            those of classes that are equally frequent.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
@@ -121,8 +117,13 @@ class ProtocolConfig(HashedSettings):
     student_factor: float = Field(default=1.0, ge=1, le=100)
     selection_rows: int = Field(default=0, ge=0)
     class_weights: Literal["none", "balanced"] = "none"
-    focal_gamma: float = Field(default=0.0, ge=0, le=100)
-    logit_adjustment: float = Field(default=0.0, ge=0, le=100)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_dropped_keys(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {key: value for key, value in values.items() if key not in _DROPPED or value != _DROPPED[key]}
 
     def for_model(self, *, taught: bool) -> ProtocolConfig:
         """The protocol as one model is trained under it, with or without a teacher."""
@@ -143,12 +144,6 @@ class ProtocolConfig(HashedSettings):
         if self.teacher and self.label_smoothing:
             raise ConfigurationError(
                 f"'label_smoothing' is {self.label_smoothing} beside a teacher, whose answers are soft; set it to 0"
-            )
-        if self.focal_gamma and (self.label_smoothing or self.logit_adjustment):
-            other = "label_smoothing" if self.label_smoothing else "logit_adjustment"
-            raise ConfigurationError(
-                f"'focal_gamma' is {self.focal_gamma:g} beside '{other}' {getattr(self, other):g}, a loss of its own; "
-                "set one of the two to 0"
             )
         if self.selection == "accuracy" and self.schedule == "plateau":
             raise ConfigurationError(
@@ -278,8 +273,6 @@ _NOT_FOR_LANGUAGE: dict[str, Any] = {
     "student_factor": 1.0,
     "selection_rows": 0,
     "class_weights": "none",
-    "focal_gamma": 0.0,
-    "logit_adjustment": 0.0,
 }
 
 
@@ -295,14 +288,3 @@ def check_language_protocol(protocol: ProtocolConfig) -> None:
                 f"'{key}' is {value}: for classifiers; a language model is trained on the plain cross-entropy, from "
                 f"which perplexity follows; allowed: {none}"
             )
-
-
-def check_several_labels(protocol: ProtocolConfig) -> None:
-    """Refuses losses that know of one label a row.
-
-    Raises:
-        ConfigurationError: If the protocol asks for one.
-    """
-    for key in ("focal_gamma", "logit_adjustment"):
-        if value := getattr(protocol, key):
-            raise ConfigurationError(f"'{key}' is {value:g} and a row may have several labels; set it to 0")

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -20,7 +19,7 @@ from reviews import write_reviews
 from tiny_encoder import write_tiny_encoder
 
 QUIET = Reporter(quiet=True)
-RELAXED: dict[str, Any] = {"recurrence_norms": True, "low_rank": 2, "relaxation_start": "replaced"}
+RELAXED: dict[str, Any] = {"recurrence_norms": True, "low_rank": 2}
 
 
 @pytest.fixture(scope="module")
@@ -58,31 +57,21 @@ def test_scores_are_computed_once_and_by_content(
     computed.clear()
     again = adapt(str(root / "encoder"), tmp_path / "two", own, reporter=QUIET)
     assert computed == [] and again.scores == first.scores
-    # What changes nothing before training changes no score; what does is scored anew, and so are other texts.
-    adapt(str(root / "encoder"), tmp_path / "three", replace(own, changes={"low_rank": 2}), reporter=QUIET)
+    # What changes nothing before training changes no score; other texts are scored anew.
+    adapt(str(root / "encoder"), tmp_path / "three", replace(own, changes=RELAXED), reporter=QUIET)
     assert computed == []
-    relaxed = adapt(str(root / "encoder"), tmp_path / "four", replace(own, changes=RELAXED), reporter=QUIET)
-    assert len(computed) == len(first.scores) and {each.scored.kept for each in relaxed.scores} != {
-        each.scored.kept for each in first.scores
-    }
-    computed.clear()
     write_reviews(tmp_path / "other.csv", rows=30, seed=5)
     adapt(str(root / "encoder"), tmp_path / "five", replace(own, texts=tmp_path / "other.csv"), reporter=QUIET)
     assert len(computed) == len(first.scores)
 
 
-def test_plans_are_drawn_and_counted_as_they_are_built(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
+def test_plans_are_counted_as_they_are_built(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
     made = adapt(str(root / "encoder"), tmp_path / "small", replace(options, changes=RELAXED), reporter=QUIET)
     for each in (made.scores[0], made.scores[-1], *made.scores[1:40:8]):
         looped = each.scored.plan.recurrences > 1
         model = load_encoder(str(root / "encoder"), str(each.scored.plan), **(RELAXED if looped else {}))
         assert each.parameters == sum(part.numel() for part in model.parameters())
     assert plans_of(tmp_path / "small")[0]["parameters"] == made.parameters
-    drawing = ElementTree.parse(tmp_path / "small" / "adaptation.svg").getroot()
-    marks = [item for item in drawing.iter() if item.get("class", "").startswith("mark s")]
-    # One for each plan, and those of the legend.
-    assert len(marks) > len(made.scores)
-    assert f"{made.plan}: {made.scores[0].scored.kept:.2f}" in "".join(drawing.itertext())
 
 
 def test_a_relaxed_plan_is_written_the_same_every_time(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:
@@ -92,7 +81,7 @@ def test_a_relaxed_plan_is_written_the_same_every_time(root: Path, options: Adap
     first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
     assert first == second
     kept = json.loads((tmp_path / "one" / "adaptation.json").read_text(encoding="utf-8"))
-    assert kept["changes"] == asked.changes and not (tmp_path / "one" / "adaptation.svg").exists()
+    assert kept["changes"] == asked.changes
 
 
 def test_a_narrow_table_is_scored_counted_and_written(root: Path, options: AdaptationOptions, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from recurra.evaluation.calibration import expected_calibration_error, fit_temperature, reliability
+from recurra.evaluation.calibration import expected_calibration_error, fit_temperature
 from recurra.evaluation.metrics import evaluate_logits
 
 
@@ -100,7 +100,6 @@ def test_a_temperature_takes_the_error_of_logits_that_are_too_sure_away() -> Non
 def test_a_probability_below_the_first_bin_s_end_lies_in_the_first_bin() -> None:
     """Of twenty labels the most probable may have less than a fifteenth."""
     probabilities = np.full((4, 20), 0.05)
-    (only,) = reliability(probabilities, [0, 1, 2, 0])
-    assert (only.rows, only.right) == (4, 0.5) and only.said == pytest.approx(0.05)
+    assert expected_calibration_error(probabilities, [0, 1, 2, 0]) == pytest.approx(0.45)
     both = np.vstack([probabilities, np.r_[0.1, np.full(19, 0.9 / 19)][None]])
-    assert [item.rows for item in reliability(both, [0, 1, 2, 0, 0])] == [4, 1]
+    assert expected_calibration_error(both, [0, 1, 2, 0, 0]) == pytest.approx((4 * 0.45 + 0.9) / 5)

@@ -63,7 +63,7 @@ def decoded(model: RecurraForCausalLM, rule: ExitRule | None, serving: int | Non
 
 @pytest.mark.parametrize("serving", [None, 2])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_one_pass_gives_what_decoding_gives(variant: str, serving: int | None) -> None:
+def test_rows_of_a_batch_are_scored_as_if_decoded_alone(variant: str, serving: int | None) -> None:
     model = model_of(variant)
     rule = middle_rule(model)
     nats, depths = decoded(model, rule, serving)
@@ -71,20 +71,6 @@ def test_one_pass_gives_what_decoding_gives(variant: str, serving: int | None) -
     np.testing.assert_allclose(found.nats, nats, rtol=1e-5, atol=1e-6)
     assert sorted(found.exit_counts.elements()) == sorted(depths) and len(set(depths)) >= 2
     assert found.mean_recurrences == pytest.approx(np.mean(depths))
-
-
-def test_exact_states_cost_the_rule_alone() -> None:
-    model = model_of()
-    rule = middle_rule(model)
-    by_head = score_texts(model, some_texts(), exits=True, **READ)
-    exact = score_token_exits(model, some_texts(), rule, exact_states=True, **READ)
-    # Each token has the nats of one of its heads; which, the rule has said.
-    heads = np.stack([by_head["exit-1"], by_head["exit-2"], by_head["final"]])
-    nearest = np.abs(heads - exact.nats).argmin(0)
-    np.testing.assert_allclose(np.take_along_axis(heads, nearest[None], 0)[0], exact.nats, rtol=1e-6)
-    assert np.bincount(nearest).tolist() == [exact.exit_counts[number] for number in (1, 3, 4)]
-    filled = score_token_exits(model, some_texts(), rule, **READ)
-    assert np.abs(filled.nats - exact.nats).max() > 1e-3
 
 
 def test_without_a_rule_and_at_a_fixed_exit_the_loss_is_that_of_the_head() -> None:

@@ -6,16 +6,12 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from recurra import RecurraForSequenceClassification
 from recurra.core.errors import ConfigurationError
-from recurra.models.relaxation import SharedLinear
 from relaxed import RELAXED
 from tiny import stir, tiny_config, tiny_model
 
@@ -82,34 +78,6 @@ def test_half_precision_trains_every_weight() -> None:
         assert part.grad.any() or "token_type" in name, name
 
 
-@settings(max_examples=30)
-@given(
-    outputs=st.integers(1, 9),
-    inputs=st.integers(1, 9),
-    rank=st.integers(1, 9),
-    seed=st.integers(0, 99),
-)
-def test_an_update_is_the_truncated_svd_of_what_sharing_leaves_out(
-    outputs: int, inputs: int, rank: int, seed: int
-) -> None:
-    torch.manual_seed(seed)
-    shared, other = nn.Linear(inputs, outputs), nn.Linear(inputs, outputs)
-    own = SharedLinear(shared, rank, own_bias=True)
-    own.start_from(other.weight, other.bias)
-    residual = (other.weight - shared.weight).detach().double().numpy()
-    left, sizes, right = np.linalg.svd(residual)
-    kept = min(rank, len(sizes))
-    wanted = left[:, :kept] @ np.diag(sizes[:kept]) @ right[:kept]
-    assert own.up is not None and own.down is not None
-    np.testing.assert_allclose((own.up @ own.down).detach().numpy(), wanted, atol=1e-5)
-    # B = U S, A = V^T: the rows of A are of length 1, the columns of B of the singular values'.
-    np.testing.assert_allclose(own.up.detach().norm(dim=0)[:kept].numpy(), sizes[:kept], atol=1e-5)
-    states = torch.randn(3, inputs)
-    if rank >= min(inputs, outputs):
-        torch.testing.assert_close(own(states), other(states), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(own(states)[:, 1:], own.outputs(states, slice(1, None)))
-
-
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
@@ -119,7 +87,10 @@ def test_an_update_is_the_truncated_svd_of_what_sharing_leaves_out(
         ({"recurrence_norms": True, "num_recurrences": 1}, "'recurrence_norms' is True; allowed: false with num_rec"),
         ({"recurrence_norms": 1}, "'recurrence_norms' is 1; allowed: true or false"),
         ({"low_rank_where": "norms"}, "'low_rank_where' is 'norms'; allowed: one of"),
-        ({"relaxation_start": "svd"}, "'relaxation_start' is 'svd'; allowed: one of"),
+        (
+            {"relaxation_start": "replaced"},
+            "'relaxation_start' is 'replaced'; allowed: shared; other starts",
+        ),
     ],
     ids=str,
 )

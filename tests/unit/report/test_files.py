@@ -18,7 +18,6 @@ from hypothesis import strategies as some
 from factories import RunFactory, study_latency
 from recurra.core.formatting import slug
 from recurra.report import write_report
-from recurra.report.figures.standalone import stylesheet
 from recurra.report.render.csv import csv_text, escape, tabular
 from recurra.tasks.questions import Contrast, Questions
 
@@ -62,46 +61,32 @@ def test_every_figure_of_the_papers_is_a_file(study: Path) -> None:
     names = set(figures(study))
     assert "accuracy-against-data-size-sst2-official-paper-fp32.svg" in names
     assert "lengths-of-the-training-texts-sst2-official.svg" in names
-    assert "word-counts-of-the-30-tails-sst2-official.svg" in names
     for table in ("", "0.1-of-train-", "0.5-of-train-"):
         start = f"sst2-official-protocol-{table}paper-training-fp32-"
         for kind in ("accuracy-against-latency-batch-1", "validation-accuracy-by-epoch", "what-each-change-does"):
             assert f"{start}{kind}.svg" in names
 
 
-def test_a_figure_stands_alone_in_light_and_dark(study: Path) -> None:
+def test_a_figure_stands_alone(study: Path) -> None:
     for name, root in figures(study).items():
         text = (study / "figures" / name).read_text(encoding="utf-8")
         assert root.tag == f"{SVG}svg"
         assert float(root.get("width", "0")) > 0 and float(root.get("height", "0")) > 0
-        assert "prefers-color-scheme: dark" in text
         assert not re.search(r"var\(|url\(|@import|<script|href", text)
         # Names of outside only as the name space.
         assert set(re.findall(r"https?://[^\s\"]+", text)) == {"http://www.w3.org/2000/svg"}
-        inner = root.findall(f"{SVG}svg")[0]
-        assert float(inner.get("x", "-1")) >= 0
-        assert float(inner.get("y", "-1")) + float(inner.get("height", "nan")) <= float(root.get("height", "0"))
+        for inner in root.findall(f"{SVG}svg"):
+            assert float(inner.get("y", "0")) + float(inner.get("height", "nan")) <= float(root.get("height", "0"))
 
 
-def test_headings_and_legends_are_inside_the_figure(study: Path) -> None:
+def test_legends_are_inside_the_figure(study: Path) -> None:
     drawn = figures(study)
     sizes = texts(drawn["accuracy-against-data-size-sst2-official-paper-fp32.svg"])
-    assert "Accuracy against data size" in sizes
     assert "baseline" in sizes and "recurrent" in sizes and "450" in sizes
     parts = texts(drawn["lengths-of-the-training-texts-sst2-official.svg"])
-    assert all(word in parts for word in ("whole", "50 %", "10 %"))
-    tails = texts(drawn["word-counts-of-the-30-tails-sst2-official.svg"])
-    assert all(word in tails for word in ("whole", "shortest 30 %", "longest 30 %"))
+    assert all(word in parts for word in ("whole", "50 %", "10 %", "shortest 30 %", "longest 30 %"))
     forest = texts(drawn["sst2-official-protocol-paper-training-fp32-what-each-change-does.svg"])
     assert "sharing & width_5: recurrent − baseline" in forest
-
-
-def test_every_colour_class_of_a_figure_has_a_rule() -> None:
-    rules = stylesheet()
-    for index in range(8):
-        for shape in ("mark", "bubble", "error", "line", "area", "cell", "interval", "rows", "open"):
-            assert len(re.findall(rf"svg \.{shape}\.s{index} \{{", rules)) == 2
-    assert "var(" not in rules
 
 
 def test_numbers_are_those_of_the_summary_in_full(study: Path) -> None:

@@ -11,11 +11,8 @@ from recurra.core.configuration import content_hash, write_yaml
 from recurra.core.errors import ConfigurationError
 from recurra.training.arguments import training_arguments
 from recurra.training.protocols import (
-    LANGUAGE_PROTOCOLS,
     PROTOCOLS,
     ProtocolConfig,
-    check_language_protocol,
-    check_several_labels,
     finetuning_for,
     load_protocol,
 )
@@ -109,8 +106,6 @@ LATER = {
     "student_factor": (1.0, 2.5),
     "selection_rows": (0, 100),
     "class_weights": ("none", "balanced"),
-    "focal_gamma": (0.0, 2.0),
-    "logit_adjustment": (0.0, 1.0),
 }
 
 
@@ -129,6 +124,13 @@ def test_a_later_key_with_another_value_is_another_protocol_and_comes_back(name:
     assert changed.plain()[name] == LATER[name][1]
     assert content_hash(changed.plain()) != content_hash(PROTOCOLS["demo"].plain())
     assert ProtocolConfig.parse(changed.plain()) == changed
+
+
+def test_a_dropped_key_is_read_at_its_default_alone() -> None:
+    values = PROTOCOLS["demo"].plain()
+    assert ProtocolConfig.parse({**values, "focal_gamma": 0.0}).plain() == values
+    with pytest.raises(ConfigurationError, match="unknown key 'focal_gamma'"):
+        ProtocolConfig.parse({**values, "focal_gamma": 2.0})
 
 
 def test_students_may_train_longer_than_who_teaches_them() -> None:
@@ -161,12 +163,3 @@ def test_the_number_of_rows_chooses_how_an_encoder_is_tuned(rows: int, name: str
 
 def test_a_protocol_says_what_it_is() -> None:
     assert all(field in (ProtocolConfig.__doc__ or "") for field in ProtocolConfig.model_fields)
-
-
-@pytest.mark.parametrize("key", ["focal_gamma", "logit_adjustment"])
-def test_losses_of_one_label_a_row_are_refused_elsewhere(key: str) -> None:
-    protocol = ProtocolConfig.parse({**PROTOCOLS["demo"].plain(), key: 1})
-    with pytest.raises(ConfigurationError, match=f"'{key}' is 1 and a row may have several labels; set it to 0"):
-        check_several_labels(protocol)
-    with pytest.raises(ConfigurationError, match=f"'{key}' is 1.0: for classifiers"):
-        check_language_protocol(ProtocolConfig.parse({**LANGUAGE_PROTOCOLS["tuned"].plain(), key: 1}))

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.models.adaptation.plan import SharingPlan, started_from
+from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.adaptation.source import EncoderSource, find_encoder
 from recurra.models.configuration import RecurraConfig
 from recurra.models.modeling import RecurraModel
@@ -122,9 +122,8 @@ def load_encoder_weights(
 ) -> None:
     """Gives a model the weights of an encoder; what the encoder does not have changes nothing at first.
 
-    What each recurrence has of its own starts as ``relaxation_start`` says, with the layers of
-    `recurra.models.adaptation.plan.started_from`. A token table that is narrower than the encoder's starts from
-    the factors that come nearest to it, as `recurra.models.adaptation.convert` finds them.
+    What each recurrence has of its own starts as the shared layer's. A token table that is narrower than the encoder's
+    starts from the factors that come nearest to it, as `recurra.models.adaptation.convert` finds them.
 
     Args:
         model: What is given the weights.
@@ -159,7 +158,7 @@ def load_encoder_weights(
             for name, values in _with_narrow_table(named, model, source, pieces):
                 _fill(wanted.pop(name, None), values, name, source)
             if not source.is_adapted:
-                _start_recurrences(model, reader, layers, source.num_layers)
+                _start_recurrences(model, reader, layers)
     except SafetensorError as error:
         raise CheckpointError(f"'{source.weights}' is not a whole safetensors file ({error}); copy it again") from error
     if wanted:
@@ -184,9 +183,9 @@ def _with_narrow_table(
         yield f"{_PROJECTION}bias", factors.bias
 
 
-def _start_recurrences(model: RecurraModel, reader: _Reader, plan: SharingPlan, num_layers: int) -> None:
-    """Starts what each recurrence has of its own, once the shared weights are there."""
-    numbers = iter(started_from(plan, num_layers, model.config.relaxation_start)[len(plan.prelude) :])
+def _start_recurrences(model: RecurraModel, reader: _Reader, plan: SharingPlan) -> None:
+    """Gives the norms and biases that each recurrence has of its own those of the layers that it shares."""
+    numbers = iter(plan.order[len(plan.prelude) :])
     for stack in model.core.recurrences or ():
         for layer in stack.layers:
             start_from(layer, dict(reader.layer(next(numbers))))

@@ -1,5 +1,7 @@
 """How much of an encoder's function a plan keeps before any training, and which plans are worth a training.
 
+What recurrences have of their own changes nothing before training, so it is left out here.
+
 What a plan keeps is the mean cosine of what it makes of a text and what the whole encoder makes of it, both read as the
 mean over tokens and centred over the texts: without centring, what all texts have in common would count as kept.
 """
@@ -13,17 +15,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.adaptation.plan import SharingPlan, started_from
-from recurra.models.configuration import RecurraConfig
+from recurra.models.adaptation.plan import SharingPlan
 from recurra.models.feed_forward import Embeddings
 from recurra.models.heads import mean_of_packed
 from recurra.models.modeling import RecurraModel
-from recurra.models.recurrence import make_layer
-from recurra.models.relaxation import relax, start_from
 from recurra.models.rows.packed import PackedRows
 
 # Up to so many layers every choice of layers is tried; deeper encoders lose layers one by one, the cheapest first.
@@ -31,11 +30,6 @@ _MOST_TRIED_LAYERS = 8
 _MOST_APPLICATIONS = 4
 # Choices of layers that are tried with loops.
 _BEST_CHOICES = 6
-# Relaxed layers at hand: each holds its low-rank updates, whose SVD takes a tenth of a second and more.
-_MOST_RELAXED = 64
-
-# A layer by its number, and the number of the one that what it has of its own starts from.
-_Application = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -53,8 +47,6 @@ class KeptFunction:
         encoder: All its layers as a stack, as `recurra.models.adaptation.convert.load_encoder` gives it.
         input_ids: ``(tokens,)``, rows end to end.
         row_lengths: ``(rows,)``; two rows at least.
-        relaxed: What recurrences have of their own in plans with shared layers, as a configuration says; none means
-            nothing.
         embeddings: What plans begin with; none means what the encoder begins with.
     """
 
@@ -63,25 +55,22 @@ class KeptFunction:
         encoder: RecurraModel,
         input_ids: Tensor,
         row_lengths: Tensor,
-        relaxed: RecurraConfig | None = None,
         embeddings: Embeddings | None = None,
     ) -> None:
         if len(row_lengths) < 2:
             raise ConfigurationError(f"plans are compared on {len(row_lengths)} texts; give two at least, better 200")
         self._layers = encoder.core.block.layers
-        self._relaxed = relaxed
-        self._relax = functools.lru_cache(maxsize=_MOST_RELAXED)(self._make_relaxed)
         self._lengths = row_lengths
         self._layout = PackedRows.of(encoder.rotary, row_lengths, causal=False, device=input_ids.device)
         self._begin(encoder.embeddings, input_ids)
-        self._whole = self._read([(number, number) for number in range(len(self._layers))])
+        self._whole = self._read(range(len(self._layers)))
         if embeddings is not None:
             self._begin(embeddings, input_ids)
 
     @torch.inference_mode()
     def _begin(self, embeddings: Embeddings, input_ids: Tensor) -> None:
         # Layers of the plan before, and the states after each: plans in order share much of their way.
-        self._way: list[_Application] = []
+        self._way: list[int] = []
         self._states = [embeddings(input_ids[None], None, self._layout)]
 
     @property
@@ -91,33 +80,17 @@ class KeptFunction:
 
     def score(self, plan: SharingPlan) -> ScoredPlan:
         """What a plan keeps."""
-        found = self._read(self._applications(plan))
+        found = self._read(plan.order)
         return ScoredPlan(plan, functional.cosine_similarity(found, self._whole).mean().item())
 
-    def _applications(self, plan: SharingPlan) -> list[_Application]:
-        order = plan.order
-        start = "shared" if self._relaxed is None or plan.recurrences == 1 else self._relaxed.relaxation_start
-        others = started_from(plan, self.num_layers, start)
-        shared = range(len(plan.prelude), len(order) - len(plan.coda))
-        return [(number, others[place] if place in shared else number) for place, number in enumerate(order)]
-
-    def _make_relaxed(self, number: int, other: int) -> nn.Module:
-        """A layer with what brings it nearer to another one."""
-        config = self._relaxed
-        if config is None or number == other:
-            return self._layers[number]
-        layer = relax(lambda: make_layer(config), self._layers[number], config).eval()
-        start_from(layer, self._layers[other].state_dict())
-        return layer
-
     @torch.inference_mode()
-    def _read(self, wanted: list[_Application]) -> Tensor:
+    def _read(self, wanted: Sequence[int]) -> Tensor:
         pairs = zip(wanted, self._way, strict=False)
         shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
         del self._states[shared + 1 :]
-        for number, other in wanted[shared:]:
-            self._states.append(self._relax(number, other)(self._states[-1], self._layout))
-        self._way = wanted
+        for number in wanted[shared:]:
+            self._states.append(self._layers[number](self._states[-1], self._layout))
+        self._way = list(wanted)
         found = mean_of_packed(self._states[-1], self._lengths)
         return found - found.mean(dim=0)
 

@@ -136,15 +136,3 @@ def align(student: SharingPlan, layers: int) -> list[int]:
     if all(first < second for first, second in itertools.pairwise(order)):
         return [number + 1 for number in order]
     return [max(1, round(place * layers / len(order))) for place in range(1, len(order) + 1)]
-
-
-def started_from(plan: SharingPlan, layers: int, start: str) -> tuple[int, ...]:
-    """Returns for each layer application of a plan the encoder's layer, from 0, that its own weights start from.
-
-    Args:
-        plan: Layers of the encoder, as they are applied.
-        layers: Layers that the encoder has.
-        start: ``shared``, the layer that is applied, or ``replaced``, the one whose place the application takes: by
-            its number where as many are applied as the encoder has, else as `align` spreads them.
-    """
-    return plan.order if start == "shared" else tuple(number - 1 for number in align(plan, layers))

@@ -40,7 +40,7 @@ class Exited:
     """What rows that may stop early end with.
 
     Attributes:
-        logits: Of the head after which each row stopped, ``(rows, ..., classes)``; zeros of a row that was never there.
+        logits: Of the head after which each row stopped, ``(rows, ..., classes)``.
         exited_after: Recurrences that were computed of each row, ``(rows,)``.
     """
 
@@ -82,8 +82,7 @@ def run_recurrences(
     first = states
     for done in range(1, last + 1):
         final = done == last
-        updated = core(states, first, done - 1, layout, queries=queries if final else None, all_states=all_states)
-        states = layout.merge(updated, states)
+        states = core(states, first, done - 1, layout, queries=queries if final else None, all_states=all_states)
         if not final and done not in stops:
             continue
         shown = states if final or queries is None else layout.leading(states, queries)
@@ -115,7 +114,6 @@ def exit_early(
     rows: int,
     stops: Collection[int],
     last: int,
-    present: Tensor | None = None,
     counted: CountedPositions | None = None,
     queries: int | None = None,
 ) -> Exited:
@@ -130,11 +128,10 @@ def exit_early(
         rows: Rows in all.
         stops: See there.
         last: See there.
-        present: Numbers of the rows that are there, below ``rows``; none means all.
         counted: Says which positions decide, for heads that say something at several.
         queries: See there.
     """
-    remaining = torch.arange(rows, device=states.device) if present is None else present
+    remaining = torch.arange(rows, device=states.device)
     exited_after = torch.full((rows,), last, device=states.device)
     logits: Tensor | None = None
     state: Tensor | None = None

@@ -79,10 +79,6 @@ class RowLayout(ABC):
     def take(self, states: Tensor, rows: Tensor) -> Tensor:
         """Returns the states of those rows, as `select`'s layout has them."""
 
-    def merge(self, updated: Tensor, before: Tensor) -> Tensor:  # noqa: ARG002 - most layouts hold no others
-        """Returns the states after a recurrence: ``updated`` where it was computed, else those of ``before``."""
-        return updated
-
     def drop(self, states: Tensor, first: Tensor, dropped: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Self]:  # noqa: ARG002
         """Takes rows out that are not computed any further.
 

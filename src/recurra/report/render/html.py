@@ -15,7 +15,7 @@ from recurra.core.configuration import write_yaml
 from recurra.report.figures import Drawings, draw
 from recurra.report.summary import reporting_of
 from recurra.tasks.columns import Cell, Column, Table
-from recurra.tasks.drawing.chart import Chart
+from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import Summary, TableSummary

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from recurra.core import formatting as form
 from recurra.core.record import AnyDecisionRecord, LabelRunRecord
 from recurra.core.terminal import one_line
 from recurra.deployment.decision import read_decision
-from recurra.evaluation.calibration import ReliabilityBin, reliability
-from recurra.evaluation.predictions import Predictions
 from recurra.tasks.classification.folds import predictions_of
 from recurra.tasks.classification.measures import label_figures
 from recurra.tasks.classification.summary import ClassificationTable
@@ -79,64 +76,30 @@ def confused_pairs(table: ClassificationTable) -> list[Confused]:
     ]
 
 
-@dataclass(frozen=True)
-class Said:
-    """What the looked-at model says of the rows of the headline split, seed by seed.
-
-    Attributes:
-        found: Its predictions.
-        probabilities: What it makes of them, ``(rows, labels)`` each.
-    """
-
-    found: list[Predictions]
-    probabilities: list[npt.NDArray[np.float64]]
-
-
-def read_said(table: ClassificationTable, runs: Mapping[str, Sequence[LoadedRun]]) -> Said | None:
-    """Reads the predictions of the looked-at model; none if there is no such model.
-
-    Args:
-        table: The table.
-        runs: Its runs by model.
-
-    Raises:
-        CheckpointError: If predictions are damaged.
-    """
-    model = shown_model(table)
-    if model is None:
-        return None
-    own = runs[model.label]
-    found = [predictions_of(run, table.headline_split) for run in own]
-    decisions = [read_decision(table.label_names, _decision(run)) for run in own]
-    return Said(found, [each.probabilities(rows.logits) for each, rows in zip(decisions, found, strict=True)])
-
-
-def find_reliability(table: ClassificationTable, said: Said) -> list[ReliabilityBin]:
-    """What the probabilities of the looked-at model say, and what is right; nothing if records do not say how."""
-    model = shown_model(table)
-    if model is None or model.scores[table.headline_split].calibration is None:
-        return []
-    return reliability(np.concatenate(said.probabilities), np.concatenate([each.labels for each in said.found]))
-
-
 def find_mistakes(
-    table: ClassificationTable, runs: Mapping[str, Sequence[LoadedRun]], said: Said, texts: Mapping[str, str]
+    table: ClassificationTable, runs: Mapping[str, Sequence[LoadedRun]], texts: Mapping[str, str]
 ) -> list[Mistake]:
-    """The rows of the headline split that the looked-at model gets wrong and is surest of.
+    """The rows of the headline split that the recommended model gets wrong and is surest of.
 
     Args:
         table: The table.
         runs: Its runs by model.
-        said: What the looked-at model says.
         texts: Texts of the split by the identity of their rows.
 
     Raises:
         CheckpointError: If predictions are damaged.
     """
-    model, split, first = shown_model(table), table.headline_split, said.found[0]
-    if model is None or not set(first.ids) <= set(texts):
+    model, split = shown_model(table), table.headline_split
+    if model is None or not texts:
         return []
-    probabilities = np.mean(said.probabilities, axis=0)
+    by_seed = [predictions_of(run, split) for run in runs[model.label]]
+    first = by_seed[0]
+    if not set(first.ids) <= set(texts):
+        return []
+    decisions = [read_decision(table.label_names, _decision(run)) for run in runs[model.label]]
+    probabilities = np.mean(
+        [decision.probabilities(rows.logits) for decision, rows in zip(decisions, by_seed, strict=True)], axis=0
+    )
     answers, rows = probabilities.argmax(axis=1), np.arange(len(first))
     sure = np.where(answers != first.labels, probabilities[rows, answers], 0.0)
     others = {

@@ -1,100 +1,154 @@
-"""Lengths of the texts, and confusion matrices."""
+"""Charts of classifiers: learning curves by epoch and by rows, lengths of the texts, confusion matrices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
-import numpy as np
-import numpy.typing as npt
 from markupsafe import Markup
-from scipy.cluster.hierarchy import leaves_list, linkage
-from scipy.spatial.distance import squareform
 
-from recurra.core.formatting import significant
+from recurra.core.formatting import decimal, significant
 from recurra.core.record import LengthSummary, RunRecord
+from recurra.tasks import drawing
 from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
-from recurra.tasks.drawing import svg
-from recurra.tasks.drawing.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, LegendEntry
-from recurra.tasks.summary import ModelSummary
+from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
+from recurra.tasks.labelling.mistakes import shown_model
 
-LABELS_IN_MATRIX = 10
-# More labels are drawn as a map without figures, up to where a cell is a point.
-LABELS_IN_MAP = 200
-MAP_SIDE = 480.0
-_SHADES = 8
-# Cells of errors that say what they are when pointed at.
-_TITLED = 200
+# Of more labels, the matrix has no figures and is drawn of the recommended model alone.
+LABELS_WITH_FIGURES = 10
+MOST_LABELS = 100
 SHARE_SHOWN = 0.995
-MATRIX_LEFT = 84.0
-MATRIX_TOP = 10.0
-MAP_MARGIN = 24.0
+MATRIX_LEFT, MATRIX_TOP = 84.0, 10.0
 
 
-def lengths(record: RunRecord, key: str) -> Chart | None:
-    """Lengths of the training texts in words, and those of the test texts over them.
+def table_charts(table: ClassificationTable, records: Mapping[str, RunRecord], key: str) -> list[Chart]:
+    """The charts of one table, after those that every task has.
 
     Args:
-        record: Any run of the table.
+        table: The table.
+        records: Records of the runs, by run identifier.
         key: Unique in the page.
     """
-    splits = record.data.splits
-    other = "test" if "test" in splits else next((name for name in record.data.reported_splits if name in splits), "")
-    names = [name for name in dict.fromkeys(("train", other)) if name in splits and sum(splits[name].words.counts) > 0]
-    return length_chart("Lengths of the texts in words", [(name, splits[name].words) for name in names], key)
+    charts = []
+    histories = [
+        (model.label, model.color, seeds)
+        for model in table.models
+        if (seeds := [history for run in model.runs if (history := records[run.run_id].training.history)])
+    ]
+    if histories:
+        charts += [
+            drawing.chart_by_epoch(
+                "accuracy", "Validation accuracy by epoch", histories, ["validation_accuracy"], f"{key}-accuracy",
+                y_title="validation accuracy", y_text=lambda value: decimal(value, 3),
+                caption="On the split that chooses the checkpoint; means over seeds.",
+            ),
+            drawing.chart_by_epoch(
+                "loss", "Loss by epoch", histories, ["validation_loss", "train_loss"], f"{key}-loss",
+                y_title="loss in nats", y_text=lambda value: decimal(value, 2),
+                caption="Solid: validation, dashed: train; means over seeds.",
+            ),
+        ]  # fmt: skip
+    splits = records[table.models[0].runs[0].run_id].data.splits
+    named = {name: splits[name].words for name in ("train", table.headline_split) if name in splits}
+    many = len(table.label_names) > LABELS_WITH_FIGURES
+    models = [model for model in table.models if not many or model is shown_model(table)]
+    more = [length_chart("Lengths of the texts in words", named, f"{key}-lengths")]
+    more += [confusion(model, table, f"{key}-confusion-{model.color}") for model in models]
+    return [*charts, *(chart for chart in more if chart is not None)]
 
 
-def length_chart(heading: str, named: Sequence[tuple[str, LengthSummary]], key: str) -> Chart | None:
+def study_charts(tables: Sequence[ClassificationTable], records: Mapping[str, RunRecord]) -> list[Chart]:
+    """Charts across tables that were trained on parts of one corpus: lengths of each part, and accuracy by rows."""
+    groups: dict[str, dict[str, LengthSummary]] = defaultdict(dict)
+    by_rows: dict[str, list[tuple[int, ClassificationTable]]] = defaultdict(list)
+    for table in tables:
+        data = records[table.models[0].runs[0].run_id]
+        settings = data.config.get("data")
+        part = settings if isinstance(settings, dict) else {}
+        train = data.data.splits.get("train")
+        if train is None:
+            continue
+        name = f"{table.data}, {table.protocol}"
+        if tail := part.get("length_tail"):
+            groups[name].setdefault(f"{tail} {100 * float(part.get('tail_fraction') or 0):.3g} %", train.words)
+            continue
+        fraction = float(part.get("fraction") or 1)
+        groups[name].setdefault("whole" if fraction == 1 else f"{fraction * 100:.3g} %", train.words)
+        by_rows[f"{name}, {table.training}, {table.precision}"].append((train.rows, table))
+    lengths = [
+        length_chart(f"Lengths of the training texts: {name}", parts, f"s{index}-lengths")
+        for index, (name, parts) in enumerate(groups.items())
+        if len(parts) > 1
+    ]
+    curves = [
+        _accuracy_by_rows(f"Accuracy against data size: {name}", parts, f"s{index}-rows")
+        for index, (name, parts) in enumerate(by_rows.items())
+        if len({rows for rows, _ in parts}) > 1
+    ]
+    return [*(chart for chart in lengths if chart is not None), *curves]
+
+
+def _accuracy_by_rows(heading: str, parts: Sequence[tuple[int, ClassificationTable]], key: str) -> Chart:
+    curves: dict[str, list[Point]] = defaultdict(list)
+    for rows, table in sorted(parts, key=lambda part: part[0]):
+        for model in table.models:
+            score = model.scores.get(table.headline_split)
+            if score is not None:
+                curves[model.label].append(Point(rows, score.accuracy.mean, score.accuracy.low, score.accuracy.high))
+    lines = [Line(label, index, points) for index, (label, points) in enumerate(curves.items())]
+    caption = "Upright lines are the 95 % intervals: over seeds where there are several, else over examples."
+    return drawing.chart_by_rows(heading, lines, f"accuracy on {parts[0][1].headline_split}", key, caption)
+
+
+def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> Chart | None:
     """Distributions of lengths in words over each other: the first as an area, the others as lines.
 
     Args:
-        heading: Heading of the drawing.
-        named: Name and lengths of each set of texts.
+        heading: Of the chart.
+        named: Lengths of each set of texts.
         key: Unique in the page.
     """
+    named = {name: lengths for name, lengths in named.items() if sum(lengths.counts)}
     if not named:
         return None
-    names, summaries = [name for name, _ in named], [item for _, item in named]
-    shown = max(_edge_of_share(item) for item in summaries)
-    densities = [_densities(item) for item in summaries]
-    x = svg.linear_scale([0.0, float(shown)], LEFT, RIGHT, ticks=6)
-    x = svg.Scale(0.0, float(shown), LEFT, RIGHT, tuple(tick for tick in x.ticks if tick <= shown))
-    y = svg.linear_scale([0.0, max(share for item in densities for _, _, share in item)], BOTTOM, TOP, floor=0.0)
-    parts = [
-        svg.axes(
-            x,
-            y,
-            x_title="words in a text",
-            y_title="% of texts, a word of length",
-            x_format=lambda value: f"{value:.0f}",
-            y_format=significant,
-        )
-    ]
-    for index, density in enumerate(densities):
+    shown = max(_edge_of_share(lengths) for lengths in named.values())
+    densities = [_densities(lengths) for lengths in named.values()]
+    ticks = drawing.linear_scale([0.0, float(shown)], LEFT, RIGHT, ticks=6).ticks
+    x = Scale(0.0, float(shown), LEFT, RIGHT, tuple(tick for tick in ticks if tick <= shown))
+    y = drawing.linear_scale([0.0, max(share for bins in densities for _, _, share in bins)], BOTTOM, TOP, floor=0.0)
+    axes = drawing.axes(
+        Axis(x, "words in a text", lambda value: f"{value:.0f}"), Axis(y, "% of texts, a word of length", significant)
+    )
+    parts = [axes]
+    for index, bins in enumerate(densities):
         points = [(x(0.0), y(0.0))]
-        for left, right, share in density:
+        for left, right, share in bins:
             if left < shown:
                 points += [(x(left), y(share)), (x(min(right, shown)), y(share))]
         points.append((points[-1][0], y(0.0)))
-        parts.append(svg.polyline(points, f"area s{index}" if index == 0 else f"line solid s{index}"))
+        parts.append(drawing.polyline(points, f"{'line' if index else 'area'} {drawing.series(index)}"))
     facts = "; ".join(
-        f"{name}: mean {item.mean:.1f}, median {item.median:.0f}, 90 % up to {item.p90:.0f}, longest {item.max}"
-        for name, item in zip(names, summaries, strict=True)
+        f"{name}: mean {lengths.mean:.1f}, median {lengths.median:.0f}, 90 % up to {lengths.p90:.0f}, "
+        f"longest {lengths.max}"
+        for name, lengths in named.items()
     )
-    beyond = shown <= max(item.max for item in summaries)
-    return Chart(
+    beyond = shown <= max(lengths.max for lengths in named.values())
+    return drawing.chart(
         "lengths",
         heading,
-        svg.figure(WIDTH, HEIGHT, heading, f"{facts}.", key, *parts),
-        [LegendEntry(name, index, "bar" if index == 0 else "solid") for index, name in enumerate(names)],
-        f"{facts}.{' The longest 0.5 % or fewer are cut off.' if beyond else ''}",
+        f"{facts}.",
+        key,
+        *parts,
+        legend=[LegendEntry(name, index, "solid" if index else "area") for index, name in enumerate(named)],
+        caption=f"{facts}.{' The longest 0.5 % or fewer are cut off.' if beyond else ''}",
     )
 
 
 def _edge_of_share(lengths: LengthSummary) -> int:
     """The first edge below which nearly all texts lie."""
     total, below = sum(lengths.counts), 0
-    for edge, count in zip(lengths.edges[1:], lengths.counts, strict=False):
-        below += count
+    for edge, number in zip(lengths.edges[1:], lengths.counts, strict=False):
+        below += number
         if below >= SHARE_SHOWN * total:
             return edge
     return lengths.edges[-1]
@@ -104,39 +158,9 @@ def _densities(lengths: LengthSummary) -> list[tuple[int, int, float]]:
     """``(left edge, right edge, % of texts a word)``: bins differ in width, so areas and not heights are shares."""
     total = sum(lengths.counts)
     return [
-        (left, right, 100.0 * count / total / max(right - left, 1))
-        for left, right, count in zip(lengths.edges, lengths.edges[1:], lengths.counts, strict=False)
+        (left, right, 100.0 * number / total / max(right - left, 1))
+        for left, right, number in zip(lengths.edges, lengths.edges[1:], lengths.counts, strict=False)
     ]
-
-
-def calibration(model: ModelSummary, table: ClassificationTable, key: str) -> Chart:
-    """What a model's probabilities say by what is right: points on the diagonal can be taken at their word.
-
-    Args:
-        model: The model whose reliability the table has.
-        table: Its table.
-        key: Unique in the page.
-    """
-    bins = table.reliability
-    values = [value for each in bins for value in (each.said, each.right)]
-    x, y = (svg.linear_scale([*values, 1.0], *ends, floor=0.0, ceiling=1.0) for ends in ((LEFT, RIGHT), (BOTTOM, TOP)))
-    low = max(x.low, y.low)
-    titles = {"x_title": "what it says", "y_title": "what is right"}
-    axes = svg.axes(x, y, **titles, x_format=lambda v: f"{v:.1f}", y_format=lambda v: f"{v:.1f}")
-    most = max(each.rows for each in bins)
-    points = [(x(each.said), y(each.right), 2.0 + 5.0 * (each.rows / most) ** 0.5) for each in bins]
-    line = svg.polyline([(x(low), y(low)), (x(1.0), y(1.0))], f"line dashed s{model.color % 8}")
-    said = [svg.tooltip(f"says {each.said:.3f}, right {each.right:.3f}, {each.rows:,} rows") for each in bins]
-    marks = [
-        svg.element("circle", hint, cx=px, cy=py, r=r, class_=f"area s{model.color % 8}")
-        for (px, py, r), hint in zip(points, said, strict=True)
-    ]
-    error = model.scores[table.headline_split].calibration
-    facts = f"{len(bins)} bins of probability; larger circles have more rows."
-    off = "" if error is None else f" On average {error.after * 100:.1f} points off (expected calibration error)."
-    heading = f"Probabilities at their word: {model.label}"
-    drawing = svg.figure(WIDTH, HEIGHT, heading, facts + off, key, axes, line, *marks)
-    return Chart("calibration", heading, drawing, [], facts + off)
 
 
 def confusion(model: ClassifierSummary, table: ClassificationTable, key: str) -> Chart | None:
@@ -153,132 +177,57 @@ def confusion(model: ClassifierSummary, table: ClassificationTable, key: str) ->
     score = model.scores.get(table.headline_split)
     matrix = score.confusion_matrix if score else []
     size = len(matrix)
-    if not 2 <= size <= LABELS_IN_MAP:
+    if not 2 <= size <= MOST_LABELS:
         return None
-    names = [*table.label_names, *(str(index) for index in range(len(table.label_names), size))][:size]
-    if size > LABELS_IN_MATRIX:
-        return _confusion_map(model, table, names, key)
-    side = min(64.0, 240.0 / size)
-    parts = [_cell(row, column, matrix, side, model.color) for row in range(size) for column in range(size)]
-    parts += _label_names(names, side)
-    right, everything = sum(matrix[index][index] for index in range(size)), sum(sum(cells) for cells in matrix)
-    summed = f", summed over {len(model.seeds)} seeds" if len(model.seeds) > 1 else ""
-    heading = f"Confusion matrix: {model.label}"
-    described = f"{right:,} of {everything:,} rows are right (the diagonal){summed}."
-    width, height = MATRIX_LEFT + side * size + 10, MATRIX_TOP + side * size + 46
-    return Chart(
-        "confusion",
-        heading,
-        svg.figure(width, height, heading, described, key, *parts),
-        [],
-        f"Rows of {table.headline_split}{summed}; shades and percentages are shares of the true label.",
-    )
-
-
-def _confusion_map(model: ClassifierSummary, table: ClassificationTable, names: Sequence[str], key: str) -> Chart:
-    """The same for many labels: those that are taken for each other stand together."""
-    matrix = np.asarray(model.scores[table.headline_split].confusion_matrix)
-    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    order = together(shares)
-    side = MAP_SIDE / len(order)
-    place = {label: position for position, label in enumerate(order)}
-    cells: list[list[str]] = [[] for _ in range(_SHADES)]
-    for true, said in np.argwhere(matrix > 0).tolist():
-        shade = min(int(shares[true, said] * _SHADES), _SHADES - 1)
-        x, y = MAP_MARGIN + side * place[said], MAP_MARGIN + side * place[true]
-        cells[shade].append(f"M{x:.1f} {y:.1f}h{side:.1f}v{side:.1f}h-{side:.1f}z")
-    frame = {"x": MAP_MARGIN, "y": MAP_MARGIN, "width": MAP_SIDE, "height": MAP_SIDE}
-    parts = [svg.element("rect", style="fill:none;stroke:var(--rule)", **frame)]
-    parts += [
-        svg.element(
-            "path",
-            class_=f"s{model.color % 8}",
-            style="fill:var(--c)",
-            fill_opacity=(shade + 1) / _SHADES,
-            d="".join(found),
+    names = [*table.label_names, *map(str, range(len(table.label_names), size))][:size]
+    figures = size <= LABELS_WITH_FIGURES
+    side = min(64.0, 240.0 / size) if figures else 400.0 / size
+    left, end = (MATRIX_LEFT if figures else 24.0), MATRIX_TOP + side * size
+    parts = [
+        _cell(
+            rows, rows / max(sum(cells), 1), left + side * column, MATRIX_TOP + side * row, side,
+            hint=f"{names[row]} predicted as {names[column]}: {rows:,} rows",
+            color=drawing.series(model.color), figures=figures,
         )
-        for shade, found in enumerate(cells)
-        if found
-    ]
-    wrong = matrix * (1 - np.eye(len(matrix), dtype=np.int64))
-    for cell in np.argsort(-wrong, axis=None, kind="stable")[:_TITLED].tolist():
-        true, said = divmod(cell, len(matrix))
-        if wrong[true, said]:
-            told = svg.element("title", f"{names[true]} taken for {names[said]}: {wrong[true, said]:,} rows")
-            x, y = MAP_MARGIN + side * place[said], MAP_MARGIN + side * place[true]
-            parts.append(svg.element("rect", told, x=x, y=y, width=side, height=side, fill_opacity=0))
-    middle, end = MAP_MARGIN + MAP_SIDE / 2, MAP_MARGIN + MAP_SIDE
-    parts.append(svg.text(middle, end + 18, "predicted", "middle", "axis-title"))
-    parts.append(svg.upright(11, middle, "true"))
-    heading = f"Confusion of {len(names)} labels: {model.label}"
-    described = f"{int(np.trace(matrix)):,} of {int(matrix.sum()):,} rows are right (the diagonal)."
-    return Chart(
-        "confusion",
-        heading,
-        svg.figure(end + 8, end + 28, heading, described, key, *parts),
-        [],
-        f"{described} Shades are shares of the true label's rows on {table.headline_split}. Labels that "
-        "are taken for each other stand together; point at a cell off the diagonal for its labels.",
-    )
-
-
-def together(shares: npt.NDArray[np.float64]) -> list[int]:
-    """An order of labels in which those that are taken for each other are neighbours.
-
-    Args:
-        shares: Of each true label's rows, ``[true][predicted]``.
-
-    Returns:
-        Labels by place: the leaves of an average-linkage tree over how seldom two are confused, either way.
-    """
-    mixed = shares + shares.T
-    apart = mixed.max(initial=1e-9) - mixed
-    np.fill_diagonal(apart, 0.0)
-    leaves: list[int] = leaves_list(linkage(squareform(apart, checks=False), "average", optimal_ordering=True)).tolist()
-    return leaves
-
-
-def _cell(row: int, column: int, matrix: Sequence[Sequence[int]], side: float, color: int) -> Markup:
-    count = matrix[row][column]
-    share = count / max(sum(matrix[row]), 1)
-    x, y = MATRIX_LEFT + side * column, MATRIX_TOP + side * row
-    box = {"x": x + 1, "y": y + 1, "width": side - 2, "height": side - 2}
-    roomy = side > 44
-    shade = "on-cell" if share > 0.5 else "off-cell"
-    drawn = svg.element("rect", class_=f"cell s{color % 8}", fill_opacity=round(0.05 + 0.9 * share, 3), **box)
-    drawn += svg.text(x + side / 2, y + side / 2 + (0 if roomy else 4), f"{count:,}", "middle", shade)
-    if roomy:
-        drawn += svg.text(x + side / 2, y + side / 2 + 15, f"{share * 100:.1f} %", "middle", f"{shade} small")
-    return drawn
-
-
-def _label_names(names: Sequence[str], side: float) -> list[Markup]:
-    """Names of the true labels on the left, of the predicted ones below; cut ones are whole in their titles."""
-    size = len(names)
-    fit = max(int(side / svg.CHARACTER_WIDTH), 2)
-    parts = []
-    for index, name in enumerate(names):
-        along = side * (index + 0.5)
-        whole = svg.element("title", name)
-        tick = {"class_": "tick"}
-        parts.append(
-            svg.element(
-                "text",
-                whole,
-                svg.short(name, 10),
-                x=MATRIX_LEFT - 6,
-                y=MATRIX_TOP + along + 4,
-                text_anchor="end",
-                **tick,
-            )
-        )
-        below = MATRIX_TOP + side * size + 16
-        parts.append(
-            svg.element(
-                "text", whole, svg.short(name, fit), x=MATRIX_LEFT + along, y=below, text_anchor="middle", **tick
-            )
-        )
+        for row, cells in enumerate(matrix)
+        for column, rows in enumerate(cells)
+        if figures or rows
+    ]  # fmt: skip
+    parts.append(drawing.element("rect", x=left, y=MATRIX_TOP, width=side * size, height=side * size, class_="border"))
     middle = side * size / 2
-    parts.append(svg.text(MATRIX_LEFT + middle, MATRIX_TOP + side * size + 36, "predicted", "middle", "axis-title"))
-    parts.append(svg.upright(11, MATRIX_TOP + middle, "true"))
-    return parts
+    for index, name in enumerate(names if figures else ()):
+        along, whole = side * (index + 0.5), drawing.element("title", name)
+        fit = max(int(side / drawing.CHARACTER_WIDTH), 2)
+        for text, x, y, anchor in (
+            (drawing.short(name, 10), left - 6, MATRIX_TOP + along + 4, "end"),
+            (drawing.short(name, fit), left + along, end + 16, "middle"),
+        ):
+            parts.append(drawing.element("text", whole, text, x=x, y=y, text_anchor=anchor, class_="tick"))
+    parts.append(drawing.text(left + middle, end + 36, "predicted", "middle", "axis-title"))
+    parts.append(drawing.upright(11, MATRIX_TOP + middle, "true"))
+    right, total = sum(matrix[index][index] for index in range(size)), sum(map(sum, matrix))
+    summed = f", summed over {len(model.seeds)} seeds" if len(model.seeds) > 1 else ""
+    return drawing.chart(
+        "confusion",
+        f"Confusion matrix: {model.label}",
+        f"{right:,} of {total:,} rows are right (the diagonal){summed}.",
+        key,
+        *parts,
+        caption=f"Rows of {table.headline_split}{summed}; shades are shares of the true label."
+        + ("" if figures else " Labels stand in the order of the tables; point at a cell for its labels."),
+        size=(left + side * size + 10, end + 46),
+    )
+
+
+def _cell(rows: int, share: float, x: float, y: float, side: float, *, hint: str, color: str, figures: bool) -> Markup:
+    gap = 1 if figures else 0
+    opacity = round(0.05 + 0.9 * share, 3)
+    box = {"x": x + gap, "y": y + gap, "width": side - 2 * gap, "height": side - 2 * gap}
+    drawn = drawing.element("rect", drawing.element("title", hint), class_=f"cell {color}", fill_opacity=opacity, **box)
+    if figures:
+        roomy, shade = side > 44, "on-cell" if share > 0.5 else "off-cell"
+        middle, height = x + side / 2, y + side / 2
+        drawn += drawing.text(middle, height + (0 if roomy else 4), f"{rows:,}", "middle", shade)
+        if roomy:
+            drawn += drawing.text(middle, height + 15, f"{share * 100:.1f} %", "middle", f"{shade} small")
+    return drawn

@@ -19,10 +19,9 @@ from recurra.evaluation.predictions import Predictions
 from recurra.tasks.classification import columns
 from recurra.tasks.classification.advice import advise, level_models
 from recurra.tasks.classification.conclusions import OVERVIEW, conclude, fault_of, said_costs
-from recurra.tasks.classification.curves import accuracy_by_epoch, loss_by_epoch, loss_limits, study_charts
-from recurra.tasks.classification.errors import find_mistakes, find_reliability, read_said
+from recurra.tasks.classification.errors import find_mistakes
 from recurra.tasks.classification.exports import advise_exports, export_lines
-from recurra.tasks.classification.figures import LABELS_IN_MATRIX, calibration, confusion, lengths
+from recurra.tasks.classification.figures import study_charts, table_charts
 from recurra.tasks.classification.folds import POOLING, predictions_of
 from recurra.tasks.classification.measures import ACCURACY, F1, MACRO_F1, judge, named_measure
 from recurra.tasks.classification.published import PUBLISHED, published_lines
@@ -35,11 +34,10 @@ from recurra.tasks.classification.summary import (
     SplitScore,
 )
 from recurra.tasks.cost_matrix import ordered_costs
-from recurra.tasks.drawing.chart import Chart
+from recurra.tasks.drawing import Chart
 from recurra.tasks.estimates import ExportLine, MeasuredExports
 from recurra.tasks.labelling.columns import calibration_errors
 from recurra.tasks.labelling.folds import pool_folds
-from recurra.tasks.labelling.mistakes import shown_model
 from recurra.tasks.labelling.reporting import LabellingReporting, more_rows
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import Measure, estimate
@@ -171,38 +169,14 @@ class ClassificationReporting(LabellingReporting):
         found: ClassificationTable = made
         texts = questions.texts_of(made.fingerprint, table.headline)
         with contextlib.suppress(CheckpointError):
-            said = read_said(found, table.groups)
-            if said is not None:
-                found = replace(found, reliability=find_reliability(found, said))
-                return replace(found, mistakes=find_mistakes(found, table.groups, said, texts))
+            return replace(found, mistakes=find_mistakes(found, table.groups, texts))
         return found
 
-    def charts(self, table: ClassificationTable, runs: Records, key: str) -> list[Chart | None]:
-        charts: list[Chart | None] = []
-        records = _records(runs)
-        histories = {
-            model.label: [history for run in model.runs if (history := records[run.run_id].training.history)]
-            for model in table.models
-        }
-        trained = [model for model in table.models if histories[model.label]]
-        if trained:
-            charts.append(accuracy_by_epoch(trained, histories, f"{key}-accuracy"))
-            limits = loss_limits(histories)
-            for model in trained:
-                best = [run.best_epoch for run in model.runs]
-                charts.append(loss_by_epoch(model, histories[model.label], best, limits, f"{key}-loss-{model.color}"))
-        chosen = shown_model(table)
-        if chosen is not None and table.reliability:
-            charts.append(calibration(chosen, table, f"{key}-calibration"))
-        charts += self.control_charts(table, key)
-        charts.append(lengths(records[table.models[0].runs[0].run_id], f"{key}-lengths"))
-        # One map of many labels is enough: that of the model whose errors are looked at.
-        many = len(table.label_names) > LABELS_IN_MATRIX
-        looked_at = [model for model in table.models if not many or model is shown_model(table)]
-        return [*charts, *(confusion(model, table, f"{key}-confusion-{model.color}") for model in looked_at)]
+    def charts(self, table: ClassificationTable, runs: Records, key: str) -> list[Chart]:
+        return [*self.control_charts(table, key), *table_charts(table, _records(runs), key)]
 
-    def charts_across(self, tables: Sequence[ClassificationTable], runs: Records) -> list[Chart | None]:
-        return [*study_charts(tables, _records(runs))]
+    def charts_across(self, tables: Sequence[ClassificationTable], runs: Records) -> list[Chart]:
+        return study_charts(tables, _records(runs))
 
 
 def _of_one_fold(table: ClassificationTable) -> list[tuple[str, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from recurra.evaluation.calibration import ReliabilityBin
 from recurra.tasks.estimates import Estimate
 from recurra.tasks.labelling.columns import CalibrationErrors
 from recurra.tasks.labelling.mistakes import Mistake
@@ -97,14 +96,11 @@ class ClassificationTable(LabellingTable):
         form_accuracy: Of a classifier that sees nothing but length, punctuation and case, on the headline split; none
             where the shortcut audit could not fit one.
         mistakes: There where the data are a file of the user that can still be read.
-        reliability: Of the recommended model on the headline split, all its seeds together; none where its records do
-            not say how its probabilities are made.
     """
 
     models: Sequence[ClassifierSummary]
     form_accuracy: float | None = None
     mistakes: list[Mistake] = field(default_factory=list)
-    reliability: list[ReliabilityBin] = field(default_factory=list)
     published: list[PublishedLine]
 
 

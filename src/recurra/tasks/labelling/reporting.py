@@ -9,10 +9,9 @@ from typing import Any
 from recurra.core import formatting as form
 from recurra.core.label_record import LearningCurveRecord
 from recurra.core.record import LabelRunRecord
-from recurra.tasks import audits
-from recurra.tasks.drawing.chart import Chart
+from recurra.tasks import audits, drawing
+from recurra.tasks.drawing import Chart, Line, Point
 from recurra.tasks.labelling.columns import MANY_LABELS, SPLITS
-from recurra.tasks.labelling.figures import by_training_rows
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import AuditLine, TableSummary
@@ -155,9 +154,13 @@ class LabellingReporting(Reporting):
     def control_charts(self, table: LabellingTable, key: str) -> list[Chart]:
         """What the tuned linear control does with fewer training rows, if that was measured."""
         model = next((model for model in table.models if model.preset == table.control), None)
-        if table.learning_curve is None or model is None:
+        curve = table.learning_curve
+        if curve is None or model is None:
             return []
-        return [by_training_rows(table.learning_curve, model.label, model.color, f"{key}-rows")]
+        line = Line(model.label, model.color, [Point(*point) for point in zip(curve.rows, curve.right, strict=True)])
+        caption = f"Share of {curve.split} rows that {model.label} gets right with fewer training rows."
+        title = f"{curve.split} rows right"
+        return [drawing.chart_by_rows("What more labels bring", [line], title, f"{key}-rows", caption)]
 
     def facts(self, table: Any) -> list[tuple[str, str]]:
         dropped = "; ".join(f"{reason}: {form.count(rows)}" for reason, rows in table.dropped.items() if rows)

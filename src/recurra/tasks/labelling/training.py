@@ -52,7 +52,6 @@ from recurra.tasks.run_folder import (
 from recurra.tasks.runs import RunConfig
 from recurra.training.fit import train_transformer
 from recurra.training.masking import MaskTokens
-from recurra.training.protocols import check_several_labels
 from recurra.training.setfit import train_by_setfit, version
 
 # What the tuned linear control finds telling of a label, at most.
@@ -190,8 +189,6 @@ def _row_weights(
         weights = balanced_weights(dataset.splits["train"].labels, weights)
     if weights is not None:
         _check_weights(config, dataset)
-    if dataset.splits["train"].labels.ndim == 2:
-        check_several_labels(config.protocol)
     return weights
 
 

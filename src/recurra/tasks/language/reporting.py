@@ -15,7 +15,7 @@ from recurra.core.language_record import LanguageMetricsRecord, LanguageRunRecor
 from recurra.core.record import AuditResult
 from recurra.evaluation.audits.registry import meaning
 from recurra.tasks.audits import group_of
-from recurra.tasks.drawing.chart import Chart
+from recurra.tasks.drawing import Chart
 from recurra.tasks.language import columns
 from recurra.tasks.language.conclusions import (
     OVERVIEW,
@@ -145,8 +145,8 @@ class LanguageReporting(Reporting):
         """How the text was read."""
         return " ".join(table.notes)
 
-    def charts(self, table: LanguageTable, runs: Records, key: str) -> list[Chart | None]:
-        return [*language_charts(table, key)]
+    def charts(self, table: LanguageTable, runs: Records, key: str) -> list[Chart]:
+        return language_charts(table, key)
 
     def as_before(self, summary: Summary, values: dict[str, Any]) -> dict[str, Any]:
         """Keeps the names of summaries of version 2, where ``protocol`` is that of training."""

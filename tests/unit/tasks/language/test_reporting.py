@@ -20,7 +20,7 @@ from recurra.report.files import named_figures, write_study_report
 from recurra.report.load import load_runs
 from recurra.report.render.markdown import parts_of
 from recurra.report.summary import plain_summary, reporting_of, summarise
-from recurra.tasks.language.figures import exit_points, language_charts, shares_by_loops
+from recurra.tasks.language.figures import language_charts, shares_by_loops
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import Summary
 from rendered import part_rows
@@ -135,13 +135,13 @@ def test_drawings_are_whole_and_name_their_models() -> None:
     table = study().tables[0]
     charts = language_charts(table, "t")
     assert [chart.heading for chart in charts] == [
-        "Objective by epoch", "Loss by loop on test", "Perplexity a token by loop on test",
+        "Objective by epoch", "Loss by loop on test",
     ]  # fmt: skip
     for chart in charts:
         assert ElementTree.fromstring(str(chart.drawing)).tag.endswith("svg")
         assert {entry.label for entry in chart.legend} >= {model.label for model in table.models}
     one = summarise(runs(language_record(epochs=1))).tables[0]
-    assert [chart.kind for chart in language_charts(one, "t")] == ["by-loop", "by-loop"]
+    assert [chart.kind for chart in language_charts(one, "t")] == ["by-loop"]
 
 
 def written(root: Path) -> Path:
@@ -165,7 +165,7 @@ def test_documents_show_a_language_study_beside_the_others(tmp_path: Path) -> No
     page = (root / "docs" / "results" / "lm-leak.md").read_text(encoding="utf-8")
     assert "crt-tiny-leaks" in page and "LEAKS: reads 51 tokens ahead" in page
     figures = sorted(path.name for path in (root / "docs" / "results" / "figures" / "lm-leak").iterdir())
-    assert all(f"figures/lm-leak/{name}" in page for name in figures) and len(figures) == 3
+    assert all(f"figures/lm-leak/{name}" in page for name in figures) and len(figures) == 2
     readme = (root / "README.md").read_text(encoding="utf-8")
     assert "exit-2" in readme and "| Best that does not leak |" in readme and "crt-tiny-leaks" in readme
     assert render_results_markdown(results, check=True) == []
@@ -201,7 +201,7 @@ def test_figures_of_two_tables_have_names_of_their_own(tmp_path: Path) -> None:
     finished, _ = load_runs(read_study(tmp_path)[0])
     summary = summarise(finished)
     files = named_figures(summary, draw(summary, finished))
-    assert len({chart.heading for chart, _ in files.values()}) == 4 and len(files) == 8
+    assert len({chart.heading for chart, _ in files.values()}) == 3 and len(files) == 6
 
 
 def with_exits(*records: LanguageRunRecord, chosen: bool = True) -> Summary:
@@ -214,18 +214,12 @@ def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> No
     table = summary.tables[0]
     kept = next(model for model in table.models if model.exits)
     assert shares_by_loops(kept.exits) == {1: 0.6, 3: 0.4}
-    # Tests' losses are 4.0 and 4.1; ten milliseconds stand for leaving.
-    assert exit_points(kept.exits, 32) == [
-        pytest.approx(point) for point in ((4.25, 2.0), (4.15, 1.5), (4.05, 1.0))
-    ]  # fmt: skip
-    *_, taken, speed = language_charts(table, "t")
-    assert (taken.heading, speed.heading) == ("Loops taken on test", "Speed-up against loss on test")
-    drawings = {chart.kind: ElementTree.fromstring(str(chart.drawing)) for chart in (taken, speed)}
-    bars = [element for element in drawings["exits"].iter() if element.get("class", "").startswith("area")]
+    *_, taken = language_charts(table, "t")
+    assert taken.heading == "Loops taken on test"
+    root = ElementTree.fromstring(str(taken.drawing))
+    bars = [element for element in root.iter() if element.get("class", "").startswith("area")]
     heights = [float(bar.get("height", "0")) for bar in bars]
     assert len(bars) == 2 and heights[0] / heights[1] == pytest.approx(1.5, rel=1e-3)
-    assert "crt-tiny at batch 1: 2.00 times at 4.250, 1.50 times at 4.150, 1.00 times at 4.050" in str(speed.drawing)
-    assert [entry.style for entry in speed.legend] == ["solid", "dashed", "open"]
     headings, rows = part_rows(LANGUAGE, summary.tables[0], "leaving")
     assert headings[-2:] == ["Times as fast, batch 1", "Times as fast, batch 32"]
     assert rows[:4] == [
@@ -237,10 +231,10 @@ def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> No
     assert len(rows) == 8 and "recurra exits RUN --keep" in markdown_table(summary, part="leaving")
 
 
-def test_without_a_rule_the_exits_are_drawn_alone() -> None:
+def test_without_a_rule_the_exits_are_listed_alone() -> None:
     summary = with_exits(language_record(), chosen=False)
     headings = [chart.heading for chart in language_charts(summary.tables[0], "t")]
-    assert "Loops taken on test" not in headings and headings[-1] == "Speed-up against loss on test"
+    assert "Loops taken on test" not in headings
     assert [row[1] for row in part_rows(LANGUAGE, summary.tables[0], "leaving")[1]] == [
         "nowhere",
         "after loop 1",
@@ -256,7 +250,7 @@ def test_kept_exits_travel_with_their_run_and_are_refused_if_changed_or_anothers
     (run,), failed = load_runs([folder])
     assert run.beside == exits_record(record).write(folder / EXITS_NAME) and not failed
     page = write_study_report(tmp_path, summarise([run]), [run], title="x").read_text(encoding="utf-8")
-    assert "Leaving early" in page and "Speed-up against loss on test" in page
+    assert "Leaving early" in page and "Loops taken on test" in page
     path = folder / EXITS_NAME
     path.write_text(path.read_text(encoding="utf-8").replace("4.2", "4.1"), encoding="utf-8")
     assert "was changed after it was written" in load_runs([folder])[1][0].reason

@@ -1,0 +1,274 @@
+"""The report's charts: quality against cost and the contrasts of every task, those that a task adds, and SVG files."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from markupsafe import Markup
+
+from recurra.core.formatting import significant, words
+from recurra.report.pareto import SIZE, costs_of, latency_cost
+from recurra.report.summary import reporting_of
+from recurra.tasks import drawing
+from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry
+from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.measures import Measure
+from recurra.tasks.reporting import Records, Reporting
+from recurra.tasks.summary import ContrastLine, Summary, TableSummary
+
+TEMPLATES = Path(__file__).parent / "render" / "templates"
+LARGEST_BUBBLE = 26.0
+SMALLEST_BUBBLE = 2.5
+WIDE, ROW_HEIGHT = 560.0, 38.0
+LONGEST_NAME = 84
+MARGIN, LEGEND_HEIGHT = 10.0, 18.0
+
+_VARIABLE = re.compile(r"var\(--([\w-]+)\)")
+_DECLARATION = re.compile(r"--([\w-]+):\s*([^;]+);")
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Drawings:
+    """All charts of a study: those of each table, by its key, and those across tables."""
+
+    tables: dict[str, list[Chart]]
+    study: list[Chart]
+
+
+def draw(summary: Summary, runs: Sequence[LoadedRun]) -> Drawings:
+    """Makes all charts of a study."""
+    if not summary.task:
+        return Drawings({}, [])
+    reporting = reporting_of(summary.task)
+    by_id = {run.record.run_id: run for run in runs}
+    tables = {table.key: charts_of(table, by_id, f"t{index}", reporting) for index, table in enumerate(summary.tables)}
+    return Drawings(tables, reporting.charts_across(summary.tables, by_id))
+
+
+def charts_of(table: TableSummary, runs: Records, key: str, reporting: Reporting) -> list[Chart]:
+    """All charts of a table; those for which there is nothing to draw are left out.
+
+    Args:
+        table: The table's summary.
+        runs: Its runs, by run identifier.
+        key: Unique in the page, for element identifiers.
+        reporting: What the task of the runs adds.
+    """
+    measure = reporting.judge(table)
+    costs = costs_of(table.models, table.batch_sizes)
+    timed = [(latency_cost(batch), f"latency, batch {batch}", "ms") for batch in table.batch_sizes]
+    charts = [
+        quality_against_cost(table, costs[cost], cost, name=name, unit=unit, key=f"{key}-{index}", measure=measure)
+        for index, (cost, name, unit) in enumerate(timed or [(SIZE, "size", "MiB")])
+    ]
+    charts.append(contrasts(table, f"{key}-contrasts", measure))
+    return [*(chart for chart in charts if chart is not None), *reporting.charts(table, runs, key)]
+
+
+def quality_against_cost(
+    table: TableSummary, costs: Mapping[str, float], cost: str, *, name: str, unit: str, key: str, measure: Measure
+) -> Chart | None:
+    """Quality against a cost; the area of a bubble is the size on disk.
+
+    Args:
+        table: The table.
+        costs: Of each model, by label.
+        cost: The cost as `recurra.report.pareto` calls it, for the front.
+        name: The same in words.
+        unit: Of the cost.
+        key: Unique in the page.
+        measure: Of quality.
+
+    Returns:
+        ``None`` if no model has both and may be held against others.
+    """
+    split, quality = table.headline_split, measure.heading.lower()
+    points = [
+        (model, estimate, max(costs[model.label], 1e-6))
+        for model in table.models
+        if costs.get(model.label, 0.0) > 0 and not model.barred and (estimate := measure.of(model, split)) is not None
+    ]
+    if not points:
+        return None
+    values = [value for _, item, _ in points for value in (item.low, item.high, item.mean) if value is not None]
+    pad = max(max(values) - min(values), 0.01) * 0.15
+    floor, ceiling = measure.limits
+    y = drawing.linear_scale([min(values) - pad, max(values) + pad], BOTTOM, TOP, floor=floor, ceiling=ceiling)
+    spent = [value for *_, value in points]
+    if max(spent) / min(spent) > 8:
+        x, logarithmic = drawing.logarithmic_scale(spent, LEFT, RIGHT), " (logarithmic)"
+    else:
+        x, logarithmic = drawing.linear_scale([0.0, max(spent) * 1.15], LEFT, RIGHT, ticks=4), ""
+    title = f"{unit} on disk" if cost == SIZE else f"median {unit} a text, {name.partition(', ')[2]}"
+    largest = max(model.file_size_mib for model, *_ in points) or 1.0
+    circles = [
+        (x(value), y(item.mean), max(LARGEST_BUBBLE * math.sqrt(model.file_size_mib / largest), SMALLEST_BUBBLE))
+        for model, item, value in points
+    ]
+    parts = [
+        drawing.axes(
+            Axis(x, f"{title}{logarithmic}", significant), Axis(y, f"{quality} on {split}", lambda v: f"{v:.3f}")
+        )
+    ]
+    front = [(cx, cy) for (model, *_), (cx, cy, _) in zip(points, circles, strict=True) if cost in model.fronts]
+    if len(front) > 1:
+        parts.append(drawing.polyline(sorted(front), "front"))
+    facts = []
+    legend = []
+    for (model, item, value), (cx, cy, radius) in zip(points, circles, strict=True):
+        sizes = dict.fromkeys((f"{significant(value)} {unit}", f"{significant(model.file_size_mib)} MiB"))
+        facts.append(f"{model.label}: {quality} {measure.value(item.mean)}, {', '.join(sizes)}")
+        color = drawing.series(model.color)
+        hint = drawing.element("title", facts[-1])
+        parts.append(drawing.element("circle", hint, cx=cx, cy=cy, r=radius, class_=f"bubble {color}"))
+        if item.low is not None and item.high is not None:
+            parts.append(drawing.segment(cx, y(item.low), cx, y(item.high), f"error {color}"))
+        parts.append(drawing.marker(model.color, cx, cy, 2.6, hint=facts[-1]))
+        legend.append(LegendEntry(f"{model.label}: {significant(model.file_size_mib)} MiB", model.color, "mark"))
+    parts += _bubble_labels([model.label for model, *_ in points], circles)
+    power = 10.0 ** math.floor(math.log10(largest))
+    reference = next(factor * power for factor in (5, 2, 1) if factor * power <= largest * 1.0001)
+    radius = LARGEST_BUBBLE * math.sqrt(reference / largest)
+    legend.append(LegendEntry(f"area = size on disk; this is {significant(reference)} MiB", None, "size", radius))
+    return drawing.chart(
+        "trade-off",
+        f"{measure.heading} against {name}",
+        f"Bubble area is the size on disk. {'; '.join(facts)}.",
+        key,
+        *parts,
+        legend=legend,
+        caption=f"{'Up' if measure.higher_is_better else 'Down'} and left is better. Upright lines are the 95 % "
+        f"intervals of {quality}. Pareto front (dotted; nothing is both cheaper and {measure.better}): "
+        f"{words([model.label for model, *_ in points if cost in model.fronts])}.",
+    )
+
+
+def _bubble_labels(names: Sequence[str], circles: Sequence[tuple[float, float, float]]) -> list[Markup]:
+    """Names beside the bubbles, where there is room for one: the legend has them all."""
+    taken: list[Box] = []
+    labels = []
+    for full, (cx, cy, r) in zip(names, circles, strict=True):
+        name = drawing.short(full, 22)
+        width = len(name) * drawing.CHARACTER_WIDTH
+        middle = min(max(cx - width / 2, LEFT + 2), RIGHT - width)
+        starts = [
+            (middle, cy - r - 5),
+            (middle, cy + r + drawing.TEXT_HEIGHT + 1),
+            (cx + r + 4, cy + 4),
+            (cx - r - 4 - width, cy + 4),
+        ]
+        for left, base in starts:
+            box = (left, base - drawing.TEXT_HEIGHT, left + width, base + 2)
+            inside = box[0] >= LEFT and box[2] <= RIGHT + 8 and box[1] >= 0 and box[3] <= BOTTOM - 2
+            if inside and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                labels.append(drawing.label(left, base, name))
+                break
+    return labels
+
+
+def _overlap(first: Box, second: Box) -> bool:
+    return first[0] < second[2] and first[2] > second[0] and first[1] < second[3] and first[3] > second[1]
+
+
+def contrasts(table: TableSummary, key: str, measure: Measure) -> Chart | None:
+    """The contrasts of a table as intervals around their gaps; none if the study names none of models that are there.
+
+    Args:
+        table: The table.
+        key: Unique in the page.
+        measure: What the gaps are of.
+    """
+    lines = table.contrasts
+    if not lines:
+        return None
+    bottom = TOP + ROW_HEIGHT * len(lines)
+    ends = [end * measure.scale for line in lines for end in _ends(line)]
+    pad = max(max(ends) - min(ends), 0.005 * measure.scale) * 0.05
+    x = drawing.linear_scale([min(ends) - pad, max(ends) + pad, 0.0], 14.0, WIDE - 14.0, ticks=8)
+    parts = [
+        drawing.segment(x(tick), TOP, x(tick), bottom + 4, "grid")
+        + drawing.text(x(tick), bottom + 17, significant(tick).replace("-", "−"), "middle", "tick")
+        for tick in x.ticks
+    ]
+    parts.append(drawing.segment(x(0.0), TOP, x(0.0), bottom, "zero"))
+    side = "right" if measure.higher_is_better else "left"
+    title = f"gap in {measure.heading.lower()} in {measure.unit}; {side} of 0 the first model is better"
+    parts.append(drawing.text(WIDE / 2, bottom + 34, title, "middle", "axis-title"))
+    for index, line in enumerate(lines):
+        top = TOP + ROW_HEIGHT * index
+        y = top + 27
+        name = drawing.short(f"{line.name}: {line.a} − {line.b}", LONGEST_NAME)
+        parts.append(drawing.label(16.0, top + 14, name))
+        gap = line.gap * measure.scale
+        if line.low is not None and line.high is not None:
+            parts.append(drawing.segment(x(line.low * measure.scale), y, x(line.high * measure.scale), y, "rows s0"))
+        if line.half is not None:
+            half = line.half * measure.scale
+            parts.append(drawing.segment(x(gap - half), y, x(gap + half), y, "interval s0"))
+        shape = "mark s0" if line.verdict == "distinguishable" else "open s0"
+        hint = drawing.element("title", f"{line.a} − {line.b}: {gap:+.4g}, {line.verdict}")
+        parts.append(drawing.element("circle", hint, cx=x(gap), cy=y, r=4.2, class_=shape))
+    by_rows = measure.paired_by_rows
+    described = "; ".join(f"{line.name}: {measure.gap(line.gap)}, {line.verdict}" for line in lines)
+    return drawing.chart(
+        "isolation",
+        "What each change does",
+        f"On {table.headline_split}. {described}.",
+        key,
+        *parts,
+        legend=[
+            LegendEntry("95 % over seeds", 0, "interval"),
+            *([LegendEntry("95 % over rows", 0, "rows")] if by_rows else []),
+            LegendEntry("distinguishable", 0, "mark"),
+            LegendEntry(f"{'by rows only, ' if by_rows else ''}not distinguishable, or untested", 0, "open"),
+        ],
+        caption=f"Gaps between the models that the study names, on {table.headline_split}.",
+        size=(WIDE, bottom + 44),
+    )
+
+
+def _ends(line: ContrastLine) -> list[float]:
+    half = line.half or 0.0
+    return [line.gap - half, line.gap + half, *(end for end in (line.low, line.high) if end is not None)]
+
+
+def standalone(chart: Chart) -> str:
+    """The text of an SVG file of a chart with its legend; heading and caption are its reader's to write."""
+    width, height = chart.size
+    inner = re.sub(r' style="[^"]*"', "", str(chart.drawing), count=1)
+    sized = f'<svg width="{drawing.number(width)}" height="{drawing.number(height)}" '
+    parts = [Markup(sized + inner.removeprefix("<svg "))]
+    for entry in chart.legend:
+        swatch_width, swatch_height = entry.size
+        row = max(LEGEND_HEIGHT, swatch_height + 4)
+        start = f'<svg x="{MARGIN:g}" y="{drawing.number(height + (row - swatch_height) / 2)}" '
+        parts.append(Markup(start + str(entry.swatch).removeprefix("<svg ")))
+        parts.append(drawing.text(MARGIN + swatch_width + 7, height + row / 2 + 4, drawing.short(entry.label, 60)))
+        height += row
+    height += MARGIN
+    made = drawing.element(
+        "svg",
+        drawing.element("style", Markup(stylesheet())),
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        width=width,
+        height=height,
+        viewBox=f"0 0 {drawing.number(width)} {drawing.number(height)}",
+    )
+    # A lone surrogate from a broken label cannot be written as UTF-8.
+    return f"{made}\n".encode("utf-8", "replace").decode("utf-8")
+
+
+@lru_cache(maxsize=1)
+def stylesheet() -> str:
+    """The style of the page's charts on white, without variables, which few programs but browsers read."""
+    colors, rules = ((TEMPLATES / name).read_text(encoding="utf-8") for name in ("colors.css", "chart.css"))
+    values = dict(_DECLARATION.findall(colors.partition("@media")[0]))
+    return _VARIABLE.sub(lambda variable: values[variable[1]], rules)

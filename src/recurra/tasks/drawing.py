@@ -1,0 +1,396 @@
+"""Charts as small inline SVG: elements with escaped content, scales with round ticks, axes, markers, line charts.
+
+Elements carry classes instead of colours, and a style sheet colours them, so that one drawing serves light, dark and
+paper.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from markupsafe import Markup, escape
+
+from recurra.core.formatting import count, decimal
+
+WIDTH, HEIGHT = 380.0, 264.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 366.0, 12.0, 218.0
+CHARACTER_WIDTH = 6.1
+TEXT_HEIGHT = 11.0
+COLORS = 8
+# Corners by radius, one shape a series; the first is a circle.
+_SHAPES = (
+    (),
+    ((-1, -1), (1, -1), (1, 1), (-1, 1)),
+    ((0, -1.25), (1.2, 1), (-1.2, 1)),
+    ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)),
+    ((-1.2, -1), (1.2, -1), (0, 1.25)),
+)
+
+
+def element(name: str, *children: str, **attributes: str | float | None) -> Markup:
+    """One element. Children that are not `Markup` are text and are escaped, as are all values.
+
+    Args:
+        name: Tag.
+        children: Elements and text inside it.
+        attributes: Underscores stand for hyphens, ``class_`` for ``class``; ``None`` leaves one out.
+    """
+    parts = []
+    for key, value in attributes.items():
+        if value is not None:
+            text = number(value) if isinstance(value, (int, float)) else value
+            parts.append(f' {key.rstrip("_").replace("_", "-")}="{escape(text)}"')
+    inside = "".join(escape(child) for child in children)
+    return Markup(f"<{name}{''.join(parts)}>{inside}</{name}>")
+
+
+def number(value: float) -> str:
+    """A coordinate: two decimals at most."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def short(text: str, characters: int) -> str:
+    """Cuts a long text and marks the cut."""
+    return text if len(text) <= characters else text[: characters - 1] + "…"
+
+
+def series(index: int) -> str:
+    """The class that colours a series."""
+    return f"s{index % COLORS}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps values to coordinates: ``low`` to ``start`` and ``high`` to ``end``, linearly or by logarithm."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: tuple[float, ...]
+    logarithmic: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Coordinate of a value; values outside are put at the edge."""
+        if self.logarithmic:
+            share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
+
+
+def linear_scale(
+    values: Sequence[float],
+    start: float,
+    end: float,
+    *,
+    ticks: int = 5,
+    floor: float | None = None,
+    ceiling: float | None = None,
+) -> Scale:
+    """A linear scale that holds all values between round ends.
+
+    Args:
+        values: What is to be shown, not empty.
+        start: Coordinate of the low end.
+        end: Coordinate of the high end.
+        ticks: About how many ticks.
+        floor: The scale does not go below this.
+        ceiling: The scale does not go above this.
+    """
+    low, high = min(values), max(values)
+    if high - low < 1e-9:
+        pad = abs(high) * 0.05 or 0.5
+        low, high = low - pad, high + pad
+    raw = (high - low) / max(ticks, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
+    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+    low = low if floor is None else max(low, floor)
+    high = high if ceiling is None else min(high, ceiling)
+    if high <= low:
+        high = low + step
+    first = math.ceil(low / step - 1e-9)
+    marks = tuple(index * step for index in range(first, math.floor(high / step + 1e-9) + 1))
+    return Scale(low, high, start, end, marks)
+
+
+def logarithmic_scale(values: Sequence[float], start: float, end: float) -> Scale:
+    """A logarithmic scale for positive values; ticks at 1, 2 and 5 times the powers of ten, fewer over a wide range."""
+    low, high = min(values) / 1.6, max(values) * 1.6
+    factors = (1, 2, 5) if math.log10(high / low) < 2.5 else (1,)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    marks = tuple(factor * 10.0**power for power in powers for factor in factors)
+    return Scale(low, high, start, end, tuple(mark for mark in marks if low <= mark <= high), logarithmic=True)
+
+
+def whole_scale(low: int, high: int) -> Scale:
+    """A horizontal scale of whole numbers with about ten ticks."""
+    pad = max((high - low) * 0.04, 0.5 if low == high else 0.0)
+    step = max(1, math.ceil((high - low) / 10))
+    return Scale(low - pad, high + pad, LEFT, RIGHT, tuple(map(float, range(low, high + 1, step))))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A scale with the title of its axis and the text of its values."""
+
+    scale: Scale
+    title: str
+    text: Callable[[float], str]
+
+
+def text(x: float, y: float, content: str, anchor: str = "start", class_: str | None = None) -> Markup:
+    """A line of text; ``anchor`` is ``start``, ``middle`` or ``end``."""
+    return element("text", content, x=x, y=y, text_anchor=anchor, class_=class_)
+
+
+def label(x: float, y: float, content: str) -> Markup:
+    """A name with a rim in the colour of the ground: a second text, since not every program paints rims first."""
+    return text(x, y, content, class_="halo") + text(x, y, content, class_="label")
+
+
+def upright(x: float, y: float, content: str) -> Markup:
+    """The title of an upright axis, read from below, centred on ``y``."""
+    turn = f"rotate(-90 {number(x)} {number(y)})"
+    return element("text", content, x=x, y=y, text_anchor="middle", class_="axis-title", transform=turn)
+
+
+def segment(x: float, y: float, end_x: float, end_y: float, class_: str) -> Markup:
+    """A straight line."""
+    return element("line", x1=x, x2=end_x, y1=y, y2=end_y, class_=class_)
+
+
+def axes(horizontal: Axis, vertical: Axis) -> Markup:
+    """Both axes with grid lines, ticks, tick labels and titles."""
+    x, y = horizontal.scale, vertical.scale
+    parts = [
+        segment(x.start, y(tick), x.end, y(tick), "grid")
+        + text(x.start - 6, y(tick) + 3.6, vertical.text(tick), "end", "tick")
+        for tick in y.ticks
+    ]
+    parts += [
+        segment(x(tick), y.start, x(tick), y.start + 4, "axis")
+        + text(x(tick), y.start + 16, horizontal.text(tick), "middle", "tick")
+        for tick in x.ticks
+    ]
+    parts += [
+        segment(x.start, y.start, x.end, y.start, "axis"),
+        segment(x.start, y.start, x.start, y.end, "axis"),
+        text((x.start + x.end) / 2, y.start + 33, horizontal.title, "middle", "axis-title"),
+        upright(11, (y.start + y.end) / 2, vertical.title),
+    ]
+    return Markup("").join(parts)
+
+
+def polyline(points: Sequence[tuple[float, float]], class_: str) -> Markup:
+    """An open line through points in coordinates."""
+    return element("polyline", points=" ".join(f"{number(x)},{number(y)}" for x, y in points), class_=class_)
+
+
+def marker(index: int, x: float, y: float, size: float = 3.4, *, hint: str = "") -> Markup:
+    """The marker of a series: shape and colour both tell it, so that it is known on grey paper too.
+
+    Args:
+        index: Of the series.
+        x: Horizontal coordinate.
+        y: Vertical coordinate.
+        size: Radius, about.
+        hint: What the pointer shows when it rests on the marker.
+    """
+    inside = [element("title", hint)] if hint else []
+    class_ = f"mark {series(index)}"
+    corners = _SHAPES[index % len(_SHAPES)]
+    if not corners:
+        return element("circle", *inside, cx=x, cy=y, r=size, class_=class_)
+    points = " ".join(f"{number(x + 1.1 * size * dx)},{number(y + 1.1 * size * dy)}" for dx, dy in corners)
+    return element("polygon", *inside, points=points, class_=class_)
+
+
+@dataclass(frozen=True)
+class LegendEntry:
+    """What a colour, line or size stands for.
+
+    ``style`` is ``mark``, ``open``, ``area``, ``size``, or a line's: ``solid``, ``interval``, ``rows``.
+    """
+
+    label: str
+    color: int | None
+    style: str
+    radius: float = 0.0
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height of the swatch."""
+        side = 2 * self.radius + 2
+        return (side, side) if self.style == "size" else (18.0, 12.0)
+
+    @property
+    def swatch(self) -> Markup:
+        """A small drawing of it."""
+        width, height = self.size
+        color = series(self.color or 0)
+        if self.style == "size":
+            inside = element("circle", cx=width / 2, cy=width / 2, r=self.radius, class_="size-key")
+        elif self.style == "mark":
+            inside = marker(self.color or 0, 9, 6, 4)
+        elif self.style == "open":
+            inside = element("circle", cx=9, cy=6, r=4, class_=f"open {color}")
+        elif self.style == "area":
+            inside = element("rect", x=1, y=1, width=16, height=10, class_=f"area {color}")
+        else:
+            inside = segment(1, 6, 17, 6, f"{'line' if self.style == 'solid' else self.style} {color}")
+        return element("svg", inside, width=width, height=height, aria_hidden="true")
+
+
+Kind = Literal["trade-off", "isolation", "loss", "accuracy", "lengths", "confusion", "data-size", "by-loop", "exits"]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing with its heading, legend and caption, and the width and height of its view box."""
+
+    kind: Kind
+    heading: str
+    drawing: Markup
+    legend: Sequence[LegendEntry]
+    caption: str
+    size: tuple[float, float]
+
+
+def chart(
+    kind: Kind,
+    heading: str,
+    description: str,
+    key: str,
+    *children: str,
+    legend: Sequence[LegendEntry] = (),
+    caption: str = "",
+    size: tuple[float, float] = (WIDTH, HEIGHT),
+) -> Chart:
+    """A chart of elements.
+
+    Args:
+        kind: What it shows.
+        heading: Its heading, and its accessible name.
+        description: What the drawing shows, with its main figures, for readers who cannot see it.
+        key: Unique in the page.
+        children: The drawing.
+        legend: What colours, lines and sizes stand for.
+        caption: What stands below it.
+        size: Of the view box, in CSS pixels at which text has its natural size.
+    """
+    drawing = element(
+        "svg",
+        element("title", heading, id=f"{key}-title"),
+        element("desc", description, id=f"{key}-desc"),
+        *children,
+        class_="chart",
+        viewBox=f"0 0 {number(size[0])} {number(size[1])}",
+        role="img",
+        aria_labelledby=f"{key}-title {key}-desc",
+        style=f"--natural:{number(size[0])}px",
+    )
+    return Chart(kind, heading, drawing, legend, caption, size)
+
+
+class Point(NamedTuple):
+    """A point of a line, with the ends of its interval if it has one."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A series of a line chart; dashed lines stand beside the solid one of the same name and are not in the legend."""
+
+    label: str
+    color: int
+    points: Sequence[Point]
+    dashed: bool = False
+
+
+def line_chart(kind: Kind, heading: str, lines: Sequence[Line], x: Axis, y: Axis, *, key: str, caption: str) -> Chart:
+    """Lines with a marker at each point, and intervals where points have them."""
+    parts = [axes(x, y)]
+    for line in lines:
+        coordinates = [(x.scale(point.x), y.scale(point.y)) for point in line.points]
+        color = series(line.color)
+        parts.append(polyline(coordinates, f"line {'dashed' if line.dashed else 'solid'} {color}"))
+        for (left, top), point in zip(coordinates, line.points, strict=True):
+            if point.low is not None and point.high is not None:
+                parts.append(segment(left, y.scale(point.low), left, y.scale(point.high), f"error {color}"))
+            hint = f"{line.label}{' (dashed)' if line.dashed else ''}, {x.title} {x.text(point.x)}: {point.y:.4g}"
+            parts.append(marker(line.color, left, top, 2.8, hint=hint))
+    described = "; ".join(
+        f"{line.label} from {y.text(line.points[0].y)} to {y.text(line.points[-1].y)}"
+        for line in lines
+        if line.points and not line.dashed
+    )
+    legend = [LegendEntry(line.label, line.color, "mark") for line in lines if not line.dashed]
+    return chart(kind, heading, f"{y.title} by {x.title}: {described}.", key, *parts, legend=legend, caption=caption)
+
+
+def chart_by_epoch(
+    kind: Kind,
+    heading: str,
+    histories: Sequence[tuple[str, int, Sequence[Sequence[Any]]]],
+    fields: Sequence[str],
+    key: str,
+    *,
+    y_title: str,
+    y_text: Callable[[float], str],
+    caption: str,
+) -> Chart:
+    """Values of epochs, means over the seeds; a mean over fewer seeds would jump, so epochs are those that all reached.
+
+    Args:
+        kind: What is shown.
+        heading: Of the chart.
+        histories: Label, colour, and the epochs of each seed.
+        fields: What is read of an epoch; the second one is dashed.
+        key: Unique in the page.
+        y_title: Of the upright axis.
+        y_text: Of its values.
+        caption: Below the chart.
+    """
+    lines = []
+    for label_, color, seeds in histories:
+        reached = list(zip(*seeds, strict=False))
+        for index, field in enumerate(fields):
+            points = [
+                Point(epochs[0].epoch, statistics.fmean(getattr(epoch, field) for epoch in epochs))
+                for epochs in reached
+            ]
+            lines.append(Line(label_, color, points, dashed=index == 1))
+    numbers = [int(point.x) for line in lines for point in line.points]
+    values = [point.y for line in lines for point in line.points]
+    x = Axis(whole_scale(min(numbers), max(numbers)), "epoch", lambda value: f"{value:.0f}")
+    y = Axis(linear_scale(values, BOTTOM, TOP, floor=0.0), y_title, y_text)
+    return line_chart(kind, heading, lines, x, y, key=key, caption=caption)
+
+
+def chart_by_rows(heading: str, lines: Sequence[Line], y_title: str, key: str, caption: str) -> Chart:
+    """Quality by the number of training rows, on a logarithmic scale.
+
+    Args:
+        heading: Of the chart.
+        lines: A line a model.
+        y_title: What the points are.
+        key: Unique in the page.
+        caption: Below the chart.
+    """
+    points = [point for line in lines for point in line.points]
+    rows = sorted({point.x for point in points})
+    scale = logarithmic_scale(rows, LEFT, RIGHT)
+    x = Axis(Scale(scale.low, scale.high, LEFT, RIGHT, tuple(rows), True), "rows trained on (logarithmic)", count)
+    values = [value for point in points for value in point[1:] if value is not None]
+    y = Axis(linear_scale(values, BOTTOM, TOP, floor=0.0, ceiling=1.0), y_title, lambda value: decimal(value, 3))
+    return line_chart("data-size", heading, lines, x, y, key=key, caption=caption)

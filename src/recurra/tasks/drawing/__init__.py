@@ -1,1 +1,0 @@
-"""Drawings as SVG: what the figures of every task and those of the report are made of."""
