@@ -26,8 +26,8 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.parquet import read_parquet_columns
-from recurra.models.controls.ngrams import LinearClassifier
-from recurra.models.controls.tfidf import TOKEN_PATTERN
+from recurra.models.controls.fitting import fit_linear, fit_tuned
+from recurra.models.controls.linear import TOKEN_PATTERN, LinearModel
 
 # About a thousand to two thousand training rows of each, and all rows of the smallest.
 PARTS = (
@@ -69,11 +69,9 @@ def measure(dataset: TextDataset) -> dict[str, dict[str, float]]:
     fits: dict[str, Callable[[], Callable[[Sequence[str]], Any]]] = {
         "peer": lambda: peer.fit(train.texts, train.labels).predict,
         "linear": lambda: _decide(
-            LinearClassifier.fit(
-                train.texts, train.labels, num_labels=count, selection=(selection.texts, selection.labels)
-            )
+            fit_linear(train.texts, train.labels, num_labels=count, selection=(selection.texts, selection.labels))
         ),
-        "linear-tuned": lambda: _decide(LinearClassifier.fit_tuned(train.texts, train.labels, num_labels=count)),
+        "linear-tuned": lambda: _decide(fit_tuned(train.texts, train.labels, num_labels=count)),
     }
     found = {}
     for name, fit in fits.items():
@@ -84,7 +82,7 @@ def measure(dataset: TextDataset) -> dict[str, dict[str, float]]:
     return {**found, "rows": {"train": len(train), "test": len(test), "classes": count}}
 
 
-def _decide(model: LinearClassifier) -> Callable[[Sequence[str]], Any]:
+def _decide(model: LinearModel) -> Callable[[Sequence[str]], Any]:
     return lambda texts: model.logits(texts).argmax(axis=1)
 
 

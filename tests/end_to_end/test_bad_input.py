@@ -342,10 +342,10 @@ def test_a_damaged_run_is_refused(name: str, tiny: Path, refused: Callable[..., 
 def test_a_linear_model_that_is_cut_is_refused(runs: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     run = tmp_path / "linear"
     shutil.copytree(runs / "linear", run)
-    _cut(run / "model" / "linear.safetensors")
+    _cut(run / "model" / "linear.skops")
     assert "truncated or changed" in refused("predict", run, "a text")
     (run / "model-files.json").unlink()
-    assert "train the linear model again" in refused("predict", run, "a text")
+    assert "train the model again" in refused("predict", run, "a text")
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:

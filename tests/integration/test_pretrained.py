@@ -24,7 +24,7 @@ from recurra.data.corpora import load_dataset, recorded_data
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.options import ExportOptions
 from recurra.models.adaptation.source import find_encoder
-from recurra.models.controls.ngrams import LinearClassifier
+from recurra.models.controls.fitting import fit_tuned
 from recurra.models.loading import load_classifier_model
 from recurra.study.run import execute_run
 from recurra.study.spec import StudySpec, expand
@@ -175,7 +175,7 @@ def test_a_linear_model_learns_the_answers_to_texts_with_and_without_labels(
     texts = [*train.texts, *unlabelled.texts]
     wanted = softmax(Classifier.from_run(taught_by).logits(texts, clean=False).astype(np.float64), axis=1)
     wanted[: len(train)] = 0.8 * wanted[: len(train)] + 0.2 * np.eye(2)[train.labels]
-    again = LinearClassifier.fit_taught(texts, wanted, seed=3) if preset == "linear-tuned" else None
+    again = fit_tuned(texts, wanted, seed=3) if preset == "linear-tuned" else None
     found = Classifier.from_run(tmp_path / "run")
     fresh = [text for text, _ in review_rows(40, seed=5)]
     if again is not None:

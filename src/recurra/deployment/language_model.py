@@ -13,13 +13,11 @@ from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.model_files import sealed_model
 from recurra.core.terminal import one_line
 from recurra.data.language.tokenization import read_language_tokenizer
+from recurra.models.controls import holds_linear_model
 from recurra.models.folder import read_model_configuration
 from recurra.models.inference import PRECISIONS, check_precision, default_device
 from recurra.models.language_modeling import RecurraForCausalLM
 from recurra.models.loading import load_language_model
-
-# `recurra.models.controls.ngrams.SETTINGS_NAME`, without importing what a linear model needs.
-LINEAR_NAME = "linear.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +49,7 @@ class LanguageModel:
         """
         check_precision(precision)
         folder = model_folder(path)
-        linear = (folder / LINEAR_NAME).exists()
+        linear = holds_linear_model(folder)
         if linear or "SequenceClassification" in str(read_model_configuration(folder).get("architectures")):
             raise CheckpointError(
                 f"'{path}' is a classifier, which generates no text; 'recurra predict' labels texts with it"

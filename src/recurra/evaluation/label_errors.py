@@ -23,7 +23,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.files import FileTable
 from recurra.data.splits import read_rows
 from recurra.models.adaptation.source import find_encoder
-from recurra.models.controls.ngrams import out_of_fold_probabilities
+from recurra.models.controls.fitting import out_of_fold_probabilities
 
 DEFAULT_ENCODER, NO_ENCODER = "minilm", "none"
 # Of reviews an encoder reads so many in some minutes; beyond, it has to be asked for.
@@ -121,7 +121,7 @@ def find_label_errors(
 ) -> LabelErrors:
     """Ranks the rows of a user's file by how doubtful their label is.
 
-    Each row is judged by the tuned linear control (`recurra.models.controls.ngrams.LinearClassifier.fit_tuned`) and by
+    Each row is judged by the tuned linear control (`recurra.models.controls.fitting.fit_tuned`) and by
     a logistic regression on what a pretrained encoder makes of the text, both fitted on four fifths of the file that it
     is not in. They err on different rows, so that the mean of their log-probabilities finds more than either.
 

@@ -13,7 +13,6 @@ from recurra.core.errors import CheckpointError, ConfigurationError, RecurraErro
 from recurra.core.model_files import sealed_model
 from recurra.core.record import RECORD_NAME, AnyRecord, AuditResult, read_any_record
 from recurra.core.seeds import derive_seed
-from recurra.models.controls import load_linear_model
 from recurra.tasks.base import TaskEngine, task, tasks
 from recurra.tasks.profile import presets
 from recurra.tasks.summary import Summary
@@ -171,7 +170,9 @@ def _audit_run(folder: Path, seed: int) -> list[AuditResult]:
     record = read_any_record(folder)
     recorded = record.model.parameters
     if record.model.kind == "linear":
-        linear = load_linear_model(folder / "model")
+        from recurra.models.controls.linear import LinearModel
+
+        linear = LinearModel.load(folder / "model")
         skipped = "skipped: a linear model has neither padding nor batches"
         return [
             AuditResult(name="invariance.padding", status="skipped", summary=skipped),

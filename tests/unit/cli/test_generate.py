@@ -16,7 +16,7 @@ from language_folders import VOCABULARY, write_gpt2, write_language_model, write
 from recurra import RecurraForCausalLM
 from recurra.cli.main import main
 from recurra.models.cache import growth_bytes_per_token
-from recurra.models.controls.ngrams import SETTINGS_NAME
+from recurra.models.controls import LINEAR_NAME
 from recurra.models.exits.measures import confidence
 from recurra.models.exits.rules import ConfidenceRule
 from tiny import tiny_model
@@ -195,7 +195,7 @@ def test_a_folder_that_is_no_language_model_is_one_line(folders: Path, refused: 
     tiny_model().save_pretrained(tmp_path / "classifier" / "model")
     assert "is a classifier, which generates no text; 'recurra predict' labels" in refused(tmp_path / "classifier", "a")
     (tmp_path / "linear").mkdir()
-    (tmp_path / "linear" / SETTINGS_NAME).touch()
+    (tmp_path / "linear" / LINEAR_NAME).touch()
     assert "is a classifier, which generates no text" in refused(tmp_path / "linear", "a")
     bare = shutil.copytree(folders / "run" / "model", tmp_path / "bare")
     for path in bare.glob("tokenizer*"):

@@ -27,13 +27,13 @@ from recurra.deployment.explanation import (
     spans_of,
     without,
 )
-from recurra.models.controls.ngrams import LinearClassifier
+from recurra.models.controls.fitting import fit_tuned
 
 
 @pytest.fixture(scope="module")
 def classifier() -> Classifier:
     train = load_dataset(DataConfig(name="demo")).splits["train"]
-    fitted = LinearClassifier.fit_tuned(train.texts[:800], train.labels[:800], num_labels=2, seed=0)
+    fitted = fit_tuned(train.texts[:800], train.labels[:800], num_labels=2, seed=0)
     return Classifier(LinearEngine(fitted), ["negative", "positive"])
 
 

@@ -35,8 +35,8 @@ from recurra.deployment.export.formats.safetensors import write_safetensors
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
 from recurra.deployment.onnx.parts import quantise_rows
-from recurra.models.controls.ngrams import LinearClassifier
-from recurra.models.controls.static import StaticClassifier
+from recurra.models.controls.fitting import fit_linear, fit_static
+from recurra.models.controls.linear import LinearModel
 from recurra.models.exits.measures import confidence, entropy
 from recurra.models.exits.rule import ExitRule
 from recurra.models.exits.rules import ConfidenceRule, EntropyRule, FixedExit
@@ -245,13 +245,13 @@ def test_a_thousand_classes_are_trained_for_a_step_and_answered(name: str) -> No
     assert difference(engine.logits(TEXTS, 32), alone(engine, TEXTS)) <= ENGINES[name][1]
 
 
-def linear_models() -> dict[str, LinearClassifier | StaticClassifier]:
+def linear_models() -> dict[str, LinearModel]:
     texts, labels = [text for text, _ in ROWS], np.array([label == "positive" for _, label in ROWS], dtype=np.int64)
     tokenizer = MODELS["loop"].tokenizer.backend_tokenizer
     vectors = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 8)).astype(np.float32)
     return {
-        "linear": LinearClassifier.fit(texts, labels),
-        "static": StaticClassifier.fit(texts, labels, vectors, tokenizer, encoder="random"),
+        "linear": fit_linear(texts, labels),
+        "static": fit_static(texts, labels, vectors, tokenizer, encoder="random"),
     }
 
 
@@ -266,11 +266,12 @@ def test_a_linear_model_with_any_weights_says_the_same_alone_to_the_last_bit(
     name: str, weight: float, bias: float, idf: float
 ) -> None:
     model = copy.copy(LINEAR[name])
-    model._weight = np.copysign(np.float32(weight), model._weight)
-    model._bias = np.copysign(np.float32(bias), model._bias)
-    if isinstance(model, LinearClassifier):
-        model._vectorizers = [copy.copy(one) for one in model._vectorizers]
-        for one in model._vectorizers:
+    model.__dict__.pop("_columns_first", None)
+    model.weight = np.copysign(np.float32(weight), model.weight)
+    model.bias = np.copysign(np.float32(bias), model.bias)
+    if name == "linear":
+        model.vectorizers = [copy.copy(one) for one in model.vectorizers]
+        for one in model.vectorizers:
             one.idf = np.full_like(one.idf, idf)
     classifier = Classifier(LinearEngine(model), ["no", "yes"])
     try:

@@ -22,7 +22,7 @@ from recurra.evaluation import label_errors
 from recurra.evaluation.encoder_states import MAX_TOKENS, mean_states
 from recurra.evaluation.label_errors import NO_ENCODER, find_label_errors
 from recurra.models.adaptation.source import find_encoder
-from recurra.models.controls.ngrams import LinearClassifier, out_of_fold_probabilities
+from recurra.models.controls.fitting import fit_tuned, out_of_fold_probabilities
 from reviews import write_csv
 from tiny_encoder import write_tiny_encoder
 
@@ -91,7 +91,7 @@ def test_no_row_is_judged_by_a_fit_that_saw_it() -> None:
     assert (probabilities.argmax(axis=1) == labels).mean() == pytest.approx(0.5, abs=0.08)
     # Calibrated: nothing is known, and nothing is claimed.
     assert abs(probabilities - 0.5).mean() < 0.1
-    fitted = LinearClassifier.fit_tuned(texts, labels)
+    fitted = fit_tuned(texts, labels)
     assert (fitted.logits(texts).argmax(axis=1) == labels).mean() > 0.95
 
 

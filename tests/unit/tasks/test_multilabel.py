@@ -35,8 +35,8 @@ from recurra.deployment.export.build import export_run
 from recurra.deployment.export.manifest import read_manifest
 from recurra.deployment.export.options import ExportOptions
 from recurra.deployment.serving.bodies import predictions_of
-from recurra.models.controls.fitting import matrix_of
-from recurra.models.controls.ngrams import LinearClassifier
+from recurra.models.controls.fitting import cross_entropy, fit_linear
+from recurra.models.controls.linear import LinearModel, features_of
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.presets import preset
 from recurra.study.run import execute_run
@@ -345,19 +345,19 @@ def test_an_unknown_kind_of_problem_is_refused() -> None:
 def test_the_linear_control_is_a_regression_for_each_label(tmp_path: Path) -> None:
     split = load_dataset(config_of(write_tags(tmp_path / "a.csv"))).splits["train"]
     labels = np.concatenate([split.labels, np.zeros((len(split), 1), int), np.ones((len(split), 1), int)], axis=1)
-    linear = LinearClassifier.fit(split.texts, labels, num_labels=6)
+    linear = fit_linear(split.texts, labels, num_labels=6)
     logits = linear.logits(split.texts)
     for column in range(4):
-        features = matrix_of(linear.features(split.texts))
+        features = features_of(linear.vectorizers, split.texts)
         alone = LogisticRegression(C=10, tol=1e-6, max_iter=5000).fit(features, labels[:, column])
         assert logits[:, column] == pytest.approx(alone.decision_function(features), abs=1e-3)
     assert (logits[:, 4] == -25).all() and (logits[:, 5] == 25).all()
-    assert linear.loss(split.texts, labels) == pytest.approx(
+    assert cross_entropy(logits.astype(float), labels, independent=True) == pytest.approx(
         log_loss(labels.ravel(), 1 / (1 + np.exp(-logits.astype(float).ravel()))), abs=1e-6
     )
-    two = LinearClassifier.fit(split.texts, labels[:, :2], num_labels=2)
+    two = fit_linear(split.texts, labels[:, :2], num_labels=2)
     two.save(tmp_path / "two")
-    read = LinearClassifier.load(tmp_path / "two")
+    read = LinearModel.load(tmp_path / "two")
     assert read.independent and np.array_equal(read.logits(split.texts), two.logits(split.texts))
 
 

@@ -18,7 +18,7 @@ class Computation(HashedSettings):
     """How an engine computes.
 
     Attributes:
-        engine: ``torch``, ``onnxruntime``, or ``numpy`` for the linear control.
+        engine: ``torch``, ``onnxruntime``, or ``scikit-learn`` for a linear model.
         storage_precision: Precision of the weights on disk: ``fp32``, ``bf16``, ``fp16`` or ``int8``.
         compute_precision: Precision of the matrix products.
         device: ``cpu``, or the accelerator as torch names it.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from recurra.deployment.engines.computation import Computation
-from recurra.models.controls import load_linear_model
-from recurra.models.controls.weights import LinearModel
+
+if TYPE_CHECKING:
+    from recurra.models.controls.linear import LinearModel
 
 
 class Engine(Protocol):
@@ -75,7 +76,7 @@ def load_engine(
 
 
 class LinearEngine:
-    """Runs a linear model on numpy.
+    """Runs a linear model on scikit-learn.
 
     Args:
         model: The model.
@@ -83,7 +84,9 @@ class LinearEngine:
 
     def __init__(self, model: LinearModel) -> None:
         self.model = model
-        self.computation = Computation(engine="numpy", storage_precision="fp32", compute_precision="fp64", device="cpu")
+        self.computation = Computation(
+            engine="scikit-learn", storage_precision="fp32", compute_precision="fp64", device="cpu"
+        )
 
     @classmethod
     def load(cls, folder: Path) -> LinearEngine:
@@ -92,7 +95,9 @@ class LinearEngine:
         Raises:
             CheckpointError: If it holds none, or the files are damaged.
         """
-        return cls(load_linear_model(folder))
+        from recurra.models.controls.linear import LinearModel
+
+        return cls(LinearModel.load(folder))
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:  # noqa: ARG002 - an Engine's
         """Returns ``(texts, labels)`` for cleaned texts; all at once, which is fastest for a sparse product."""

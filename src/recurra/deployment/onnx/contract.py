@@ -13,8 +13,8 @@ ENTROPIES = "exit_entropies"
 LOGITS = "logits"
 EXITED_AFTER = "exited_after"
 EXIT_LOGITS = "exit_logits"
-# What a static model takes; one of n-grams takes what `recurra.models.controls.tfidf.UNITS` names.
-PIECES = "pieces"
+# What a static model takes, and one of n-grams.
+PIECES, WORDS, CHARACTERS = "pieces", "words", "characters"
 
 # What the graph is written for; a classifier of another kind is exported as safetensors.
 _WRITTEN: dict[str, tuple[object, ...]] = {

@@ -14,42 +14,41 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from recurra.deployment.onnx.contract import LOGITS, MODEL_NAME, PIECES
+from recurra.core.errors import ConfigurationError
+from recurra.core.files import write_text
+from recurra.deployment.onnx.contract import LOGITS, MODEL_NAME, PIECES, WORDS
 from recurra.deployment.onnx.graph import Graph
-from recurra.models.controls.ngrams import LinearClassifier
-from recurra.models.controls.static import StaticClassifier, write_tokenizer
-from recurra.models.controls.tfidf import Vectorizer
-from recurra.models.controls.weights import LinearModel
+from recurra.models.controls import TOKENIZER_NAME
+from recurra.models.controls.linear import NGRAMS, LinearModel, Vectorizer
 
 
 def build_linear(model: LinearModel) -> onnx.ModelProto:
     """Writes the graph.
 
     Inputs: for n-grams ``words`` and ``characters``, strings ``(words,)`` and ``(characters,)`` as
-    `recurra.models.controls.tfidf.Ngrams.units` gives them; for static vectors ``pieces``, int64 ``(pieces,)``, without
-    special tokens. Output: ``logits``, FP32 ``(1, labels)``.
-
-    Args:
-        model: Of n-grams, or static.
+    `recurra.deployment.onnx.linear_engine.units_of` gives them; for static vectors ``pieces``, int64 ``(pieces,)``,
+    without special tokens. Output: ``logits``, FP32 ``(1, labels)``.
 
     Raises:
-        TypeError: For another kind of linear model.
+        ConfigurationError: If the n-grams are hashed, and so are not known.
     """
+    if any(each.is_hashed for each in model.vectorizers):
+        raise ConfigurationError(
+            "the n-grams of this linear model are hashed, because of its many training texts, and no ONNX graph does "
+            "that; export it as safetensors"
+        )
     graph = Graph()
-    if isinstance(model, LinearClassifier):
-        kinds = [each for each in model.vectorizers if each.terms]
-        parts = [_features(graph, each) for each in kinds]
-        features = graph.op("Unsqueeze", graph.op("Concat", *parts, axis=0), graph.numbers(0))
+    if model.vectorizers[0].tokenizer is None:
+        kinds = [each for each in model.vectorizers if len(each.idf)]
+        features = graph.op("Concat", *(_features(graph, each) for each in kinds), axis=0)
+        features = graph.op("Unsqueeze", features, graph.numbers(0))
         scores = graph.op("MatMul", features, _double(graph, graph.weight("weight", model.weight.T)))
-        names = dict.fromkeys(each.ngrams.unit for each in kinds)
-        inputs = [helper.make_tensor_value_info(name, TensorProto.STRING, [name]) for name in names]
-    elif isinstance(model, StaticClassifier):
+        inputs = [helper.make_tensor_value_info(each.unit, TensorProto.STRING, [each.unit]) for each in kinds]
+    else:
         rows = _double(graph, graph.op("Gather", graph.weight("weight", model.weight.T), PIECES, axis=0))
         number = graph.op("Max", _double(graph, graph.op("Size", PIECES)), graph.constant(1, np.float64))
         scores = graph.op("Div", graph.op("ReduceSum", rows, graph.numbers(0), keepdims=1), number)
         inputs = [helper.make_tensor_value_info(PIECES, TensorProto.INT64, [PIECES])]
-    else:
-        raise TypeError(f"no graph is written for {type(model).__name__}")
     scores = graph.op("Add", scores, _double(graph, graph.weight("bias", model.bias)))
     if model.num_labels > len(model.bias):
         # Two classes share one score.
@@ -61,17 +60,12 @@ def build_linear(model: LinearModel) -> onnx.ModelProto:
 
 
 def write_linear(model: LinearModel, folder: Path) -> None:
-    """Writes ``model.onnx``, and of a static model ``tokenizer.json``.
-
-    Args:
-        model: The run's.
-        folder: Where to write.
-    """
+    """Writes ``model.onnx``, and of a static model ``tokenizer.json``."""
     graph = build_linear(model)
     onnx.checker.check_model(graph)
     (folder / MODEL_NAME).write_bytes(graph.SerializeToString())
-    if isinstance(model, StaticClassifier):
-        write_tokenizer(model, folder)
+    if (tokenizer := model.vectorizers[0].tokenizer) is not None:
+        write_text(folder / TOKENIZER_NAME, tokenizer.to_str())
 
 
 def _double(graph: Graph, value: str) -> str:
@@ -80,9 +74,10 @@ def _double(graph: Graph, value: str) -> str:
 
 def _features(graph: Graph, vectorizer: Vectorizer) -> str:
     """TF-IDF of one kind of n-grams, double ``(terms,)``, of length 1; of a text without any it is 0."""
-    ngrams, starts, columns, pool = vectorizer.ngrams, list[int](), list[int](), list[str]()
-    cut = [term.split(" ") if ngrams.unit == "words" else list(term) for term in vectorizer.terms]
-    for length in range(1, ngrams.longest + 1):
+    starts, columns, pool = list[int](), list[int](), list[str]()
+    shortest, longest = NGRAMS[vectorizer.unit]["ngram_range"]
+    cut = [term.split(" ") if vectorizer.unit == WORDS else list(term) for term in vectorizer.terms]
+    for length in range(1, longest + 1):
         starts.append(len(pool))
         for column, units in enumerate(cut):
             if len(units) == length:
@@ -90,10 +85,10 @@ def _features(graph: Graph, vectorizer: Vectorizer) -> str:
                 pool += units
     counted = graph.op(
         "TfIdfVectorizer",
-        ngrams.unit,
+        vectorizer.unit,
         mode="TF",
-        min_gram_length=ngrams.shortest,
-        max_gram_length=ngrams.longest,
+        min_gram_length=shortest,
+        max_gram_length=longest,
         max_skip_count=0,
         ngram_counts=starts,
         ngram_indexes=columns,
@@ -101,10 +96,11 @@ def _features(graph: Graph, vectorizer: Vectorizer) -> str:
     )
     one = graph.constant(1, np.float64)
     values = counts = _double(graph, counted)
-    if ngrams.sublinear:
+    if vectorizer.sublinear:
         present = _double(graph, graph.op("Greater", counts, graph.constant(0, np.float64)))
         values = graph.op("Mul", present, graph.op("Add", graph.op("Log", graph.op("Max", counts, one)), one))
-    values = graph.op("Mul", values, _double(graph, graph.weight(f"idf_{ngrams.unit}", vectorizer.idf)))
+    idf = vectorizer.idf.astype(np.float32)
+    values = graph.op("Mul", values, _double(graph, graph.weight(f"idf_{vectorizer.unit}", idf)))
     length = graph.op("Sqrt", graph.op("ReduceSum", graph.op("Mul", values, values), keepdims=1))
     none = graph.op("Equal", length, graph.constant(0, np.float64))
     return str(graph.op("Div", values, graph.op("Where", none, one, length)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,20 @@ from tokenizers import Tokenizer
 from recurra.core.errors import CheckpointError
 from recurra.core.tokenizer_files import read_tokenizer_file
 from recurra.deployment.engines.computation import Computation
-from recurra.deployment.onnx.contract import LOGITS, MODEL_NAME, PIECES
+from recurra.deployment.onnx.contract import CHARACTERS, LOGITS, MODEL_NAME, PIECES, WORDS
 from recurra.deployment.onnx.sessions import open_session, run_session
-from recurra.models.controls.static import TOKENIZER_NAME, piece_ids
-from recurra.models.controls.tfidf import UNITS, units_of
+from recurra.models.controls import TOKENIZER_NAME, piece_ids
+
+
+def units_of(unit: str, text: str) -> list[str]:
+    """What the n-grams of a cleaned text are runs of, in their order.
+
+    Words are runs of letters and digits. Characters are those of what blanks set apart, with a blank at either end, and
+    behind each an empty one, which stands in no n-gram.
+    """
+    if unit == WORDS:
+        return re.findall(r"\b\w+\b", text)
+    return [character for word in text.split() for character in (*f" {word} ", "")]
 
 
 class OnnxLinearEngine:
@@ -37,11 +48,7 @@ class OnnxLinearEngine:
 
     @classmethod
     def load(cls, folder: Path, threads: int = 0) -> OnnxLinearEngine:
-        """Reads an export's folder.
-
-        Args:
-            folder: Of the export.
-            threads: Those that share a computation; 0 means one for each core.
+        """Reads an export's folder; 0 threads are one for each core.
 
         Raises:
             UnavailableError: If ONNX Runtime is not installed, or is too old.
@@ -49,7 +56,7 @@ class OnnxLinearEngine:
         """
         session = open_session(folder / MODEL_NAME, threads)
         names = {each.name for each in session.get_inputs()}
-        if not names or not names <= {PIECES, *UNITS}:
+        if not names or not names <= {PIECES, WORDS, CHARACTERS}:
             raise CheckpointError(
                 f"'{folder / MODEL_NAME}' takes {', '.join(sorted(names)) or 'nothing'}, which is no linear model of "
                 "ours; export the run again"
@@ -59,11 +66,10 @@ class OnnxLinearEngine:
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:  # noqa: ARG002 - an Engine's
         """Returns ``(texts, labels)`` for cleaned texts."""
-        found = [run_session(self._session, [LOGITS], self._read(text))[0] for text in texts]
-        return np.concatenate(found) if found else np.zeros((0, self._labels), dtype=np.float32)
+        rows = [run_session(self._session, [LOGITS], self._read(text))[0] for text in texts]
+        return np.concatenate(rows) if rows else np.zeros((0, self._labels), dtype=np.float32)
 
     def _read(self, text: str) -> dict[str, npt.NDArray[Any]]:
         if self._tokenizer is not None:
-            (ids,) = piece_ids([text], self._tokenizer)
-            return {PIECES: np.array(ids, dtype=np.int64)}
+            return {PIECES: np.array(piece_ids([text], self._tokenizer)[0], dtype=np.int64)}
         return {name: np.array(units_of(name, text), dtype=object) for name in self._inputs}

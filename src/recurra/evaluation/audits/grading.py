@@ -106,12 +106,12 @@ def control_right(dataset: TextDataset) -> dict[str, Mask]:
     Raises:
         DataError: If no training text has a word, or all have one label.
     """
-    from recurra.models.controls.ngrams import LinearClassifier
+    from recurra.models.controls.fitting import fit_linear
 
     train = dataset.splits["train"]
     if len(train) > MOST_CONTROL_ROWS:
         return {}
-    control = LinearClassifier.fit(train.texts, train.labels, num_labels=len(dataset.label_names))
+    control = fit_linear(train.texts, train.labels, num_labels=len(dataset.label_names))
     found = {}
     for name in dataset.reported_splits:
         split = dataset.splits[name]

@@ -1,24 +1,31 @@
-"""Controls: cheap linear models that a Transformer must beat before it is worth its price."""
+"""Controls: cheap linear models that a Transformer must beat before it is worth its price. Imports nothing heavy."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from recurra.models.controls import ngrams, static
-from recurra.models.controls.weights import LinearModel
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+LINEAR_NAME = "linear.skops"
+# What versions before 0.3 wrote in its stead.
+OLD_NAMES = ("linear.json", "static.json")
+TOKENIZER_NAME = "tokenizer.json"
 
 
 def holds_linear_model(folder: Path) -> bool:
-    """Whether a model folder, or an export, holds a linear model; nothing is read."""
-    return any((folder / name).is_file() for name in (ngrams.SETTINGS_NAME, static.SETTINGS_NAME))
+    """Whether a model folder, or an export, holds a linear model of this version or an older one; nothing is read."""
+    return any((folder / name).is_file() for name in (LINEAR_NAME, *OLD_NAMES))
 
 
-def load_linear_model(folder: Path) -> LinearModel:
-    """Reads whichever linear model a folder holds.
-
-    Raises:
-        CheckpointError: If it holds none, or the files are damaged.
-    """
-    if (folder / static.SETTINGS_NAME).exists():
-        return static.StaticClassifier.load(folder)
-    return ngrams.LinearClassifier.load(folder)
+def piece_ids(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """Word pieces of cleaned texts, nothing cut and no special tokens."""
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    # What looks like a special token is taken letter by letter: texts hold no such tokens.
+    tokenizer.encode_special_tokens = True
+    if len(texts) == 1:
+        return [tokenizer.encode(texts[0], add_special_tokens=False).ids]
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]

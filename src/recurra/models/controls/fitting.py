@@ -1,4 +1,13 @@
-"""Fitting the weights of a linear control: logistic regression or a linear SVM, chosen by cross-validation if asked."""
+"""Fitting the linear controls with scikit-learn: the papers' one, and what an expert would do instead.
+
+A Transformer that does not beat them has learned nothing that needs a Transformer; where they win, the split or the
+task is to blame. They are run and recorded like any other model.
+
+Targets are labels ``(texts,)`` from 0; or 0 and 1 a label, ``(texts, labels)``; or, as floats, the probabilities that a
+teacher gives each label, ``(texts, labels)``. A text then counts once for each label, as much as the teacher gives it:
+the loss is the cross-entropy with the teacher's probabilities (Hinton, Vinyals and Dean 2015, "Distilling the Knowledge
+in a Neural Network", with temperature 1).
+"""
 
 from __future__ import annotations
 
@@ -8,24 +17,34 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import minimize_scalar
-from scipy.sparse import csr_matrix
-from scipy.special import log_expit, log_softmax
+from scipy.sparse import issparse
+from scipy.special import log_expit, log_softmax, softmax
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.metrics import f1_score
+from sklearn.naive_bayes import ComplementNB
 from sklearn.svm import LinearSVC
 from threadpoolctl import threadpool_limits
+from tokenizers import Tokenizer
 
 from recurra.core.errors import DataError
 from recurra.core.label_record import are_unequal
-from recurra.models.controls.weights import Floats, Labels, SparseRows, cross_entropy, label_scores
+from recurra.models.controls.linear import Floats, LinearModel, Vectorizer, features_of, fit_vectorizers, label_scores
 
-# With the default tolerance of 1e-4 the solver stops while accuracies still move by half a point.
-_SOLVER_TOLERANCE = 1e-6
-# Enough to choose between fits, in a fifth of the time.
-_ROUGH_TOLERANCE = 1e-3
-_MAX_ITERATIONS = 5_000
+Labels = npt.NDArray[np.int64]
+
+DEFAULT_C = 10.0
+C_GRID = (1.0, 3.0, 10.0, 30.0)
+_LOGISTIC_C = (3.0, 10.0, 30.0)
+_HINGE_C = (0.1, 0.3, 1.0)
+_STATIC_C = (0.003, 0.01, 0.03, 0.1, 0.3)
+# Of states with a standard deviation of 1 each.
+_STATES_C = (0.001, 0.003, 0.01, 0.03)
+# With the default tolerance of 1e-4 the solver stops while accuracies still move by half a point; to choose between
+# candidates the second is enough, in a fifth of the time.
+_TOLERANCE, _ROUGH_TOLERANCE = 1e-6, 1e-3
 # A class that training never showed: its probability is this, not 0, so that a loss on it stays finite.
 UNSEEN_LOG_PROBABILITY = -25.0
 FOLDS = 5
@@ -33,300 +52,416 @@ FOLDS = 5
 _LEAST_ANSWER = 1e-3
 # Beyond, the best C hardly moves, and every fold would cost minutes.
 MOST_ROWS = 3_000
-
-
-def matrix_of(rows: SparseRows) -> csr_matrix:
-    """Features as solvers take them, ``(texts, features)``."""
-    return csr_matrix((rows.values, rows.columns, rows.offsets), shape=(len(rows.offsets) - 1, rows.width))
+# With more labels than these, so many stored features times labels may be gone through in all: some 20 s of a core.
+FEW_LABELS, MOST_WORK = 100, 300_000_000
 
 
 @dataclass(frozen=True)
-class Fit:
+class Candidate:
     """One way of fitting.
 
     Attributes:
-        loss: ``logistic`` (regression) or ``hinge`` (squared, one class against the others: a linear SVM).
+        loss: ``logistic`` (regression) or ``hinge`` (squared, one class against the others: a linear SVM); where there
+            are too many labels for either, ``bayes`` of n-grams and ``ridge`` of vectors.
         c: Inverse regularisation.
         balanced: Whether classes weigh the same, however many rows they have.
     """
 
-    loss: Literal["logistic", "hinge"]
+    loss: Literal["logistic", "hinge", "bayes", "ridge"]
     c: float
     balanced: bool = False
 
     def __str__(self) -> str:
-        name = "logistic regression" if self.loss == "logistic" else "linear SVM"
+        if self.loss == "bayes":
+            return "complement naive Bayes"
+        name = {"logistic": "logistic regression", "hinge": "linear SVM", "ridge": "ridge regression"}[self.loss]
         return f"{name}, C = {self.c:g}{', balanced' if self.balanced else ''}"
 
-    def weights(
-        self,
-        features: Any,
-        truth: Labels,
-        *,
-        num_labels: int,
-        seed: int,
-        rough: bool = False,
-        counts: Floats | None = None,
-    ) -> tuple[Floats, Floats]:
-        """Fits.
-
-        Args:
-            features: Sparse or dense, ``(rows, features)``.
-            truth: Labels ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
-            num_labels: Number of labels, among them those that no row has.
-            seed: Of the solver's order of rows, where it has one.
-            rough: Whether the solver may stop early.
-            counts: How often each row counts, ``(rows,)``, with one label a row; none counts all once.
-
-        Returns:
-            Weight and bias as `recurra.models.controls.weights.LinearModel` takes them.
-        """
-        if truth.ndim == 2:
-            parts = [self._one_label(features, column, seed, rough=rough) for column in truth.T]
-            return np.stack([part[0] for part in parts]), np.array([part[1] for part in parts])
-        seen = np.unique(truth)
-        if len(seen) == 1:
-            weight, bias = np.zeros((num_labels, features.shape[1])), np.full(num_labels, UNSEEN_LOG_PROBABILITY)
-            bias[seen] = 0.0
-            return (weight[1:] - weight[:1], bias[1:] - bias[:1]) if num_labels == 2 else (weight, bias)
-        found = self._estimator(features, truth, seed, rough=rough, counts=counts)
-        return _spread_over_labels(found.coef_, found.intercept_, seen, num_labels)
-
-    def _one_label(self, features: Any, truth: Labels, seed: int, *, rough: bool) -> tuple[Floats, float]:
-        """Weights and bias of one label; one that all training rows have, or none, has a bias alone."""
-        if truth.min() == truth.max():
-            return np.zeros(features.shape[1]), UNSEEN_LOG_PROBABILITY * (1 if truth[0] == 0 else -1)
-        found = self._estimator(features, truth, seed, rough=rough)
-        return found.coef_[0], float(found.intercept_[0])
-
-    def _estimator(self, features: Any, truth: Labels, seed: int, *, rough: bool, counts: Floats | None = None) -> Any:
-        tolerance = _ROUGH_TOLERANCE if rough else _SOLVER_TOLERANCE
+    def estimator(self, seed: int, *, rough: bool) -> Any:
+        """What scikit-learn fits."""
         weights = "balanced" if self.balanced else None
-        # The products are sparse and on one thread anyhow; others would spin, and change the order of sums.
-        with threadpool_limits(1, user_api="blas"), warnings.catch_warnings():
-            if self.loss == "logistic":
-                estimator: Any = LogisticRegression(
-                    C=self.c, tol=tolerance, max_iter=_MAX_ITERATIONS, random_state=seed, class_weight=weights
-                )
-            else:
-                # A fit that has not settled is still judged on rows that it did not see.
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                estimator = LinearSVC(C=self.c, random_state=seed, class_weight=weights)
-            return estimator.fit(features, truth, sample_weight=counts)
-
-
-def with_class_weights(fits: Sequence[Fit], truth: Labels) -> list[Fit]:
-    """The same fits, and for unequal classes each once more with class weights."""
-    unequal = truth.ndim == 1 and are_unequal(np.bincount(truth).tolist())
-    return [*fits, *(replace(fit, balanced=True) for fit in fits if unequal)]
+        match self.loss:
+            case "logistic":
+                tolerance = _ROUGH_TOLERANCE if rough else _TOLERANCE
+                return LogisticRegression(C=self.c, tol=tolerance, max_iter=5_000, class_weight=weights)
+            case "hinge":
+                return LinearSVC(C=self.c, random_state=seed, class_weight=weights)
+            case "bayes":
+                return ComplementNB()
+            case _:
+                return RidgeClassifier(alpha=1 / self.c, class_weight=weights)
 
 
 @dataclass(frozen=True)
-class CrossValidated:
-    """The best of several fits, refitted on all rows.
+class Problem:
+    """Features, ``(texts, features)``, sparse or dense, with what is to be learned of them."""
+
+    features: Any
+    targets: npt.NDArray[Any]
+    num_labels: int
+    independent: bool
+    seed: int
+
+    def part(self, rows: npt.NDArray[Any]) -> Problem:
+        """Some of the texts."""
+        return replace(self, features=self.features[rows], targets=self.targets[rows])
+
+    def fit(self, candidate: Candidate, *, rough: bool = False) -> tuple[Floats, Floats]:
+        """Weight and bias as `LinearModel` takes them."""
+        if self.independent:
+            pairs = (np.stack([1 - column, column], axis=1).astype(np.float64) for column in self.targets.T)
+            one = replace(self, num_labels=2, independent=False)
+            parts = [replace(one, targets=pair).fit(candidate, rough=rough) for pair in pairs]
+            return np.concatenate([weight for weight, _ in parts]), np.concatenate([bias for _, bias in parts])
+        features, labels, counts = self.features, self.targets, None
+        if labels.ndim == 2:
+            # Of many labels fewer are learned from: no row may count hundreds of times.
+            rows, labels = np.nonzero(self.targets >= max(_LEAST_ANSWER, 1e-5 * self.num_labels))
+            features, counts = features[rows], self.targets[rows, labels]
+        seen = np.unique(labels)
+        weight = np.zeros((self.num_labels, features.shape[1]))
+        bias = np.full(self.num_labels, UNSEEN_LOG_PROBABILITY)
+        bias[seen] = 0.0
+        if len(seen) > 1:
+            # One thread: others would spin beside the sparse product, and change the order of sums. A fit that has not
+            # settled is still judged on rows that it did not see.
+            with threadpool_limits(1, user_api="blas"), warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                fitted = candidate.estimator(self.seed, rough=rough).fit(features, labels, sample_weight=counts)
+            if candidate.loss == "bayes":
+                weight[seen] = fitted.feature_log_prob_ - fitted.feature_log_prob_.mean(axis=0)
+            elif len(seen) == 2:
+                weight[seen] = np.concatenate([-fitted.coef_ / 2, fitted.coef_ / 2])
+                bias[seen] = np.concatenate([-fitted.intercept_ / 2, fitted.intercept_ / 2])
+            else:
+                weight[seen], bias[seen] = fitted.coef_, fitted.intercept_
+        return (weight[1:] - weight[:1], bias[1:] - bias[:1]) if self.num_labels == 2 else (weight, bias)
+
+    def left_out(self, candidate: Candidate, *, rough: bool = False) -> Floats:
+        """Logits of every row, ``(rows, labels)``, from the fit on the other folds."""
+        kinds: Any = self.targets
+        if self.independent:
+            kinds = np.unique(kinds >= 0.5, axis=0, return_inverse=True)[1].reshape(-1)
+        elif kinds.ndim == 2:
+            kinds = kinds.argmax(axis=1)
+        fold = np.empty(len(kinds), dtype=np.int64)
+        fold[np.argsort(kinds, kind="stable")] = np.arange(len(kinds)) % min(FOLDS, len(kinds))
+        scores = np.zeros((len(kinds), 1 if self.num_labels == 2 and not self.independent else self.num_labels))
+        for left_out in np.unique(fold):
+            weight, bias = self.part(fold != left_out).fit(candidate, rough=rough)
+            scores[fold == left_out] = self.features[fold == left_out] @ weight.T + bias
+        return label_scores(scores, independent=self.independent)
+
+
+def cross_entropy(logits: Floats, targets: npt.NDArray[Any], *, independent: bool) -> float:
+    """Mean cross-entropy of logits with targets, nats a row; of independent labels a row and label."""
+    if independent:
+        return float(-(targets * log_expit(logits) + (1 - targets) * log_expit(-logits)).mean())
+    logs = log_softmax(logits, axis=1)
+    own = logs[np.arange(len(targets)), targets] if targets.ndim == 1 else (targets * logs).sum(axis=1)
+    return float(-own.mean())
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best of several candidates.
 
     Attributes:
-        weight: As `recurra.models.controls.weights.LinearModel` takes it; scores are scaled so that probabilities fit.
-        bias: Likewise.
-        fit: Which one.
+        candidate: Which one.
+        factor: Of all scores, with which probabilities fit the rows that were left out (temperature scaling: Guo et al.
+            2017, "On Calibration of Modern Neural Networks"); it changes no decision.
         score: Its cross-validated figure.
         measure: What the figure is: ``accuracy``, ``macro F1`` or ``log-likelihood``.
     """
 
-    weight: Floats
-    bias: Floats
-    fit: Fit
+    candidate: Candidate
+    factor: float
     score: float
     measure: str
 
     def __str__(self) -> str:
-        return f"{self.fit}, by {FOLDS}-fold cross-validation ({self.measure} {self.score:.3f})"
+        return f"{self.candidate}, by {FOLDS}-fold cross-validation ({self.measure} {self.score:.3f})"
 
 
-def cross_validate(
-    features: Any, truth: Labels, fits: Sequence[Fit], *, num_labels: int, seed: int = 0
-) -> CrossValidated:
-    """Chooses the fit with the best figure on rows that it did not see, and refits it on all rows.
+def choose(problem: Problem, candidates: Sequence[Candidate]) -> Choice:
+    """Chooses the candidate with the best figure on rows that it did not see, `MOST_ROWS` at most.
 
-    The figure is accuracy, for unequal classes macro F1, and for independent labels the log-likelihood; of equals the
-    likelier fit wins. At most `MOST_ROWS` rows are used for the choice. One factor for all scores makes probabilities
-    fit the rows that were left out (temperature scaling: Guo et al. 2017, "On Calibration of Modern Neural Networks");
-    it changes no decision.
-
-    Args:
-        features: ``(rows, features)``, sparse or dense.
-        truth: As `Fit.weights` takes it.
-        fits: What to choose from.
-        num_labels: Number of labels.
-        seed: Of the folds and the solver.
+    The figure is accuracy, for unequal classes macro F1, and for independent labels and a teacher's answers the
+    log-likelihood; of equals the likelier one wins. Unequal classes are tried with class weights too.
 
     Raises:
         DataError: If there are fewer than two rows.
     """
-    chosen, factor, score, measure = _choose(features, truth, fits, num_labels=num_labels, seed=seed)
-    weight, bias = chosen.weights(features, truth, num_labels=num_labels, seed=seed)
-    return CrossValidated(weight * factor, bias * factor, chosen, score, measure)
+    if len(problem.targets) < 2:
+        raise DataError(f"{len(problem.targets)} training rows cannot be cross-validated; give at least two")
+    rows = np.random.default_rng(problem.seed).permutation(len(problem.targets))[:MOST_ROWS]
+    sample = problem.part(rows)
+    targets, answers = sample.targets, sample.targets.dtype.kind == "f"
+    unequal = targets.ndim == 1 and are_unequal(np.bincount(targets).tolist())
+    if unequal:
+        candidates = [*candidates, *(replace(each, balanced=True) for each in candidates)]
+    best: tuple[tuple[float, float], Choice] | None = None
+    for candidate in _affordable(candidates, problem):
+        logits = sample.left_out(candidate, rough=True)
+        if answers:
+            factor, loss = 1.0, cross_entropy(logits, targets, independent=problem.independent)
+        else:
+            factor, loss = _calibration(logits, targets)
+        measure, score = "log-likelihood", -loss
+        if targets.ndim == 1:
+            measure, decisions = "macro F1" if unequal else "accuracy", logits.argmax(axis=1)
+            score = float((decisions == targets).mean())
+            if unequal:
+                score = f1_score(targets, decisions, labels=np.unique(targets), average="macro", zero_division=0.0)
+        if best is None or (score, -loss) > best[0]:
+            best = (score, -loss), Choice(candidate, factor, float(score), measure)
+    assert best is not None
+    return best[1]
 
 
-def out_of_fold(
-    features: Any, truth: Labels, fits: Sequence[Fit], *, num_labels: int, seed: int = 0
-) -> tuple[Floats, Fit]:
-    """Logits of every row from a fit that did not see it, calibrated as those of `cross_validate` are.
-
-    Args:
-        features: As `cross_validate` takes them.
-        truth: Likewise.
-        fits: Likewise; the best of them is used.
-        num_labels: Number of labels.
-        seed: Of the folds and the solver.
-
-    Returns:
-        Logits ``(rows, labels)``, and the fit that gave them.
-
-    Raises:
-        DataError: If there are fewer than two rows.
-    """
-    chosen, _, _, _ = _choose(features, truth, fits, num_labels=num_labels, seed=seed)
-    order = np.random.default_rng(seed).permutation(len(truth))
-    logits = np.zeros((len(truth), num_labels))
-    logits[order] = _left_out(features[order], truth[order], chosen, num_labels=num_labels, seed=seed)
-    return calibrated(logits, truth), chosen
+def _affordable(candidates: Sequence[Candidate], problem: Problem) -> Sequence[Candidate]:
+    """As many as may be tried; with thousands of labels one that goes through the features once a fold."""
+    if problem.num_labels <= FEW_LABELS:
+        return candidates
+    entries = problem.features.nnz if issparse(problem.features) else problem.features.size
+    work = problem.num_labels * entries * (10 if candidates[0].loss == "logistic" else 1)
+    share = (FOLDS - 1) * min(1.0, MOST_ROWS / len(problem.targets))
+    affordable = candidates[: max(0, int((MOST_WORK / work - 1) / share))]
+    if affordable or problem.independent:
+        return affordable or candidates[:1]
+    return [Candidate("bayes", 1.0) if issparse(problem.features) else Candidate("ridge", candidates[0].c)]
 
 
-def calibrated(logits: Floats, truth: Labels) -> Floats:
-    """Logits of rows that no fit saw, times the factor with which their probabilities fit the labels best."""
-    factor, _ = _calibration(logits, truth)
-    return logits * factor
-
-
-def fit_answers(
-    features: Any, answers: Floats, fits: Sequence[Fit], *, independent: bool = False, seed: int = 0
-) -> CrossValidated:
-    """Chooses the fit that foretells a teacher's answers best on rows that it did not see, and refits it on all rows.
-
-    A row counts once for each label, as much as the teacher gives it: the loss is the cross-entropy with the teacher's
-    probabilities (Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network", with temperature 1).
-    Labels that it gives less than `_LEAST_ANSWER` are left out. At most `MOST_ROWS` rows are used for the choice.
-
-    Args:
-        features: ``(rows, features)``, sparse or dense.
-        answers: Probabilities, ``(rows, labels)``.
-        fits: What to choose from, logistic regressions.
-        independent: Whether each label is answered for itself.
-        seed: Of the folds and the solver.
-
-    Raises:
-        DataError: If there are fewer than two rows.
-    """
-    if len(answers) < 2:
-        raise DataError(f"{len(answers)} texts are too few to learn answers from; give at least two")
-    rows = np.random.default_rng(seed).permutation(len(answers))[:MOST_ROWS]
-    part, sample = features[rows], answers[rows]
-    fold = _folds((sample >= 0.5).astype(np.int64) if independent else sample.argmax(axis=1))
-    best: tuple[float, Fit] | None = None
-    for fit in fits:
-        scores = np.zeros((len(sample), 1 if sample.shape[1] == 2 and not independent else sample.shape[1]))
-        for left_out in np.unique(fold):
-            inside = fold != left_out
-            weight, bias = _learn(part[inside], sample[inside], fit, independent=independent, seed=seed, rough=True)
-            scores[~inside] = part[~inside] @ weight.T + bias
-        loss = _distance(label_scores(scores, independent=independent), sample, independent=independent)
-        if best is None or loss < best[0]:
-            best = loss, fit
-    if best is None:
-        raise ValueError("no fit to choose from")
-    loss, chosen = best
-    weight, bias = _learn(features, answers, chosen, independent=independent, seed=seed)
-    return CrossValidated(weight, bias, chosen, -loss, "log-likelihood")
-
-
-def _learn(
-    features: Any, answers: Floats, fit: Fit, *, independent: bool, seed: int, rough: bool = False
-) -> tuple[Floats, Floats]:
-    """Weight and bias of a fit on rows that count as much for each label as the answers say."""
-    if independent:
-        both = (np.stack([1 - column, column], axis=1) for column in answers.T)
-        parts = [_learn(features, each, fit, independent=False, seed=seed, rough=rough) for each in both]
-        return np.concatenate([weight for weight, _ in parts]), np.concatenate([bias for _, bias in parts])
-    rows, labels = np.nonzero(answers >= _LEAST_ANSWER)
-    counts = answers[rows, labels]
-    return fit.weights(features[rows], labels, num_labels=answers.shape[1], seed=seed, rough=rough, counts=counts)
-
-
-def _distance(logits: Floats, answers: Floats, *, independent: bool) -> float:
-    """Cross-entropy with answers, nats a row; of independent labels a row and label."""
-    if independent:
-        return float(-(answers * log_expit(logits) + (1 - answers) * log_expit(-logits)).mean())
-    return float(-(answers * log_softmax(logits, axis=1)).sum(axis=1).mean())
-
-
-def _choose(
-    features: Any, truth: Labels, fits: Sequence[Fit], *, num_labels: int, seed: int
-) -> tuple[Fit, float, float, str]:
-    """The best fit, the factor of its scores, its figure, and what the figure is."""
-    if len(truth) < 2:
-        raise DataError(f"{len(truth)} training rows cannot be cross-validated; give at least two")
-    rows = np.random.default_rng(seed).permutation(len(truth))[:MOST_ROWS]
-    part, sample = features[rows], truth[rows]
-    measure, judge = _measure(sample)
-    best: tuple[tuple[float, float], Fit, float] | None = None
-    for fit in fits:
-        logits = _left_out(part, sample, fit, num_labels=num_labels, seed=seed, rough=True)
-        factor, loss = _calibration(logits, sample)
-        rank = (judge(logits, loss), -loss)
-        if best is None or rank > best[0]:
-            best = rank, fit, factor
-    if best is None:
-        raise ValueError("no fit to choose from")
-    (score, _), chosen, factor = best
-    return chosen, factor, score, measure
-
-
-def _left_out(features: Any, truth: Labels, fit: Fit, *, num_labels: int, seed: int, rough: bool = False) -> Floats:
-    """Logits of every row, ``(rows, labels)``, from the fit on the other folds."""
-    fold = _folds(truth)
-    scores = np.zeros((len(truth), 1 if num_labels == 2 and truth.ndim == 1 else num_labels))
-    for left_out in np.unique(fold):
-        inside = fold != left_out
-        weight, bias = fit.weights(features[inside], truth[inside], num_labels=num_labels, seed=seed, rough=rough)
-        scores[~inside] = features[~inside] @ weight.T + bias
-    return label_scores(scores, independent=truth.ndim == 2)
-
-
-def _folds(truth: Labels) -> Labels:
-    """The fold of each row: rows of a label, or of a set of labels, go round the folds."""
-    kinds = truth if truth.ndim == 1 else np.unique(truth, axis=0, return_inverse=True)[1].reshape(-1)
-    fold = np.empty(len(truth), dtype=np.int64)
-    fold[np.argsort(kinds, kind="stable")] = np.arange(len(truth)) % min(FOLDS, len(truth))
-    return fold
-
-
-def _measure(truth: Labels) -> tuple[str, Any]:
-    if truth.ndim == 2:
-        return "log-likelihood", lambda _logits, loss: -loss
-    if are_unequal(np.bincount(truth).tolist()):
-        labels = np.unique(truth)
-        return "macro F1", lambda logits, _loss: float(
-            f1_score(truth, logits.argmax(axis=1), labels=labels, average="macro", zero_division=0.0)
-        )
-    return "accuracy", lambda logits, _loss: float((logits.argmax(axis=1) == truth).mean())
-
-
-def _calibration(logits: Floats, truth: Labels) -> tuple[float, float]:
+def _calibration(logits: Floats, targets: Labels) -> tuple[float, float]:
     """The factor of the logits with the lowest loss, and that loss."""
     found = minimize_scalar(
-        lambda log: cross_entropy(logits * np.exp(log), truth), bounds=(-5.0, 5.0), method="bounded"
+        lambda log: cross_entropy(logits * np.exp(log), targets, independent=targets.ndim == 2),
+        bounds=(-5.0, 5.0),
+        method="bounded",
     )
     return float(np.exp(found.x)), float(found.fun)
 
 
-def _spread_over_labels(weight: Floats, bias: Floats, seen: Labels, num_labels: int) -> tuple[Floats, Floats]:
-    """Weights with a row for every label, also for labels that training never showed."""
-    if len(seen) == num_labels:
-        return weight, bias
-    if len(seen) == 2:
-        weight, bias = np.concatenate([-weight / 2, weight / 2]), np.concatenate([-bias / 2, bias / 2])
-    full_weight = np.zeros((num_labels, weight.shape[1]))
-    full_bias = np.full(num_labels, UNSEEN_LOG_PROBABILITY)
-    full_weight[seen], full_bias[seen] = weight, bias
-    return full_weight, full_bias
+def fit_linear(
+    texts: Sequence[str],
+    labels: npt.ArrayLike,
+    *,
+    num_labels: int = 2,
+    seed: int = 0,
+    selection: tuple[Sequence[str], npt.ArrayLike] | None = None,
+) -> LinearModel:
+    """Fits the papers' control: logistic regression on counts of words and word pairs, weighted by TF-IDF.
+
+    ``C`` is the one of `C_GRID` with the lowest loss on the selection split, and 10 without one, or with more labels
+    than can be fitted four times.
+
+    Raises:
+        DataError: If there is one class only, or no text has a word.
+        ValueError: If texts and labels differ in number.
+    """
+    truth = checked_labels(texts, labels, num_labels)
+    vectorizers = fit_vectorizers(texts, characters=False, num_labels=num_labels)
+    problem = Problem(features_of(vectorizers, texts), truth, num_labels, truth.ndim == 2, seed)
+    grid = [Candidate("logistic", c) for c in (C_GRID if selection is not None else (DEFAULT_C,))]
+    affordable = _affordable(grid, problem)
+    if len(affordable) < len(grid):
+        affordable = [Candidate("logistic", DEFAULT_C)] if affordable[0].loss == "logistic" else affordable
+    best: tuple[float, LinearModel] | None = None
+    for candidate in affordable:
+        weight, bias = problem.fit(candidate)
+        how: dict[str, Any] = {"independent": problem.independent, "fitted_by": str(candidate)}
+        model = LinearModel(vectorizers, weight, bias, candidate.c, **how)
+        loss = 0.0
+        if selection is not None:
+            logits = model.logits(selection[0]).astype(np.float64)
+            loss = cross_entropy(logits, np.asarray(selection[1]), independent=problem.independent)
+        if best is None or loss < best[0]:
+            best = loss, model
+    assert best is not None
+    return best[1]
+
+
+def fit_tuned(
+    texts: Sequence[str],
+    targets: npt.ArrayLike,
+    *,
+    num_labels: int = 2,
+    independent: bool | None = None,
+    seed: int = 0,
+) -> LinearModel:
+    """Fits the control that an expert would respect: words and characters, what fits them chosen by `choose`.
+
+    Logistic regression is tried for two classes and for independent labels; for more classes it takes a minute where
+    the SVM takes a second, and was level with it.
+
+    Args:
+        texts: Cleaned training texts.
+        targets: See the module.
+        num_labels: Number of labels.
+        independent: Whether a text may have any number of labels; needed with a teacher's answers alone.
+        seed: Of the folds and the solver.
+
+    Raises:
+        DataError: If there is one class only, or no text has a word.
+        ValueError: If texts and labels differ in number.
+    """
+    vectorizers, problem = _tuned_problem(texts, targets, num_labels, independent, seed)
+    return _best(vectorizers, problem, _tuned_candidates(problem))
+
+
+def fit_static(
+    texts: Sequence[str],
+    targets: npt.ArrayLike,
+    vectors: npt.NDArray[np.float32],
+    tokenizer: Tokenizer,
+    *,
+    encoder: str,
+    num_labels: int = 2,
+    independent: bool | None = None,
+    seed: int = 0,
+) -> LinearModel:
+    """Fits the static control: every word piece has a vector once and for all; their mean, then logistic regression.
+
+    The vectors are what a pretrained encoder makes of the piece alone between its special tokens (the method of
+    model2vec; Tulkens and van Dongen 2024), weighted by the logarithm of the piece's rank (Zipf's law: frequent pieces
+    come first in a WordPiece vocabulary and say little). As the model behind the mean is linear, each piece's vector
+    and the weights become one score a label: the model that is kept is a table of scores, some hundred KiB. model2vec
+    also cuts the vectors to 256 directions and scales texts to length 1; the first costs accuracy here or gains none,
+    the second would keep the vectors from becoming scores.
+
+    Args:
+        texts: Cleaned training texts.
+        targets: See the module.
+        vectors: Of every piece, ``(pieces, width)``, as `recurra.models.adaptation.convert.piece_vectors` gives them.
+        tokenizer: The encoder's.
+        encoder: Its name.
+        num_labels: Number of labels.
+        independent: As `fit_tuned` takes it.
+        seed: Of the folds.
+
+    Raises:
+        DataError: If there is one class only.
+    """
+    targets, independent = _checked_targets(texts, targets, num_labels, independent)
+    pieces, wide = Vectorizer.of_pieces(tokenizer, len(vectors)), vectors.astype(np.float64)
+    means = features_of([pieces], texts) @ wide
+    # One scale a direction, so that the penalty weighs them alike; it goes into the scores.
+    centre, spread = means.mean(axis=0), means.std(axis=0)
+    spread = np.where(spread > 0, spread, 1.0)
+    problem = Problem((means - centre) / spread, targets, num_labels, independent, seed)
+    scores = (wide / spread).T, centre / spread
+    return _best([pieces], problem, [Candidate("logistic", c) for c in _STATIC_C], encoder=encoder, scores=scores)
+
+
+def out_of_fold_probabilities(
+    texts: Sequence[str],
+    labels: npt.ArrayLike,
+    *,
+    num_labels: int,
+    states: npt.NDArray[np.float32] | None = None,
+    seed: int = 0,
+) -> tuple[Floats, str]:
+    """Probabilities of every text from a control as `fit_tuned` makes it that did not see its label.
+
+    Args:
+        texts: Cleaned texts.
+        labels: One a text, integers from 0 to ``num_labels - 1``, shape ``(texts,)``.
+        num_labels: Number of classes.
+        states: What an encoder makes of each text, ``(texts, width)``: a logistic regression on them judges too, and
+            the mean of the two's log-probabilities is calibrated anew.
+        seed: Of the folds and the solver.
+
+    Returns:
+        Calibrated probabilities ``(texts, num_labels)``, and what gave them in a line.
+
+    Raises:
+        DataError: If there is one class only, or no text has a word.
+        ValueError: If texts and labels differ in number.
+    """
+    vectorizers, problem = _tuned_problem(texts, labels, num_labels, None, seed)
+    logits, candidate = _out_of_fold(problem, _tuned_candidates(problem))
+    judges = f"TF-IDF ({' + '.join(map(str, vectorizers))}) + {candidate}"
+    if states is not None:
+        spread = states.std(axis=0, dtype=np.float64)
+        scaled = (states - states.mean(axis=0, dtype=np.float64)) / np.where(spread > 0, spread, 1.0)
+        others, candidate = _out_of_fold(
+            replace(problem, features=scaled), [Candidate("logistic", c) for c in _STATES_C]
+        )
+        logits = log_softmax(logits, axis=1) + log_softmax(others, axis=1)
+        logits *= _calibration(logits, problem.targets)[0]
+        judges = f"{judges}, and mean token states + {candidate}"
+    return softmax(logits, axis=1), f"{judges}, out of {FOLDS} folds"
+
+
+def _out_of_fold(problem: Problem, candidates: Sequence[Candidate]) -> tuple[Floats, Candidate]:
+    candidate = choose(problem, candidates).candidate
+    order = np.random.default_rng(problem.seed).permutation(len(problem.targets))
+    logits = np.zeros((len(order), problem.num_labels))
+    logits[order] = problem.part(order).left_out(candidate)
+    return logits * _calibration(logits, problem.targets)[0], candidate
+
+
+def _best(
+    vectorizers: Sequence[Vectorizer],
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    *,
+    encoder: str = "",
+    scores: tuple[Floats, Floats] | None = None,
+) -> LinearModel:
+    """The best candidate, fitted on all rows; ``scores`` turn weights of directions into those of word pieces."""
+    choice = choose(problem, candidates)
+    weight, bias = (choice.factor * part for part in problem.fit(choice.candidate))
+    if scores is not None:
+        weight, bias = weight @ scores[0], bias - weight @ scores[1]
+    fitted_by = f"{choice}{', on a teacher' + chr(39) + 's answers' if problem.targets.dtype.kind == 'f' else ''}"
+    how: dict[str, Any] = {"independent": problem.independent, "fitted_by": fitted_by, "encoder": encoder}
+    return LinearModel(vectorizers, weight, bias, choice.candidate.c, **how)
+
+
+def _tuned_problem(
+    texts: Sequence[str], targets: npt.ArrayLike, num_labels: int, independent: bool | None, seed: int
+) -> tuple[list[Vectorizer], Problem]:
+    checked, independent = _checked_targets(texts, targets, num_labels, independent)
+    vectorizers = fit_vectorizers(texts, characters=True, num_labels=num_labels)
+    return vectorizers, Problem(features_of(vectorizers, texts), checked, num_labels, independent, seed)
+
+
+def _tuned_candidates(problem: Problem) -> list[Candidate]:
+    if problem.targets.dtype.kind == "f":
+        return [Candidate("logistic", c) for c in C_GRID]
+    hinge = [] if problem.independent else [Candidate("hinge", c) for c in _HINGE_C]
+    several = problem.num_labels > 2 and not problem.independent
+    return hinge + ([] if several else [Candidate("logistic", c) for c in _LOGISTIC_C])
+
+
+def _checked_targets(
+    texts: Sequence[str], targets: npt.ArrayLike, num_labels: int, independent: bool | None
+) -> tuple[npt.NDArray[Any], bool]:
+    answers = np.asarray(targets)
+    if answers.dtype.kind == "f":
+        if len(texts) < 2:
+            raise DataError(f"{len(texts)} texts are too few to learn answers from; give at least two")
+        return answers, bool(independent)
+    truth = checked_labels(texts, answers, num_labels)
+    return truth, truth.ndim == 2
+
+
+def checked_labels(texts: Sequence[str], labels: npt.ArrayLike, num_labels: int) -> Labels:
+    """Labels as integers ``(texts,)``; or 0 and 1 a label, ``(texts, labels)``.
+
+    Raises:
+        DataError: If they are of one class alone, or beyond the number of labels.
+        ValueError: If texts and labels differ in number.
+    """
+    truth = np.asarray(labels, dtype=np.int64)
+    independent = truth.ndim == 2
+    if truth.shape != ((len(texts), num_labels) if independent else (len(texts),)):
+        raise ValueError(f"{len(texts)} texts, but labels of shape {truth.shape}")
+    num_labels = 2 if independent else num_labels
+    classes = np.unique(truth)
+    if len(classes) < 2:
+        raise DataError(f"training rows have the labels {classes.tolist()} only; at least two classes are needed")
+    if classes[0] < 0 or classes[-1] >= num_labels:
+        raise DataError(f"labels are {classes.tolist()}; allowed: 0 to {num_labels - 1}")
+    return truth

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,8 @@ from recurra.data.encoding import cache_path, read_arrays, write_arrays
 from recurra.data.subsets import stratified_fraction
 from recurra.data.tokenization import read_tokenizer
 from recurra.models.adaptation.convert import piece_vectors
-from recurra.models.controls.ngrams import LinearClassifier
-from recurra.models.controls.static import StaticClassifier
-from recurra.models.controls.weights import LinearModel
+from recurra.models.controls.fitting import fit_linear, fit_static, fit_tuned
+from recurra.models.controls.linear import LinearModel
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.task import LINEAR, LINEAR_TUNED
 from recurra.tasks.labelling.teacher import Lesson
@@ -57,16 +56,17 @@ def fit_control(config: RunConfig, dataset: TextDataset, machine: Machine, lesso
         DataError: If there is one class only, or no text has a word.
     """
     train, selection = dataset.splits["train"], dataset.splits[dataset.selection_split]
-    count, seed = dataset.num_labels, config.seed
-    answers = None if lesson is None else lesson.targets(config.protocol.distillation_weight)
-    independent = train.labels.ndim == 2
+    how: dict[str, Any] = {"num_labels": dataset.num_labels, "seed": config.seed}
     if config.control == LINEAR:
-        chosen_on = (selection.texts, selection.labels)
-        return LinearClassifier.fit(train.texts, train.labels, num_labels=count, seed=seed, selection=chosen_on)
+        return fit_linear(train.texts, train.labels, **how, selection=(selection.texts, selection.labels))
+    answers = None if lesson is None else lesson.targets(config.protocol.distillation_weight)
+    texts: Sequence[str] = train.texts
+    targets: npt.NDArray[Any] = train.labels
+    if lesson is not None and answers is not None:
+        texts, targets = lesson.texts, answers.astype(np.float64)
+    how["independent"] = train.labels.ndim == 2
     if config.control == LINEAR_TUNED:
-        if lesson is not None and answers is not None:
-            return LinearClassifier.fit_taught(lesson.texts, answers, independent=independent, seed=seed)
-        return LinearClassifier.fit_tuned(train.texts, train.labels, num_labels=count, seed=seed)
+        return fit_tuned(texts, targets, **how)
     source = encoder_of(config.model_overrides)
     assert source is not None
     tokenizer = read_tokenizer(source.folder)
@@ -75,11 +75,7 @@ def fit_control(config: RunConfig, dataset: TextDataset, machine: Machine, lesso
     if kept is None:
         kept = {"vectors": piece_vectors(source, tokenizer).numpy()}
         write_arrays(path, source.sha256, kept)
-    pieces = (kept["vectors"], tokenizer.backend_tokenizer)
-    how: dict[str, Any] = {"encoder": source.name, "seed": seed}
-    if lesson is not None and answers is not None:
-        return StaticClassifier.fit_taught(lesson.texts, answers, *pieces, independent=independent, **how)
-    return StaticClassifier.fit(train.texts, train.labels, *pieces, num_labels=count, **how)
+    return fit_static(texts, targets, kept["vectors"], tokenizer.backend_tokenizer, encoder=source.name, **how)
 
 
 def time_control(config: RunConfig, machine: Machine) -> float:

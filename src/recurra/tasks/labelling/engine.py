@@ -33,7 +33,7 @@ from recurra.deployment.export_record import WITH_EXITS
 from recurra.evaluation.audits.grading import grade
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.models.accounting import HeadKind, count_parameters, forward_flops
-from recurra.models.controls.weights import LinearModel
+from recurra.models.controls.linear import LinearModel
 from recurra.models.loading import load_classifier_model
 from recurra.models.modeling import SEVERAL_LABELS, RecurraForSequenceClassification
 from recurra.models.presets import preset as preset_configuration

@@ -31,8 +31,7 @@ from recurra.evaluation.latency import measure_latency, synchroniser
 from recurra.models.accounting import HeadKind
 from recurra.models.adaptation.convert import load_encoder_weights
 from recurra.models.adaptation.source import EncoderSource
-from recurra.models.controls.ngrams import LinearClassifier
-from recurra.models.controls.weights import LinearModel
+from recurra.models.controls.linear import LinearModel
 from recurra.models.inference import default_device
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.models.names import PRESETS
@@ -111,6 +110,8 @@ def train_classifier(
     if config.teachers:
         lesson = ask_teachers(config, folder, dataset, cache_dir=machine.cache_dir, reporter=reporter)
     if config.is_control:
+        what = f"{len(dataset.splits['train']):,} texts with {dataset.num_labels:,} labels"
+        reporter.stage(config.run_id, f"fitting {config.model} to {what}")
         return _train_control(config, dataset, folder, machine, lesson)
     source, plan = encoder_of(config.model_overrides), str(config.model_overrides.get(PLAN, ""))
     if source is None:
@@ -284,7 +285,7 @@ def _train_control(
         file_size_bytes=sum(path.stat().st_size for path in (folder / MODEL_NAME).iterdir()),
         description=model.description,
     )
-    if not isinstance(model, LinearClassifier) or config.model != LINEAR_TUNED:
+    if config.model != LINEAR_TUNED:
         return Trained(dataset, training, record, {}, lesson)
     train = dataset.splits["train"]
     words_of = model.telling_words(train.texts, train.labels, TELLING_WORDS)

@@ -10,16 +10,15 @@ import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.feature_extraction.text import CountVectorizer
 
-from recurra.core.errors import CheckpointError
+from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.data.vocabulary import train_wordpiece, wordpiece
 from recurra.deployment.onnx.contract import MODEL_NAME
 from recurra.deployment.onnx.linear import build_linear, write_linear
-from recurra.deployment.onnx.linear_engine import OnnxLinearEngine
-from recurra.models.controls.ngrams import LinearClassifier
-from recurra.models.controls.static import StaticClassifier
-from recurra.models.controls.tfidf import Ngrams, Vectorizer, units_of
-from recurra.models.controls.weights import LinearModel
+from recurra.deployment.onnx.linear_engine import OnnxLinearEngine, units_of
+from recurra.models.controls.fitting import fit_linear, fit_static, fit_tuned
+from recurra.models.controls.linear import CHARACTERS, NGRAMS, WORDS, HashedColumns, LinearModel, Vectorizer
 from reviews import review_rows
 
 TEXTS, LABELS = (list(part) for part in zip(*review_rows(80), strict=True))
@@ -30,21 +29,21 @@ ODD = ["", " ", "a", "!!", "never seen before", "film " * 500, "é 😀 naïve n
 def words(kind: str) -> LinearModel:
     """A model of n-grams on the rows of the tests."""
     if kind == "linear":
-        return LinearClassifier.fit(TEXTS, TRUTH)
+        return fit_linear(TEXTS, TRUTH)
     if kind == "tuned":
-        return LinearClassifier.fit_tuned(TEXTS, TRUTH)
+        return fit_tuned(TEXTS, TRUTH)
     three = np.arange(len(TEXTS)) % 3
     if kind == "three":
-        return LinearClassifier.fit_tuned(TEXTS, three, num_labels=3)
-    return LinearClassifier.fit_tuned(TEXTS, np.stack([TRUTH, three == 1, three == 2], axis=1), num_labels=3)
+        return fit_tuned(TEXTS, three, num_labels=3)
+    return fit_tuned(TEXTS, np.stack([TRUTH, three == 1, three == 2], axis=1), num_labels=3)
 
 
-def static(labels: int = 2) -> StaticClassifier:
+def static(labels: int = 2) -> LinearModel:
     """A static model with vectors of chance."""
     tokenizer = wordpiece(train_wordpiece(TEXTS, 120))
     vectors = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 6)).astype(np.float32)
     truth = np.arange(len(TEXTS)) % labels
-    return StaticClassifier.fit(TEXTS, truth, vectors, tokenizer, encoder="tiny", num_labels=labels)
+    return fit_static(TEXTS, truth, vectors, tokenizer, encoder="tiny", num_labels=labels)
 
 
 def opened(model: LinearModel, folder: Path) -> OnnxLinearEngine:
@@ -76,18 +75,16 @@ def test_any_text_at_all(tuned: tuple[LinearModel, OnnxLinearEngine], texts: lis
     np.testing.assert_allclose(engine.logits(texts, 4), model.logits(texts), rtol=1e-6, atol=1e-7)
 
 
-@given(st.text(max_size=30), st.sampled_from([("words", 1, 2), ("characters", 2, 5), ("characters", 1, 3)]))
-def test_n_grams_are_runs_of_the_units(text: str, kind: tuple[str, int, int]) -> None:
-    unit, shortest, longest = kind
-    ngrams, units = Ngrams(unit, shortest, longest), units_of(unit, text)  # type: ignore[arg-type]
-    joined = " " if unit == "words" else ""
+@given(st.text(max_size=30), st.sampled_from([WORDS, CHARACTERS]))
+def test_n_grams_are_runs_of_the_units(text: str, unit: str) -> None:
+    units, (shortest, longest) = units_of(unit, text), NGRAMS[unit]["ngram_range"]
     runs = [
         units[start : start + length]
         for length in range(shortest, longest + 1)
         for start in range(len(units) - length + 1)
     ]
-    own = list(ngrams.of(text)) if unit == "words" else [gram for word in text.split() for gram in ngrams.of_word(word)]
-    assert sorted(joined.join(run) for run in runs if "" not in run) == sorted(own)
+    own = CountVectorizer(**NGRAMS[unit]).build_analyzer()(text)
+    assert sorted((" " if unit == WORDS else "").join(run) for run in runs if "" not in run) == sorted(own)
 
 
 def test_a_program_that_knows_nothing_of_us_reads_it(
@@ -106,9 +103,15 @@ def test_a_program_that_knows_nothing_of_us_reads_it(
 
 
 def test_a_model_without_n_grams_of_characters_takes_no_characters() -> None:
-    vectorizers = [Vectorizer(Ngrams("words", 1, 1), ["a"], [1.0]), Vectorizer(Ngrams("characters", 4, 5), [], [])]
-    graph = build_linear(LinearClassifier(vectorizers, [[1.0]], [0.0], 1.0))
+    vectorizers = [Vectorizer(WORDS, {"a": 0}, np.ones(1)), Vectorizer(CHARACTERS, {}, np.zeros(0))]
+    graph = build_linear(LinearModel(vectorizers, [[1.0]], [0.0], 1.0))
     assert [each.name for each in graph.graph.input] == ["words"]
+
+
+def test_hashed_n_grams_are_refused() -> None:
+    model = LinearModel([Vectorizer(WORDS, HashedColumns(4), np.ones(4))], [[1.0] * 4], [0.0], 1.0)
+    with pytest.raises(ConfigurationError, match="export it as safetensors"):
+        build_linear(model)
 
 
 def test_a_graph_of_others_is_refused(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_split_gives_what_the_record_says(run: Path, split: str) -> None:
     result = evaluate_run(run, split=split)
     assert result.metrics == result.recorded == read_record(run).metrics[split]
     assert result.source == split
-    assert (result.computation.engine, result.plain()["computation"]["compute_precision"]) == ("numpy", "fp64")
+    assert (result.computation.engine, result.plain()["computation"]["compute_precision"]) == ("scikit-learn", "fp64")
 
 
 def test_the_default_is_the_last_split(run: Path) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from recurra.core.record import LabelRunRecord
     from recurra.deployment.engines.interface import LoadedEngine
     from recurra.deployment.engines.trained import TransformerEngine
-    from recurra.models.controls.weights import LinearModel
+    from recurra.models.controls.linear import LinearModel
 
 
 @dataclass(frozen=True)

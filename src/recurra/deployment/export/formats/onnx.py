@@ -18,7 +18,7 @@ from recurra.deployment.onnx.contract import MODEL_NAME, check_writable
 
 if TYPE_CHECKING:
     from recurra.deployment.engines.interface import LoadedEngine
-    from recurra.models.controls.weights import LinearModel
+    from recurra.models.controls.linear import LinearModel
 
 
 class OnnxFormat(ExportFormat):

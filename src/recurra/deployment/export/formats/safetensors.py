@@ -1,4 +1,4 @@
-"""Exports as a Hugging Face folder: weights in FP32, bf16 or FP16 as safetensors. Linear models as files of ours."""
+"""Exports as a Hugging Face folder: weights in FP32, bf16 or FP16 as safetensors. Linear models as a skops file."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from recurra.deployment.export.formats.interface import (
     StoredModel,
     refuse_precision,
 )
+from recurra.models.controls import LINEAR_NAME
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from recurra.deployment.engines.interface import LoadedEngine
-    from recurra.models.controls.weights import LinearModel
+    from recurra.models.controls.linear import LinearModel
 
 # The name that transformers looks for.
 WEIGHTS_NAME = "model.safetensors"
-# `recurra.models.controls.ngrams.WEIGHTS_NAME` and that of `static`, without importing numpy.
-LINEAR_WEIGHTS_NAMES = ("linear.safetensors", "static.safetensors")
 
 
 class SafetensorsFormat(ExportFormat):
@@ -33,7 +32,7 @@ class SafetensorsFormat(ExportFormat):
 
     name = "safetensors"
     precisions = (FP32, BF16, FP16)
-    weight_files = (WEIGHTS_NAME, *LINEAR_WEIGHTS_NAMES)
+    weight_files = (WEIGHTS_NAME, LINEAR_NAME)
     carries_exits = True
     needs_torch = True
     usage = (
@@ -41,8 +40,8 @@ class SafetensorsFormat(ExportFormat):
         "read this folder too, and\nthen the texts have to be cleaned first: {cleaning}."
     )
     linear_usage = (
-        '`recurra.Classifier.from_export(".")` in Python, which imports neither torch nor transformers here. The JSON '
-        "file beside the weights\nnames the n-grams, or the tokenizer's pieces have scores: see the guide of exports. "
+        '`recurra.Classifier.from_export(".")` in Python, which imports scikit-learn here, not torch or transformers.'
+        '\n`skops.io.load("linear.skops")` gives n-grams and weights as plain values: see the guide of exports. '
         "Texts are cleaned first: {cleaning}."
     )
 
@@ -51,11 +50,11 @@ class SafetensorsFormat(ExportFormat):
         write_safetensors(source.run / "model", precision, folder)
 
     def write_linear(self, model: LinearModel, folder: Path) -> None:
-        """Writes the files of a linear run's model folder."""
+        """Writes the file of a linear run's model folder."""
         model.save(folder)
 
     def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> LoadedEngine:  # noqa: ARG002 - torch has its own
-        """Reads it into torch, whose threads are set there; a linear model into numpy."""
+        """Reads it into torch, whose threads are set there; a linear model into scikit-learn."""
         if stored.linear:
             refuse_precision(precision)
             from recurra.deployment.engines.interface import LinearEngine

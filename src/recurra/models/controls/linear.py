@@ -1,0 +1,337 @@
+"""A linear model of texts: n-grams as scikit-learn weights them, or word pieces; then a row of weights a label.
+
+It is stored by skops, without pickle, as plain values: texts, numbers and arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import skops.io
+from scipy.sparse import csr_matrix
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.utils import murmurhash3_32
+from tokenizers import Tokenizer
+
+from recurra.core.errors import CheckpointError, DataError
+from recurra.core.files import atomic_path, storage_errors
+from recurra.models.controls import LINEAR_NAME, OLD_NAMES, piece_ids
+
+WORDS, CHARACTERS, PIECES = "words", "characters", "pieces"
+# Words of one letter count: "n't" is "n" and "t", and dropping them would drop the negation.
+TOKEN_PATTERN = r"(?u)\b\w+\b"
+NGRAMS: dict[str, dict[str, Any]] = {
+    WORDS: {"ngram_range": (1, 2), "token_pattern": TOKEN_PATTERN, "lowercase": False},
+    CHARACTERS: {"ngram_range": (2, 5), "analyzer": "char_wb", "lowercase": False},
+}
+# Those that begin at a word, or lie within one of five letters.
+_PER_WORD = {WORDS: 2.0, CHARACTERS: 18.0, PIECES: 1.0}
+# Above so many characters of training texts (a million sentences, 70,000 reviews), words and pairs alone are hashed.
+MOST_CHARACTERS = 50_000_000
+HASHED_WIDTH = 2**20
+# Features are cut to the most frequent ones where labels would need more weights than these (400 MB).
+MOST_WEIGHTS = 50_000_000
+# N-grams of one text alone are worth half a point and are half of the model; beyond so many rows they are left out.
+_MANY_ROWS = 20_000
+_TEXTS_AT_ONCE = 4_096
+_WORDS_REMEMBERED = 200_000
+_FORMAT, _VERSION = "recurra-linear", 3
+
+Floats = npt.NDArray[np.float64]
+
+
+class _Columns(Protocol):
+    def get(self, term: Any, /) -> int | None: ...
+
+
+class HashedColumns:
+    """The column of any n-gram, from its hash: nothing is remembered, and several may share one."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+
+    def get(self, term: str) -> int:
+        """The column."""
+        return abs(int(murmurhash3_32(term, seed=0))) % self._width
+
+
+class Vectorizer:
+    """TF-IDF of one unit's n-grams with rows of length 1, as `TfidfVectorizer`; of word pieces their share of the text.
+
+    It gives scikit-learn's figures, but takes some 0.1 ms for a text alone where scikit-learn takes one.
+    """
+
+    def __init__(
+        self, unit: str, columns: _Columns, idf: Floats, *, sublinear: bool = False, tokenizer: Tokenizer | None = None
+    ) -> None:
+        self.unit, self.columns, self.idf, self.sublinear, self.tokenizer = unit, columns, idf, sublinear, tokenizer
+        self._analyze: Any = None if unit == PIECES else CountVectorizer(**NGRAMS[unit]).build_analyzer()
+        self._of_word = functools.lru_cache(_WORDS_REMEMBERED)(lambda word: list(map(columns.get, self._analyze(word))))
+
+    @classmethod
+    def fit(cls, unit: str, texts: Sequence[str], *, sublinear: bool, most: int) -> Self:
+        """Counts n-grams, at most so many; there may be none."""
+        least = 2 if sublinear and len(texts) > _MANY_ROWS else 1
+        peer = TfidfVectorizer(**NGRAMS[unit], min_df=least, max_features=most)
+        try:
+            peer.fit(texts)
+        except ValueError:  # no n-gram is in any text, or in two
+            return cls(unit, {}, np.zeros(0), sublinear=sublinear)
+        return cls(unit, {term: int(at) for term, at in peer.vocabulary_.items()}, peer.idf_, sublinear=sublinear)
+
+    @classmethod
+    def fit_hashed(cls, unit: str, texts: Sequence[str], *, sublinear: bool, width: int) -> Self:
+        """Counts in how many texts the n-grams of each hash stand."""
+        hashed = cls(unit, HashedColumns(width), np.ones(width), sublinear=sublinear)
+        counts = np.zeros(width)
+        for columns, _ in hashed.rows(texts):
+            counts[columns] += 1
+        hashed.idf = np.log((1 + len(texts)) / (1 + counts)) + 1
+        return hashed
+
+    @classmethod
+    def of_pieces(cls, tokenizer: Tokenizer, pieces: int) -> Self:
+        """Shares of word pieces."""
+        return cls(PIECES, dict(zip(range(pieces), range(pieces), strict=True)), np.ones(pieces), tokenizer=tokenizer)
+
+    def __str__(self) -> str:
+        shortest, longest = NGRAMS[self.unit]["ngram_range"]
+        return f"{self.unit} {shortest} to {longest}{', hashed' if self.is_hashed else ''}"
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether the n-grams themselves are not known."""
+        return isinstance(self.columns, HashedColumns)
+
+    @property
+    def terms(self) -> list[str]:
+        """The n-grams in the order of the columns; none where they are hashed."""
+        return sorted(self.columns, key=self.columns.__getitem__) if isinstance(self.columns, dict) else []
+
+    def rows(self, texts: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.int32], Floats]]:
+        """Columns and values of each cleaned text, the same whatever texts stand beside it."""
+        for found in self._columns_of(texts):
+            counts = Counter(found)
+            del counts[None]
+            columns = np.fromiter(counts.keys(), np.int32, len(counts))
+            values = np.fromiter(counts.values(), np.float64, len(counts))
+            values = (np.log(values) + 1 if self.sublinear else values) * self.idf[columns]
+            length = float(values.sum() if self.unit == PIECES else np.sqrt(values @ values))
+            yield columns, values / (length or 1.0)
+
+    def named(self, texts: Sequence[str]) -> dict[int, str]:
+        """The n-grams of texts by their column."""
+        terms = chain.from_iterable(map(self._analyze, texts))
+        return {column: term for term in terms if (column := self.columns.get(term)) is not None}
+
+    def _columns_of(self, texts: Sequence[str]) -> Iterator[Iterator[int | None]]:
+        if self.tokenizer is not None:
+            return (map(self.columns.get, ids) for ids in piece_ids(texts, self.tokenizer))
+        if self.unit == CHARACTERS:
+            return (chain.from_iterable(map(self._of_word, text.split())) for text in texts)
+        return (map(self.columns.get, self._analyze(text)) for text in texts)
+
+
+class LinearModel:
+    """Scores of a text: its features times the weights, plus a bias a label.
+
+    Weights are rounded to FP32, so that the model in memory and the one on disk are the same, and summed in FP64.
+
+    Args:
+        vectorizers: In the order of the columns of ``weight``.
+        weight: ``(1, features)`` for two classes (the score of label 1), else ``(labels, features)``.
+        bias: ``(1,)`` or ``(labels,)``.
+        c: The inverse regularisation that they were fitted with.
+        independent: Whether a text may have any number of labels.
+        fitted_by: How they were found, in a few words.
+        encoder: Whose vectors became scores of word pieces.
+    """
+
+    def __init__(
+        self, vectorizers: Sequence[Vectorizer], weight: npt.ArrayLike, bias: npt.ArrayLike, c: float,
+        *, independent: bool = False, fitted_by: str = "", encoder: str = "",
+    ) -> None:  # fmt: skip
+        self.vectorizers, self.inverse_regularisation = list(vectorizers), float(c)
+        self.weight = np.asarray(weight, dtype=np.float32)
+        self.bias = np.asarray(bias, dtype=np.float32)
+        self.independent, self.fitted_by, self.encoder = independent, fitted_by, encoder
+        self.num_labels = 2 if len(self.bias) == 1 and not independent else len(self.bias)
+        if self.weight.shape != (len(self.bias), sum(len(each.idf) for each in self.vectorizers)):
+            raise ValueError(f"weights of shape {self.weight.shape} do not fit the features and labels")
+
+    @property
+    def description(self) -> str:
+        """Features and fit in a line."""
+        if self.encoder:
+            return f"mean of static vectors of {self.encoder} + {self.fitted_by}{' a label' * self.independent}"
+        units = " + ".join(map(str, self.vectorizers))
+        return f"TF-IDF ({units}) + {self.fitted_by or 'logistic regression'}{' for each label' * self.independent}"
+
+    @property
+    def features_per_word(self) -> float:
+        """Features that a word of a text adds to it."""
+        return sum(_PER_WORD[each.unit] for each in self.vectorizers)
+
+    @property
+    def num_parameters(self) -> int:
+        """Learned weights and biases; what is counted from texts without their labels is not among them."""
+        return int(self.weight.size + self.bias.size)
+
+    @functools.cached_property
+    def _columns_first(self) -> Floats:
+        return np.ascontiguousarray(self.weight.T, dtype=np.float64)
+
+    def logits(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Scores of cleaned texts, ``(texts, labels)``; their softmax gives the probabilities.
+
+        With a regression a label, it is the logistic function of each that does. With two classes the score of label 1
+        is split evenly: the logits are minus and plus half of it.
+        """
+        starts = range(0, max(1, len(texts)), _TEXTS_AT_ONCE)
+        parts = [
+            features_of(self.vectorizers, texts[start : start + _TEXTS_AT_ONCE]) @ self._columns_first
+            for start in starts
+        ]
+        # What FP32 cannot hold becomes infinite, which the caller is told of; numpy need not warn as well.
+        with np.errstate(over="ignore"):
+            return label_scores(np.concatenate(parts) + self.bias, independent=self.independent).astype(np.float32)
+
+    def telling_words(self, texts: Sequence[str], labels: npt.ArrayLike, most: int) -> list[list[str]]:
+        """The n-grams of words that add most to a label's score in the texts that have it, the strongest first.
+
+        What one adds is its weight times its mean feature over these texts; those that add nothing are left out.
+
+        Args:
+            texts: Cleaned texts.
+            labels: Integers, ``(texts,)``; or 0 and 1 a label, ``(texts, labels)``.
+            most: N-grams a label, at most.
+        """
+        words, truth = self.vectorizers[0], np.asarray(labels)
+        features, named = features_of([words], texts), words.named(texts)
+        weight = np.vstack([-self.weight, self.weight]) if len(self.weight) < self.num_labels else self.weight
+        telling = []
+        for label, of_label in enumerate(weight[:, : len(words.idf)]):
+            has = truth == label if truth.ndim == 1 else truth[:, label] == 1
+            adds = of_label * (features.T @ has.astype(np.float64)) / max(int(has.sum()), 1)
+            order = np.argsort(-adds, kind="stable")[:most].tolist()
+            telling.append([named[column] for column in order if adds[column] > 0])
+        return telling
+
+    def save(self, folder: Path | str) -> None:
+        """Writes the model into a folder.
+
+        Raises:
+            StorageError: If it cannot be written.
+        """
+        kinds = [
+            {
+                "unit": each.unit,
+                "sublinear": each.sublinear,
+                "hashed": each.is_hashed,
+                # One text instead of a list: skops describes every value, in 400 bytes.
+                "terms": "" if each.unit == PIECES else "\n".join(each.terms),
+                "idf": each.idf,
+                "tokenizer": "" if each.tokenizer is None else each.tokenizer.to_str(),
+            }
+            for each in self.vectorizers
+        ]
+        state = {
+            "format": _FORMAT, "version": _VERSION, "features": kinds, "weight": self.weight, "bias": self.bias,
+            "c": self.inverse_regularisation, "independent": self.independent, "fitted_by": self.fitted_by,
+            "encoder": self.encoder,
+        }  # fmt: skip
+        with storage_errors(Path(folder)):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        with atomic_path(Path(folder) / LINEAR_NAME) as temporary:
+            skops.io.dump(state, temporary, compression=zipfile.ZIP_DEFLATED)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """Reads what `save` wrote; the logits are equal to the last bit.
+
+        Raises:
+            CheckpointError: If the file is missing, damaged, of an older version or not ours.
+        """
+        path = Path(folder) / LINEAR_NAME
+        if not path.is_file():
+            if any((Path(folder) / name).is_file() for name in OLD_NAMES):
+                raise CheckpointError(f"the linear model in '{folder}' was made by an older version; train it again")
+            raise CheckpointError(f"'{path}' is missing: not a linear model of ours; give a folder made by us")
+        try:
+            # Nothing but plain values and arrays is trusted.
+            state = skops.io.load(path, trusted=[])
+            if state["format"] != _FORMAT or state["version"] != _VERSION:
+                raise ValueError(f"format version {state['version']}, this one reads {_VERSION}")
+            arrays = [state["weight"], state["bias"], *(each["idf"] for each in state["features"])]
+            if not all(np.isfinite(each).all() for each in arrays):
+                raise ValueError("weights that are not finite")
+            keys = ("weight", "bias", "c", "independent", "fitted_by", "encoder")
+            return cls([_read_vectorizer(each) for each in state["features"]], *(state[key] for key in keys[:3]),
+                       **{key: state[key] for key in keys[3:]})  # fmt: skip
+        # What skops, zipfile and tokenizers raise of bytes that were changed is of many kinds.
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise CheckpointError(f"'{path}' is damaged or not ours ({reason}); train the model again") from error
+
+
+def _read_vectorizer(entry: Mapping[str, Any]) -> Vectorizer:
+    unit, idf = entry["unit"], entry["idf"]
+    if unit == PIECES:
+        tokenizer = Tokenizer.from_str(entry["tokenizer"])
+        if max(tokenizer.get_vocab().values(), default=0) >= len(idf):
+            raise ValueError("its tokenizer writes pieces that have no score")
+        return Vectorizer.of_pieces(tokenizer, len(idf))
+    if entry["hashed"]:
+        return Vectorizer(unit, HashedColumns(len(idf)), idf, sublinear=entry["sublinear"])
+    terms = entry["terms"].split("\n") if entry["terms"] else []
+    columns = {term: column for column, term in enumerate(terms)}
+    if len(columns) != len(idf):
+        raise ValueError(f"{len(columns)} n-grams and {len(idf)} weights of them")
+    return Vectorizer(unit, columns, idf, sublinear=entry["sublinear"])
+
+
+def features_of(vectorizers: Sequence[Vectorizer], texts: Sequence[str]) -> csr_matrix:
+    """Features of cleaned texts side by side, ``(texts, features)``."""
+    starts = np.cumsum([0, *(len(each.idf) for each in vectorizers)]).tolist()
+    columns, values, offsets = [np.zeros(0, dtype=np.int32)], [np.zeros(0)], [0]
+    for row in zip(*(each.rows(texts) for each in vectorizers), strict=True):
+        for start, (own, value) in zip(starts, row, strict=False):
+            columns.append(own + start)
+            values.append(value)
+        offsets.append(offsets[-1] + sum(len(value) for _, value in row))
+    parts = (np.concatenate(values), np.concatenate(columns), np.array(offsets))
+    return csr_matrix(parts, shape=(len(texts), starts[-1]))
+
+
+def fit_vectorizers(texts: Sequence[str], *, characters: bool, num_labels: int) -> list[Vectorizer]:
+    """Words and pairs of training texts, and for the tuned model characters and logarithms of counts.
+
+    Raises:
+        DataError: If no text has a word.
+    """
+    units = [WORDS, CHARACTERS] if characters else [WORDS]
+    most = MOST_WEIGHTS // max(num_labels, 2) // len(units)
+    if sum(map(len, texts)) > MOST_CHARACTERS:
+        width = min(HASHED_WIDTH, 1 << (most.bit_length() - 1))
+        return [Vectorizer.fit_hashed(WORDS, texts, sublinear=characters, width=width)]
+    vectorizers = [Vectorizer.fit(unit, texts, sublinear=characters, most=most) for unit in units]
+    if not len(vectorizers[0].idf):
+        raise DataError(
+            f"none of the {len(texts)} training texts has a word of letters or digits; give texts with words"
+        )
+    return vectorizers
+
+
+def label_scores(scores: Floats, *, independent: bool) -> Floats:
+    """Logits ``(texts, labels)`` from scores; two classes share one score, minus and plus half of it."""
+    if scores.shape[1] == 1 and not independent:
+        return np.concatenate([-scores / 2, scores / 2], axis=1)
+    return scores

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import skops.io
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import softmax
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from tokenizers import Tokenizer
+from transformers import BertModel
+
+from recurra.core.errors import CheckpointError, DataError
+from recurra.data.sst2 import load_sst2
+from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
+from recurra.models.adaptation.convert import piece_vectors
+from recurra.models.adaptation.source import find_encoder
+from recurra.models.controls import LINEAR_NAME, linear
+from recurra.models.controls.fitting import DEFAULT_C, cross_entropy, fit_linear, fit_static, fit_tuned
+from recurra.models.controls.linear import CHARACTERS, NGRAMS, WORDS, LinearModel, Vectorizer, features_of
+from tiny_encoder import TEXTS, write_tiny_encoder
+
+WORD_LIST = ["good", "bad", "film", "plot", "a", "not", "very", "dull", "fun"]
+
+
+def _corpus(rows: int, classes: int, seed: int = 0) -> tuple[list[str], np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, size=rows)
+    texts = []
+    for label in labels:
+        words = [str(word) for word in rng.choice(WORD_LIST, size=rng.integers(3, 9))]
+        texts.append(" ".join([*words, WORD_LIST[label]] if rng.random() < 0.8 else words))
+    return texts, labels
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return as_transformers(wordpiece(train_wordpiece(TEXTS, 200))).backend_tokenizer
+
+
+def _vectors(tokenizer: Tokenizer, width: int = 12) -> np.ndarray:
+    return np.random.default_rng(5).normal(size=(tokenizer.get_vocab_size(), width)).astype(np.float32)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_softmax_of_logits_is_scikit_learns_probability(classes: int) -> None:
+    texts, labels = _corpus(300, classes)
+    fresh, _ = _corpus(50, classes, seed=1)
+    vectorizer = TfidfVectorizer(**NGRAMS[WORDS])
+    regression = LogisticRegression(C=DEFAULT_C, tol=1e-8, max_iter=10_000)
+    regression.fit(vectorizer.fit_transform(texts), labels)
+    expected = regression.predict_proba(vectorizer.transform(fresh))
+    model = fit_linear(texts, labels, num_labels=classes)
+    logits = model.logits(fresh)
+    assert (logits.shape, logits.dtype) == ((50, classes), np.float32)
+    assert softmax(logits, axis=1) == pytest.approx(expected, abs=2e-3)
+    assert model.num_parameters == (1 if classes == 2 else classes) * (len(vectorizer.vocabulary_) + 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(alphabet="a\u00e4b c\u00e9\t.'1", max_size=30), min_size=2, max_size=8), st.booleans())
+def test_features_are_those_of_scikit_learns_vectorizer(texts: list[str], sublinear: bool) -> None:
+    fresh = [*texts, "aab \u00e4", "zz"]
+    for unit in (WORDS, CHARACTERS):
+        vectorizer = Vectorizer.fit(unit, texts, sublinear=sublinear, most=10**6)
+        peer = TfidfVectorizer(sublinear_tf=sublinear, **NGRAMS[unit])
+        try:
+            peer.fit(texts)
+        except ValueError:
+            assert vectorizer.terms == []
+            continue
+        assert vectorizer.terms == peer.get_feature_names_out().tolist()
+        assert features_of([vectorizer], fresh).toarray() == pytest.approx(peer.transform(fresh).toarray(), abs=1e-9)
+
+
+def test_large_data_are_hashed_and_many_labels_get_the_most_frequent_features(tmp_path: Path) -> None:
+    texts, labels = _corpus(300, 2)
+    with patch.object(linear, "MOST_CHARACTERS", 1_000):
+        hashed = fit_tuned(texts, labels)
+    assert "words 1 to 2, hashed" in hashed.description and hashed.weight.shape == (1, linear.HASHED_WIDTH)
+    plain = fit_linear(texts, labels)
+    fresh, truth = _corpus(200, 2, seed=1)
+    right = [(model.logits(fresh).argmax(axis=1) == truth).mean() for model in (hashed, plain)]
+    assert right[0] > right[1] - 0.03
+    assert any("good" in term for term in hashed.telling_words(texts, labels, 3)[0])
+    hashed.save(tmp_path)
+    assert np.array_equal(LinearModel.load(tmp_path).logits(fresh), hashed.logits(fresh))
+    with patch.object(linear, "MOST_WEIGHTS", 40):
+        assert fit_tuned(texts, labels).weight.shape == (1, 20)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_tuned_is_no_worse_than_words_where_characters_carry_the_label(classes: int) -> None:
+    rng = np.random.default_rng(3)
+
+    def rows(count: int) -> tuple[list[str], np.ndarray]:
+        labels = rng.integers(0, classes, count)
+        stems = ["".join(rng.choice(list("bcdfgaeiou"), 5)) for _ in labels]
+        return [
+            f"{stem}{['ing', 'est', 'ful', 'ish'][label]} here" for stem, label in zip(stems, labels, strict=True)
+        ], labels
+
+    texts, labels = rows(300)
+    fresh, truth = rows(200)
+    tuned = fit_tuned(texts, labels, num_labels=classes)
+    words = fit_linear(texts, labels, num_labels=classes)
+    assert (tuned.logits(fresh).argmax(axis=1) == truth).mean() > 0.98
+    assert (words.logits(fresh).argmax(axis=1) == truth).mean() < 0.7
+    assert cross_entropy(tuned.logits(fresh).astype(float), truth, independent=False) < 0.15
+    assert "cross-validation" in tuned.description
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_telling_words_add_most_to_the_score_of_texts_that_have_the_label(classes: int) -> None:
+    texts, labels = _corpus(200, classes)
+    model = fit_tuned(texts, labels, num_labels=classes)
+    telling = model.telling_words(texts, labels, 3)
+    vectorizer = TfidfVectorizer(sublinear_tf=True, **NGRAMS[WORDS])
+    features = vectorizer.fit_transform(texts).toarray()
+    terms = model.vectorizers[0].terms
+    for label in range(classes):
+        weight = model.weight[0] * (2 * label - 1) if classes == 2 else model.weight[label]
+        adds = dict(zip(terms, weight[: len(terms)] * features[labels == label].mean(axis=0), strict=True))
+        assert telling[label] == sorted(adds, key=lambda term: -adds[term])[:3]
+        assert WORD_LIST[label] in telling[label]
+
+
+@pytest.mark.parametrize("kind", ["linear", "tuned of four", "static"])
+def test_saved_and_loaded_logits_are_equal_to_the_bit(tmp_path: Path, kind: str, tokenizer: Tokenizer) -> None:
+    texts, labels = _corpus(200, 4 if "four" in kind else 2)
+    if kind == "static":
+        model = fit_static(texts, labels, _vectors(tokenizer), tokenizer, encoder="tiny")
+    else:
+        model = fit_linear(texts, labels) if kind == "linear" else fit_tuned(texts, labels, num_labels=4)
+    for _ in range(2):
+        model.save(tmp_path / "runs" / "model")
+    loaded = LinearModel.load(tmp_path / "runs" / "model")
+    fresh = [*_corpus(50, 2, seed=1)[0], "unknown words only", "!", "", "[MASK] unknown"]
+    assert np.array_equal(loaded.logits(fresh), model.logits(fresh))
+    # A text alone, and among others that are read in other parts.
+    assert np.array_equal(np.concatenate([loaded.logits([text]) for text in fresh]), model.logits(fresh))
+    with patch.object(linear, "_TEXTS_AT_ONCE", 7):
+        assert np.array_equal(loaded.logits(fresh), model.logits(fresh))
+    assert loaded.logits([]).shape == (0, loaded.num_labels)
+    assert (loaded.num_labels, loaded.description) == (model.num_labels, model.description)
+    assert loaded.inverse_regularisation == model.inverse_regularisation
+    assert [path.name for path in (tmp_path / "runs" / "model").iterdir()] == [LINEAR_NAME]
+    assert skops.io.get_untrusted_types(file=tmp_path / "runs" / "model" / LINEAR_NAME) == []
+
+
+def test_one_letter_words_and_word_order_count() -> None:
+    texts = ["not good", "good not", "a film", "film a"] * 10
+    model = fit_linear(texts, np.tile([0, 1, 0, 1], 10))
+    assert model.logits(["not good", "good not", "a film", "film a"]).argmax(axis=1).tolist() == [0, 1, 0, 1]
+
+
+def _changed(folder: Path, **changes: Any) -> None:
+    path = folder / LINEAR_NAME
+    skops.io.dump({**skops.io.load(path), **changes}, path)
+
+
+def _cut(folder: Path) -> None:
+    path = folder / LINEAR_NAME
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _other(folder: Path) -> None:
+    with zipfile.ZipFile(folder / LINEAR_NAME, "w") as archive:
+        archive.writestr("schema.json", "{}")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / LINEAR_NAME).unlink(), "is missing"),
+        (
+            lambda folder: (folder / LINEAR_NAME).rename(folder / "linear.json"),
+            "was made by an older version; train it",
+        ),
+        (_cut, "damaged or not ours"),
+        (_other, "damaged or not ours"),
+        (lambda folder: _changed(folder, version=99), "format version 99, this one reads 3"),
+        (lambda folder: _changed(folder, weight=np.zeros((1, 2))), "do not fit the features"),
+        (lambda folder: _changed(folder, bias=np.array([np.inf])), "not finite"),
+        (lambda folder: _changed(folder, features=[]), "do not fit the features"),
+        (lambda folder: _changed(folder, encoder=Tokenizer), "damaged or not ours"),
+    ],
+)
+def test_damaged_old_or_foreign_folders_are_refused_in_one_line(tmp_path: Path, damage: Any, words: str) -> None:
+    fit_linear(*_corpus(100, 2)).save(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(CheckpointError, match=words) as caught:
+        LinearModel.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "error", "words"),
+    [
+        (["a b", "c d"], [1, 1], DataError, "at least two classes"),
+        (["a b", "c d"], [0, 2], DataError, "allowed: 0 to 1"),
+        (["!", "?"], [0, 1], DataError, "none of the 2"),
+        (["a"], [0, 1], ValueError, "1 texts"),
+    ],
+)
+def test_fit_refuses(texts: list[str], labels: list[int], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words) as caught:
+        fit_linear(texts, labels)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scores_of_pieces_are_the_regression_on_mean_vectors(tokenizer: Tokenizer, classes: int) -> None:
+    words = " ".join(TEXTS).replace(",", "").split()
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, classes, 350)
+    rows = [" ".join([*rng.choice(words, 4), sorted(set(words))[label]]) for label in labels]
+    texts, fresh, vectors = rows[:300], rows[300:], _vectors(tokenizer)
+    model = fit_static(texts, labels[:300], vectors, tokenizer, encoder="tiny", num_labels=classes)
+
+    def means(rows: list[str]) -> np.ndarray:
+        return np.stack([vectors[tokenizer.encode(row, add_special_tokens=False).ids].mean(axis=0) for row in rows])
+
+    scale, shift = means(texts).std(axis=0), means(texts).mean(axis=0)
+    peer = LogisticRegression(C=model.inverse_regularisation, tol=1e-8, max_iter=5000)
+    peer.fit((means(texts) - shift) / scale, labels[:300])
+    logits, wanted = model.logits(fresh), peer.decision_function((means(fresh) - shift) / scale)
+    if classes == 2:
+        assert np.corrcoef(logits[:, 1] - logits[:, 0], wanted)[0, 1] > 0.99999
+    else:
+        assert (logits.argmax(axis=1) == wanted.argmax(axis=1)).all()
+    assert model.num_parameters == (1 if classes == 2 else classes) * (len(vectors) + 1)
+
+
+@torch.no_grad()
+def test_vectors_of_pieces_are_what_transformers_makes_of_each_alone(tmp_path: Path) -> None:
+    folder = write_tiny_encoder(tmp_path / "tiny")
+    source = find_encoder(str(folder))
+    tokenizer = as_transformers(wordpiece(train_wordpiece(TEXTS, 200)))
+    found = piece_vectors(source, tokenizer, batch_size=7)
+    reference = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    rows = torch.tensor([[tokenizer.cls_token_id, piece, tokenizer.sep_token_id] for piece in range(len(tokenizer))])
+    wanted = reference(input_ids=rows).last_hidden_state[:, 1] * torch.log1p(torch.arange(len(tokenizer)))[:, None]
+    assert torch.allclose(found, wanted / wanted.square().mean().sqrt(), atol=1e-5)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("protocol", "split", "accuracy"), [("official", "validation", 0.81), ("pooled", "test", 0.927)]
+)
+def test_sst2_reaches_the_known_accuracy(data_root: Path, protocol: str, split: str, accuracy: float) -> None:
+    dataset = load_sst2(protocol, 0, data_root)
+    train, reported = dataset.splits["train"], dataset.splits[split]
+    model = fit_linear(train.texts, train.labels)
+    right = (model.logits(reported.texts).argmax(axis=1) == reported.labels).mean()
+    assert right == pytest.approx(accuracy, abs=0.02 if split == "validation" else 0.006)
