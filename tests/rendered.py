@@ -8,7 +8,7 @@ from recurra.report.summary import reporting_of
 from recurra.tasks.columns import Place
 
 
-def part_rows(task: str, table: Any, key: str, place: Place = "markdown") -> tuple[list[str], list[list[str]]]:
+def part_rows(task: str, table: Any, key: str, place: Place = "html") -> tuple[list[str], list[list[str]]]:
     """Headings and rows of one part of a table as a reader of that place has them."""
     part = next(found for found in reporting_of(task).tables if found.key == key)
     columns, rows = part.shown(table, place)

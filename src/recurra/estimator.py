@@ -28,6 +28,7 @@ from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import FolderLock
 from recurra.core.folders import atomic_folder
 from recurra.core.model_files import MODEL_NAME, SEAL_NAME
+from recurra.core.packed import HISTORY_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, RunRecord, read_record, write_record
 from recurra.core.sealed import SealedByValues
@@ -52,7 +53,7 @@ from recurra.tasks.machine import Machine
 from recurra.tasks.profile import PLAN
 from recurra.tasks.run_folder import TRAINING_NAME, run_facts, shape_of
 from recurra.tasks.runs import RunConfig, make_run
-from recurra.training.fit import HISTORY_NAME, own_randomness, remove_checkpoints
+from recurra.training.fit import own_randomness, remove_checkpoints
 from recurra.training.protocols import DEFAULT_PROTOCOL, finetuning_for
 
 ESTIMATOR_NAME = "estimator.json"

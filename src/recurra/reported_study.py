@@ -13,23 +13,26 @@ from recurra.core.best_run import BEST_NAME, BestRunRecord
 from recurra.core.errors import RecurraError, RunError
 from recurra.core.formatting import duration
 from recurra.core.progress import Reporter
-from recurra.core.record import AnyRecord, EpochRecord
+from recurra.core.record import AnyRecord, EpochRecord, holds_any_record, read_any_record
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import load_export_records
+from recurra.report.documents import read_study, study_file_of
 from recurra.report.files import write_study_report
 from recurra.report.load import group_tables, load_runs, uncollected
 from recurra.report.render.notebook import results_frame, results_html, results_text
 from recurra.report.summary import plain_summary, reporting_of, summarise
 from recurra.study.cluster import Cluster
 from recurra.study.export_plan import PlannedExport
+from recurra.study.plan import SPEC_NAME
 from recurra.study.process import Outcome
-from recurra.study.spec import StudySpec
+from recurra.study.spec import StudySpec, load_study
 from recurra.study.study import StudyOutcome, look_at_outcome, read_latency_file, run_study
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.machine import Machine
 from recurra.tasks.questions import Limits, Questions
+from recurra.tasks.runs import RunConfig
 from recurra.tasks.summary import Summary
 
 # A larger file of a user's is not read once more to show some of its rows.
@@ -247,6 +250,27 @@ def report_study(spec: StudySpec, output: Path, *, command: str) -> StudyResult:
     return _report(spec, output, look_at_outcome(spec, output), command)
 
 
+def report_records(folder: Path, output: Path | None = None, *, command: str) -> StudyResult:
+    """Writes the report of the records in a folder of a study, be they packed, and of nothing that may be missing.
+
+    Args:
+        folder: The study's folder.
+        output: Where the report is written; none takes the folder.
+        command: Shown in the report.
+
+    Raises:
+        CheckpointError: If a record cannot be trusted.
+        ConfigurationError: If there is no study file, or it is wrong.
+    """
+    runs, _ = read_study(folder)
+    records = [(run, read_any_record(run)) for run in runs if holds_any_record(run)]
+    outcomes = [Outcome(RunConfig.parse(record.config), run, record) for run, record in records]
+    spec = load_study(study_file_of(folder) or folder / SPEC_NAME)
+    target = output or folder
+    report, shown = study_report(spec, target, command=command, outcomes=outcomes, records=folder)
+    return StudyResult(target, outcomes, report, shown)
+
+
 def _report(spec: StudySpec, output: Path, found: StudyOutcome, command: str) -> StudyResult:
     report, shown = study_report(spec, output, command=command, outcomes=found.outcomes)
     result = StudyResult(output, found.outcomes, report, shown, found.exports, found.timing_error)
@@ -269,16 +293,25 @@ def _keep_best(result: StudyResult) -> None:
 
 
 def study_report(
-    spec: StudySpec, output: Path, *, command: str, outcomes: Sequence[Outcome]
+    spec: StudySpec, output: Path, *, command: str, outcomes: Sequence[Outcome], records: Path | None = None
 ) -> tuple[Path | None, Summary]:
-    """Writes report, figures and tables from the records of a study; returns the page's path and what it shows."""
+    """Writes report, figures and tables from the records of a study; returns the page's path and what it shows.
+
+    Args:
+        spec: The study.
+        output: Where the report is written.
+        command: Shown in the report.
+        outcomes: The runs.
+        records: The study's folder, where that is another one.
+    """
+    folder = records or output
     failures = {outcome.config.run_id: outcome.error or "no record" for outcome in outcomes if outcome.record is None}
     limits = Limits(max_mib=spec.max_mib, max_ms=spec.max_ms)
     questions = Questions(spec.contrasts, spec.published, limits, spec.judging, *_own_texts(spec))
     with uncollected():
         runs, failed = load_runs([outcome.folder for outcome in outcomes], failures)
-        exports = load_export_records(output) if spec.exports else []
-        summary = summarise(runs, read_latency_file(output), failed, base=output, questions=questions, exports=exports)
+        exports = load_export_records(folder) if spec.exports else []
+        summary = summarise(runs, read_latency_file(folder), failed, base=folder, questions=questions, exports=exports)
     if len(failures) == len(outcomes):
         return None, summary
     return write_study_report(output, summary, runs, title=spec.title or spec.name, command=command), summary

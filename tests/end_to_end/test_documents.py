@@ -19,6 +19,8 @@ import yaml
 import recurra
 from recurra.cli.main import make_app
 from recurra.core.errors import ConfigurationError
+from recurra.core.packed import read_study_bytes, study_files
+from recurra.core.record import holds_any_record
 from recurra.deployment.export.formats.registry import find_precision
 from recurra.evaluation.positions import PositionLoss
 from recurra.models.configuration import RecurraConfig
@@ -206,9 +208,10 @@ def test_yaml_blocks_are_of_a_kind_that_is_read(path: Path, text: str) -> None:
 
 def test_the_losses_by_position_in_the_documents_are_those_of_the_committed_output() -> None:
     page = (ROOT / "docs/results/lm-leak.md").read_text(encoding="utf-8")
-    for path in sorted((ROOT / "results/lm-leak/by-position").glob("*.json")):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        assert (ROOT / "results/lm-leak/runs" / found["run_id"] / "record.json").is_file()
+    study = ROOT / "results/lm-leak"
+    for path in study_files(study, "by-position/*.json"):
+        found = json.loads(read_study_bytes(path))
+        assert holds_any_record(study / "runs" / found["run_id"])
         loss = found["positions"]["final"]["loss"]
         but_last = PositionLoss(tuple(loss), tuple(found["positions"]["final"]["tokens"])).mean(slice(0, -1))
         cells = [f"{value:.3f}" for value in (loss[0], loss[63], loss[127], but_last)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from committed import committed
+from recurra.core.files import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -27,8 +29,8 @@ COLUMN = re.compile(r"perplexity|^a word$|as trained", re.IGNORECASE)
 def leaking_figures() -> set[str]:
     """What the records say of models that failed the causality audit, as documents round it; and what was published."""
     found = set(PUBLISHED)
-    for path in (ROOT / "results").glob("lm-*/runs/*/record.json"):
-        record = json.loads(path.read_text(encoding="utf-8"))
+    for path in committed(studies="lm-*"):
+        record = read_json(path)
         if any(audit["name"].startswith("causality.") and audit["status"] == "failed" for audit in record["audits"]):
             for split in record["metrics"].values():
                 for head in split["heads"].values():

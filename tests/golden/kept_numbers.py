@@ -39,23 +39,11 @@ def study_numbers(name: str) -> tuple[list[Row], list[Row]]:
     Returns:
         Identities (study, run, hash) and numbers (study, table, row, measures).
     """
-    from recurra.core.record import read_any_record
-    from recurra.reported_study import study_report
-    from recurra.study.process import Outcome
-    from recurra.study.spec import load_study
-    from recurra.tasks.runs import RunConfig
+    from recurra.reported_study import report_records
 
-    with tempfile.TemporaryDirectory() as place:
-        output = Path(place) / name
-        output.mkdir()
-        for item in (RESULTS / name).iterdir():
-            (output / item.name).symlink_to(item)
-        # The file that the documents take as well; the one beside the records may name a part of them only.
-        files = (ROOT / "configs" / "studies" / f"{name}.yaml", RESULTS / name / "study.yaml")
-        spec = load_study(next(file for file in files if file.is_file()))
-        records = {path.parent: read_any_record(path) for path in sorted(output.glob("runs/*/record.json"))}
-        outcomes = [Outcome(RunConfig.parse(record.config), folder, record) for folder, record in records.items()]
-        study_report(spec, output, command="", outcomes=outcomes)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / name
+        outcomes = report_records(RESULTS / name, output, command="").outcomes
         identities = [(name, outcome.config.run_id, outcome.config.config_hash) for outcome in outcomes]
         numbers = [row for table in TABLES for row in _numbers(name, output / "tables" / f"{table}.csv")]
     return sorted(identities), sorted(numbers)

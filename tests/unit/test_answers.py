@@ -16,10 +16,16 @@ ANSWERED = {"data-size", "deployment", "domains", "isolate", "length", "recurren
 
 
 def unexplained(text: str, *pages: Path) -> set[str]:
-    """Figures of a text that stand neither on these pages, the text left out, nor on those that it links to."""
+    """Figures of a text that neither these pages nor those that it links to give, rounded or in percent."""
     linked = [RESULTS / name for name in re.findall(r"\]\(([\w-]+\.md)", text)]
     known = " ".join(path.read_text(encoding="utf-8") for path in (*pages, *linked)).replace(text, " ")
-    return set(FIGURE.findall(text)) - set(FIGURE.findall(known))
+    values = {float(figure.replace(",", "")) for figure in FIGURE.findall(known)}
+    return {figure for figure in set(FIGURE.findall(text)) if not _rounds_to(values, figure.replace(",", ""))}
+
+
+def _rounds_to(values: set[float], figure: str) -> bool:
+    half = 0.5 * 10.0 ** -len(figure.partition(".")[2]) + 1e-9
+    return any(abs(value * scale - float(figure)) <= half for value in values for scale in (1, 100))
 
 
 @pytest.mark.parametrize("page", STUDIES, ids=lambda page: page.stem)

@@ -86,14 +86,15 @@ def audit_study(
     as_json: options.Json = False,
 ) -> None:
     """Collect the audits of all records of a study. Example: recurra audit study runs/reviews."""
-    from recurra.core.record import RECORD_NAME
+    from recurra.core.packed import run_folders
+    from recurra.core.record import holds_any_record
     from recurra.report.summary import summarise_folders
     from recurra.study.model_auditing import audit_study as collect
     from recurra.study.model_auditing import with_verdicts
 
     audits, missing = collect(folder)
     if any(audit.status == "note" for audit in audits):
-        runs = [folder] if (folder / RECORD_NAME).exists() else sorted((folder / "runs").glob("*"))
+        runs = [folder] if holds_any_record(folder) else run_folders(folder)
         audits = with_verdicts(audits, summarise_folders(runs))
     if as_json:
         print_json({"study": str(folder), "audits": [audit.plain() for audit in audits], "without_record": missing})

@@ -157,6 +157,9 @@ def _print_study(result: StudyResult, *, wide: bool) -> None:
     print_lines(result.shown.warnings)
     if result.report is not None:
         print_lines([f"report: {result.report}"])
+    if not (result.output / "runs").is_dir():
+        # Packed records have no model.
+        return
     with contextlib.suppress(RunError):
         command, argument = task(result.shown.task).usage
         print_lines([f"next: recurra {command} {shlex.quote(str(result.output))} {argument}"])

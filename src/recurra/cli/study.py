@@ -234,12 +234,47 @@ def run(
 
 @app.command("report")
 def report(
-    file: File, output: StudyOutput = None, assignments: options.Overrides = None, as_json: options.Json = False
+    file: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="A study's folder or file.", show_default=False)],
+    output: StudyOutput = None,
+    assignments: options.Overrides = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Write the report of what is done and run nothing. Example: recurra study report configs/studies/sst2.yaml."""
-    from recurra.reported_study import report_study
+    """Write the report of what is done and run nothing; of a folder, of the records that it has.
+
+    Example: recurra study report results/sst2 --output /tmp/sst2
+    """
+    from recurra.core.errors import ConfigurationError
+    from recurra.reported_study import report_records, report_study
     from recurra.study.spec import load_study
 
-    spec = load_study(file, assignments or [])
     command = shlex.join(["recurra", *sys.argv[1:]])
+    if file.is_dir():
+        if assignments:
+            raise ConfigurationError(
+                f"'{assignments[0]}' changes a study file, and '{file}' is a folder; give the file"
+            )
+        present_study(report_records(file, output, command=command), as_json=as_json, wide=True)
+        return
+    spec = load_study(file, assignments or [])
     present_study(report_study(spec, output or Path("runs") / spec.name, command=command), as_json=as_json, wide=True)
+
+
+@app.command("pack")
+def pack(
+    folder: Annotated[Path, typer.Argument(metavar="RUNS_DIR", help="A study's output folder.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The packed study; one that is there gains the runs.")],
+    as_json: options.Json = False,
+) -> None:
+    """Store the records of a study's finished runs in three files; weights are left out, the folder is not touched.
+
+    Example: recurra study pack runs/sst2 --output results/sst2
+    """
+    from recurra.study.packing import pack_study
+
+    packed = pack_study(folder, output)
+    if as_json:
+        print_json(packed.plain())
+        return
+    unfinished = f"; left out {packed.unfinished} without a record" if packed.unfinished else ""
+    size = f"{packed.size_bytes / 2**20:.1f} MiB"
+    print_lines([f"{output}: {packed.runs} runs, {packed.added} new, {packed.replaced} replaced, {size}{unfinished}"])

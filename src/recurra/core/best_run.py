@@ -13,11 +13,11 @@ from typing import Annotated, Literal
 from pydantic import StringConstraints
 
 from recurra.core.errors import CheckpointError
+from recurra.core.packed import RUNS_NAME
 from recurra.core.record import RECORD_NAME
 from recurra.core.sealed import SealedByValues
 
 BEST_NAME = "best.json"
-RUNS_NAME = "runs"
 # The last part of a path that asks for it in so many words.
 _BEST = Path(BEST_NAME).stem
 _MOST_LISTED = 10

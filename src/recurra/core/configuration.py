@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, Valid
 from pydantic_core import to_jsonable_python
 
 from recurra.core.errors import ConfigurationError, did_you_mean
+from recurra.core.packed import read_study_bytes
 
 # YAML that a person wrote, read within bounds: depth, nodes and text are counted before anything is built.
 #
@@ -239,8 +240,11 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
         ConfigurationError: If the file is missing, not YAML, beyond its bounds, or not a mapping.
     """
     try:
-        with Path(path).open("rb") as stream:
-            raw = stream.read(MAX_TEXT_BYTES + 1)
+        try:
+            with Path(path).open("rb") as stream:
+                raw = stream.read(MAX_TEXT_BYTES + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            raw = read_study_bytes(Path(path))
         if len(raw) > MAX_TEXT_BYTES:
             raise ConfigurationError(f"'{path}' has more than {MAX_TEXT_BYTES:,} bytes; give a YAML file of settings")
         text = raw.decode("utf-8")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from recurra.core.configuration import HashedSettings
+from recurra.core.packed import in_study
 from recurra.core.record_parts import EnvironmentRecord
 from recurra.core.sealed import SealedByValues
 
@@ -81,6 +82,6 @@ def read_exits(folder: Path) -> ExitsRecord | None:
         CheckpointError: If it cannot be trusted.
     """
     path = folder / EXITS_NAME
-    if not path.exists():
+    if not in_study(path):
         return None
     return ExitsRecord.read(path, what="exits of a run", cure="measure them again: recurra exits RUN --keep")

@@ -16,6 +16,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from recurra.core.errors import RecurraError, StorageError
+from recurra.core.packed import read_study_bytes
 
 LOCK_NAME = ".lock"
 _PART = ".part"
@@ -153,14 +154,14 @@ def write_json(path: Path | str, value: Any, *, indent: int | None = 1) -> None:
 
 
 def read_json(path: Path | str) -> Any:
-    """Reads one JSON document (UTF-8).
+    """Reads one JSON document (UTF-8); one of a packed study as if it lay where it was.
 
     Raises:
         ValueError: If it is not valid JSON, nested too deeply to be read, or not UTF-8.
         OSError: If it cannot be read.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(read_study_bytes(Path(path)).decode("utf-8"))
     except RecursionError as error:
         raise ValueError("the values are nested too deeply") from error
 

@@ -29,6 +29,7 @@ from recurra.core.label_record import (
     TrainingRecord,
 )
 from recurra.core.language_record import LanguageRunRecord
+from recurra.core.packed import in_study, read_study_bytes
 from recurra.core.record_parts import (
     AnyDecisionRecord,
     AuditResult,
@@ -156,7 +157,7 @@ def _class_of(values: Any, path: Path) -> type[AnyRecord]:
 
 def holds_any_record(folder: Path | str) -> bool:
     """Whether there is a record in a folder, of whatever run."""
-    return _record_path(folder).is_file()
+    return in_study(_record_path(folder))
 
 
 def holds_record(folder: Path | str, config_hash: str) -> bool:
@@ -167,8 +168,8 @@ def holds_record(folder: Path | str, config_hash: str) -> bool:
     """
     path = _record_path(folder)
     try:
-        text = path.read_bytes()
-    except FileNotFoundError:
+        text = read_study_bytes(path)
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
         return read_any_record(path).config_hash == config_hash

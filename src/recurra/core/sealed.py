@@ -21,6 +21,7 @@ from pydantic_core import from_json
 from recurra.core.configuration import HashedSettings, content_hash
 from recurra.core.errors import CheckpointError
 from recurra.core.files import write_text
+from recurra.core.packed import read_study_bytes
 
 _HASH_DIGITS = 64
 # The line of the hash in the file as it is written: what is hashed by text is the rest.
@@ -133,7 +134,7 @@ def read_sealed(
         CheckpointError: If it cannot be read, is something else, a newer version wrote it, or it was changed.
     """
     try:
-        text = path.read_bytes()
+        text = read_study_bytes(path)
     except FileNotFoundError as error:
         raise CheckpointError(f"'{path}' is missing: {missing or cure}") from error
     except OSError as error:

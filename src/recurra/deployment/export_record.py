@@ -9,6 +9,7 @@ from pydantic import model_validator
 
 from recurra.core.configuration import HashedSettings, Settings
 from recurra.core.errors import ConfigurationError
+from recurra.core.packed import study_files
 from recurra.core.record import AnyRecord, CodeRecord, EnvironmentRecord, MetricsRecord
 from recurra.core.sealed import SealedByValues
 from recurra.deployment.engines.computation import Computation
@@ -156,5 +157,5 @@ def load_export_records(output: Path) -> list[ExportRecord]:
     Raises:
         CheckpointError: If one cannot be trusted.
     """
-    paths = sorted((output / EXPORTS_NAME).glob("*/*.json"))
+    paths = study_files(output, f"{EXPORTS_NAME}/*/*.json")
     return [read_export_record(path) for path in paths if not path.name.endswith(_ERROR_SUFFIX)]

@@ -1,11 +1,17 @@
-"""Predictions for every example of a split, on disk: what the paired tests and the report are computed from."""
+"""Predictions for every example of a split, on disk: what the paired tests and the report are computed from.
+
+A run folder has a file a split; a packed study one file with a row group for each run and split, with the columns
+``run`` and ``split`` in front (`recurra.core.packed`). Either is read by the same functions.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+import mmap
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +22,11 @@ import pyarrow.parquet as pq
 
 from recurra.core.errors import CheckpointError
 from recurra.core.files import atomic_path
+from recurra.core.packed import PREDICTIONS_NAME, RUNS_NAME
 
 FOLDER_NAME = "predictions"
+# STUDY/runs/RUN/predictions/SPLIT.parquet
+_DEPTH = 4
 SCHEMA = pa.schema([("id", pa.string()), ("label", pa.int64()), ("logits", pa.list_(pa.float32()))])
 # Where a row may have any number of labels.
 SEVERAL_LABELS = pa.schema([("id", pa.string()), ("labels", pa.list_(pa.int8())), ("logits", pa.list_(pa.float32()))])
@@ -107,8 +116,8 @@ def read_predictions(folder: Path | str, split_name: str) -> Predictions:
         CheckpointError: If the file is missing, damaged or not ours.
     """
     path = predictions_path(folder, split_name)
-    with _opened(path) as (_, file):
-        table = _without_empty_cells(file.read(use_threads=False), path)
+    with _opened(path) as stored:
+        table = stored.read(SCHEMA.names)
     labels = _numbers(table.column("label").combine_chunks(), np.int64)
     return Predictions(table.column("id").to_pylist(), labels, _matrix(table, path))
 
@@ -120,8 +129,8 @@ def read_several_labels(folder: Path | str, split_name: str) -> Predictions:
         CheckpointError: If the file is missing, damaged or not ours.
     """
     path = predictions_path(folder, split_name)
-    with _opened(path, SEVERAL_LABELS) as (_, file):
-        table = _without_empty_cells(file.read(use_threads=False), path)
+    with _opened(path, SEVERAL_LABELS) as stored:
+        table = stored.read(SEVERAL_LABELS.names)
     labels = _matrix(table, path, "labels", np.int8).astype(np.int64)
     return Predictions(table.column("id").to_pylist(), labels, _matrix(table, path))
 
@@ -145,10 +154,10 @@ def read_correctness(
         CheckpointError: If the file is missing, damaged or not ours.
     """
     path = predictions_path(folder, split_name)
-    with _opened(path) as (content, file):
-        rows = _stored_rows(content, file)
+    with _opened(path) as stored:
+        rows = stored.rows_hash()
         if known is None or rows not in known:
-            table = _without_empty_cells(file.read(use_threads=False), path)
+            table = stored.read(SCHEMA.names)
             labels = _numbers(table.column("label").combine_chunks(), np.int64)
             key = hashlib.sha256(len(table).to_bytes(8, "little"))
             for buffer in table.column("id").combine_chunks().buffers()[1:]:
@@ -159,52 +168,176 @@ def read_correctness(
                 known[rows] = found
         else:
             found = known[rows]
-            table = file.read(columns=["logits"], use_threads=False)
-        logits = _matrix(_without_empty_cells(table, path), path)
+            table = stored.read(["logits"])
+        logits = _matrix(table, path)
     return found[0], logits.argmax(axis=1) == found[1]
 
 
-def _stored_rows(content: bytes, file: pq.ParquetFile) -> bytes:
-    """Hash of the schema and of the stored bytes of identifiers and labels: equal ones decode to equal rows."""
-    metadata = file.metadata
-    key = hashlib.sha256(str(file.schema_arrow).encode())
-    for group in range(metadata.num_row_groups):
-        for number in range(2):
-            column = metadata.row_group(group).column(number)
-            start = column.dictionary_page_offset or column.data_page_offset
-            key.update(content[start : start + column.total_compressed_size])
-    return key.digest()
+@dataclass(frozen=True)
+class _Stored:
+    """One split of one run: a file of its own, or some row groups of a packed file."""
+
+    path: Path
+    content: mmap.mmap | bytes
+    file: pq.ParquetFile
+    groups: Sequence[int]
+
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """Some columns, without empty cells."""
+        table = self.file.read_row_groups(self.groups, columns=list(columns), use_threads=False)
+        if any(column.null_count for column in table.columns):
+            raise CheckpointError(f"'{self.path}' has empty cells; evaluate the run again")
+        return table
+
+    def rows_hash(self) -> bytes:
+        """Hash of the schema and of the stored bytes of identifiers and labels: equal ones decode to equal rows."""
+        key = hashlib.sha256(str(self.file.schema_arrow).encode())
+        first = self.file.schema_arrow.names.index("id")
+        for group in self.groups:
+            for number in (first, first + 1):
+                column = self.file.metadata.row_group(group).column(number)
+                start = column.dictionary_page_offset or column.data_page_offset
+                key.update(self.content[start : start + column.total_compressed_size])
+        return key.digest()
 
 
 @contextlib.contextmanager
-def _opened(path: Path, schema: pa.Schema = SCHEMA) -> Iterator[tuple[bytes, pq.ParquetFile]]:
-    """Opens a file of predictions, and says what is wrong with it.
+def _opened(path: Path, schema: pa.Schema = SCHEMA) -> Iterator[_Stored]:
+    """Opens the predictions of a split, and says what is wrong with them.
 
     `pyarrow.parquet.read_table` goes through the dataset layer and a thread pool, which costs more than reading so
     small a file.
     """
     try:
         content = path.read_bytes()
-        with pq.ParquetFile(pa.BufferReader(content)) as file:
-            if not file.schema_arrow.remove_metadata().equals(schema):
-                raise CheckpointError(
-                    f"'{path}' has the columns {file.schema_arrow.names}; predictions of ours have {schema.names}; "
-                    "evaluate the run again"
-                )
-            yield content, file
     except FileNotFoundError as error:
-        present = ", ".join(sorted(item.stem for item in path.parent.glob("*.parquet"))) or "none"
+        packed = _packed(path)
+        group = packed.groups.get((path.parents[1].name, path.stem)) if packed else None
+        if packed is None or group is None:
+            there = {item.stem for item in path.parent.glob("*.parquet")}
+            there |= {split for run, split in packed.groups if run == path.parents[1].name} if packed else set()
+            raise CheckpointError(
+                f"'{path}' is missing: no predictions for split '{path.stem}'; there: "
+                f"{', '.join(sorted(there)) or 'none'}; evaluate the run again"
+            ) from error
+        with _explained(packed.path, packed.file.schema_arrow, _packed_schema(schema)):
+            yield _Stored(path, packed.content, packed.file, [group])
+        return
+    except OSError as error:
+        raise CheckpointError(f"'{path}' cannot be read ({error.strerror or error}); evaluate the run again") from error
+    with contextlib.ExitStack() as stack:
+        with _explained(path):
+            file = stack.enter_context(pq.ParquetFile(pa.BufferReader(content)))
+        with _explained(path, file.schema_arrow, schema):
+            yield _Stored(path, content, file, range(file.num_row_groups))
+
+
+@contextlib.contextmanager
+def _explained(path: Path, found: pa.Schema = SCHEMA, wanted: pa.Schema = SCHEMA) -> Iterator[None]:
+    if not found.remove_metadata().equals(wanted):
         raise CheckpointError(
-            f"'{path}' is missing: no predictions for split '{path.stem}'; there: {present}; evaluate the run again"
-        ) from error
+            f"'{path}' has the columns {found.names}; predictions of ours have {wanted.names}; evaluate the run again"
+        )
+    try:
+        yield
     except (OSError, pa.ArrowException) as error:
         raise CheckpointError(f"'{path}' cannot be read as Parquet (damaged?); evaluate the run again") from error
 
 
-def _without_empty_cells(table: pa.Table, path: Path) -> pa.Table:
-    if any(column.null_count for column in table.columns):
-        raise CheckpointError(f"'{path}' has empty cells; evaluate the run again")
-    return table
+@dataclass(frozen=True)
+class _Packed:
+    """The predictions of a packed study, with the row group of each run and split."""
+
+    path: Path
+    content: mmap.mmap
+    file: pq.ParquetFile
+    groups: Mapping[tuple[str, str], int]
+
+
+def _packed_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([("run", pa.string()), ("split", pa.string()), *schema])
+
+
+def _packed(path: Path) -> _Packed | None:
+    """The packed file that stands in for the file of a run's split."""
+    if len(path.parents) < _DEPTH:
+        return None
+    file = path.parents[_DEPTH - 1] / PREDICTIONS_NAME
+    try:
+        state = file.stat()
+    except OSError:
+        return None
+    return _open_packed(file, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=1)
+def _open_packed(path: Path, _changed: int, size: int) -> _Packed:
+    if not size:
+        raise CheckpointError(f"'{path}' is empty; restore it, or pack the study again")
+    with path.open("rb") as stream:
+        content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    with _explained(path):
+        file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(content)))
+        groups = {}
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            found = [group.column(column).statistics for column in range(2)]
+            if file.schema_arrow.names[:2] != ["run", "split"] or not all(
+                item is not None and item.has_min_max and item.min == item.max for item in found
+            ):
+                raise CheckpointError(f"'{path}' has row groups of several runs or splits; pack the study again")
+            groups[found[0].min, found[1].min] = number
+    return _Packed(path, content, file, groups)
+
+
+def pack_predictions(study: Path, runs: Collection[Path]) -> None:
+    """Writes the predictions of run folders into a packed study, whose other runs stay; nothing if there are none.
+
+    Raises:
+        CheckpointError: If a file is damaged.
+        StorageError: If it cannot be written.
+    """
+    target = study / PREDICTIONS_NAME
+    new = [file for run in runs for file in (run / FOLDER_NAME).glob("*.parquet")]
+    places = {(file.parents[1].name, file.stem): file for file in new}
+    replaced = {run.name for run in runs}
+    old = _packed(predictions_path(study / RUNS_NAME / "_", "_"))
+    for run, split in old.groups if old else ():
+        if run not in replaced:
+            places[run, split] = predictions_path(study / RUNS_NAME / run, split)
+    if not places:
+        target.unlink(missing_ok=True)
+        return
+    several = "labels" in _schema_of(next(iter(places.values()))).names
+    schema = SEVERAL_LABELS if several else SCHEMA
+    # What is written is read until the end: the file that is replaced is mapped into memory.
+    with (
+        atomic_path(target) as temporary,
+        pq.ParquetWriter(
+            temporary,
+            _packed_schema(schema),
+            compression="zstd",
+            compression_level=9,
+            use_dictionary=["run", "split", "label", "labels.list.element"],
+            column_encoding={"logits.list.element": "BYTE_STREAM_SPLIT", "id": "DELTA_BYTE_ARRAY"},
+        ) as writer,
+    ):
+        for (run, split), path in sorted(places.items()):
+            with _opened(path, schema) as stored:
+                table = stored.read(schema.names)
+            _matrix(table, path)
+            names = [pa.array([name] * len(table), pa.string()) for name in (run, split)]
+            writer.write_table(
+                pa.Table.from_arrays([*names, *table.columns], schema=_packed_schema(schema)), len(table)
+            )
+
+
+def _schema_of(path: Path) -> pa.Schema:
+    packed = _packed(path)
+    if not path.is_file() and packed:
+        return packed.file.schema_arrow
+    with _explained(path):
+        return pq.read_schema(path)
 
 
 def _matrix(table: pa.Table, path: Path, column: str = "logits", dtype: Any = np.float32) -> npt.NDArray[Any]:

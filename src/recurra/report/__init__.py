@@ -5,14 +5,14 @@ from __future__ import annotations
 from recurra.report.documents import read_study, render_results_markdown
 from recurra.report.files import write_report
 from recurra.report.render.html import render_report
-from recurra.report.render.markdown import markdown_table
+from recurra.report.render.markdown import study_page
 from recurra.report.summary import summarise_folders, summarise_runs
 
 __all__ = [
-    "markdown_table",
     "read_study",
     "render_report",
     "render_results_markdown",
+    "study_page",
     "summarise_folders",
     "summarise_runs",
     "write_report",

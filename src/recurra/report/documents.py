@@ -1,53 +1,47 @@
-"""Keeps the tables in the README and the documentation equal to the records under ``results/``.
+"""Keeps the results in the README and the documentation equal to the records under ``results/``.
 
 A document holds ``<!-- results:NAME begin -->`` and ``<!-- results:NAME end -->``; what stands between them is written
-from the records of ``results/NAME/``. ``NAME.PART`` writes one part only (the key of a table of its task), and
-``NAME.figures`` draws the figures into ``figures/NAME/`` beside the document. A part that a document shows by itself is
-left out of the whole that it shows too. ``results:overview`` is a line for each table of all studies,
-``results:claims`` what `recurra.report.claims` writes.
+from the records of ``results/NAME/``: what follows from them, the results, what the study asked, and the command that
+shows everything else. ``NAME.across`` writes the scores on each of its data alone, ``results:overview`` a line for each
+table of all studies, ``results:claims`` what `recurra.report.claims` writes.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from recurra.core.configuration import read_yaml
 from recurra.core.errors import CheckpointError, ConfigurationError, DataError, unknown
 from recurra.core.files import read_json, write_text
+from recurra.core.packed import RUNS_NAME, in_study, run_folders, study_files
 from recurra.core.record import RECORD_NAME
 from recurra.deployment.export_record import load_export_records
 from recurra.report.claims import claims_markdown
-from recurra.report.figures import draw
-from recurra.report.files import named_figures
 from recurra.report.load import load_runs
-from recurra.report.render.markdown import markdown_table, overview, parts_of, text
-from recurra.report.summary import reporting_of, summarise
-from recurra.tasks.loaded_runs import LoadedRun
+from recurra.report.render.markdown import across, overview, study_page
+from recurra.report.summary import summarise
 from recurra.tasks.questions import NO_QUESTIONS, Questions, read_questions
-from recurra.tasks.registry import PACKAGES
-from recurra.tasks.summary import RunEntry, Summary
+from recurra.tasks.summary import Summary
 
-RUNS_FOLDER = "runs"
 LATENCY_NAME = "latency.json"
 SPEC_NAME = "study.yaml"
 STUDY_FILES = "configs/studies"
 PAGES = "docs/results"
 OVERVIEW = "overview"
 CLAIMS = "claims"
-FIGURES_PART = "figures"
+ACROSS = ".across"
 NOTICE = "<!-- Written by `make results` from the records; changes here are lost. -->"
 
 _MARKER = re.compile(r"^[ \t]*<!-- results:(?P<name>\S+) (?P<edge>begin|end) -->[ \t]*$", re.MULTILINE)
 
 
 def read_study(folder: Path | str) -> tuple[list[Path], dict[str, Any] | None]:
-    """Finds the run folders of a study and reads its ``latency.json``.
+    """Finds the run folders of a study, packed or not, and reads its ``latency.json``.
 
     Args:
         folder: A study's output folder, or one under ``results/``.
@@ -59,13 +53,11 @@ def read_study(folder: Path | str) -> tuple[list[Path], dict[str, Any] | None]:
         DataError: If the folder holds no runs, or the measurements are not JSON.
     """
     path = Path(folder)
-    runs = sorted(item for item in (path / RUNS_FOLDER).glob("*") if item.is_dir() and not item.name.startswith("."))
+    runs = run_folders(path)
     if not runs:
-        raise DataError(
-            f"'{path}' holds no runs ('{RUNS_FOLDER}/' is missing or empty); give the --output folder of a study"
-        )
+        raise DataError(f"'{path}' holds no runs; give the --output folder of a study, or a packed study")
     latency_path = path / LATENCY_NAME
-    if not latency_path.is_file():
+    if not in_study(latency_path):
         return runs, None
     try:
         latency = read_json(latency_path)
@@ -74,20 +66,25 @@ def read_study(folder: Path | str) -> tuple[list[Path], dict[str, Any] | None]:
     return runs, latency if isinstance(latency, dict) else None
 
 
-def questions_of(folder: Path | str) -> Questions:
-    """What a study asks: from ``configs/studies/NAME.yaml`` beside ``results/``, or else from its own ``study.yaml``.
+def study_file_of(folder: Path | str) -> Path | None:
+    """The file of a study: ``configs/studies/NAME.yaml`` beside ``results/``, or else its own ``study.yaml``.
 
     Args:
         folder: A study's folder, ``results/NAME`` for the first.
+    """
+    path = Path(folder).resolve()
+    files = (path.parents[1] / STUDY_FILES / f"{path.name}.yaml", path / SPEC_NAME)
+    return next((file for file in files if in_study(file)), None)
+
+
+def questions_of(folder: Path | str) -> Questions:
+    """What a study asks, from its file.
 
     Raises:
         ConfigurationError: If the file is no study file.
     """
-    path = Path(folder).resolve()
-    for file in (path.parents[1] / STUDY_FILES / f"{path.name}.yaml", path / SPEC_NAME):
-        if file.is_file():
-            return read_questions(file)
-    return NO_QUESTIONS
+    file = study_file_of(folder)
+    return NO_QUESTIONS if file is None else read_questions(file)
 
 
 @dataclass
@@ -96,24 +93,25 @@ class _Studies:
 
     results: Path
     pages: dict[str, Path] = field(default_factory=dict)
-    summaries: dict[str, tuple[Summary, list[LoadedRun]]] = field(default_factory=dict)
+    summaries: dict[str, Summary] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         """Studies that have a finished run."""
-        return sorted({path.parents[2].name for path in self.results.glob(f"*/{RUNS_FOLDER}/*/{RECORD_NAME}")})
+        folders = sorted(path for path in self.results.glob("*") if path.is_dir())
+        return [path.name for path in folders if study_files(path, f"{RUNS_NAME}/*/{RECORD_NAME}")]
 
-    def read(self, name: str) -> tuple[Summary, list[LoadedRun]]:
-        """Summary and runs of a study."""
+    def read(self, name: str) -> Summary:
+        """Summary of a study."""
         if name not in self.summaries:
-            folders, latency = read_study(self.results / name)
+            folder = self.results / name
+            folders, latency = read_study(folder)
             runs, failed = load_runs(folders)
             for run in failed:
                 # A committed record that cannot be read is no run that failed.
-                if (self.results / name / RUNS_FOLDER / run.run_id / RECORD_NAME).exists():
+                if in_study(folder / RUNS_NAME / run.run_id / RECORD_NAME):
                     raise CheckpointError(run.reason)
-            questions = questions_of(self.results / name)
-            exports = load_export_records(self.results / name)
-            self.summaries[name] = summarise(runs, latency, failed, questions=questions, exports=exports), runs
+            exports = load_export_records(folder)
+            self.summaries[name] = summarise(runs, latency, failed, questions=questions_of(folder), exports=exports)
         return self.summaries[name]
 
 
@@ -129,8 +127,7 @@ def render_results_markdown(
         check: Change nothing, only tell.
 
     Returns:
-        The files that differ from what the records say; unless ``check``, they have been rewritten or, if they are
-        figures that are drawn no more, removed.
+        The files that differ from what the records say; unless ``check``, they have been rewritten.
 
     Raises:
         ConfigurationError: If a marker names no study or part, or has no partner.
@@ -139,29 +136,17 @@ def render_results_markdown(
     studies = _Studies(Path(results_dir))
     root = studies.results.resolve().parent
     paths = list(documents) if documents is not None else [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
-    contents = {path: path.read_text(encoding="utf-8") for path in paths if path.is_file()}
+    on_disk = {path: path.read_text(encoding="utf-8") for path in paths if path.is_file()}
+    contents = dict(on_disk)
     if documents is None and (root / PAGES).is_dir():
         contents |= _missing_pages(root, contents, studies)
-    on_disk = {path: path.read_text(encoding="utf-8") for path in (root / PAGES).glob("*.md")}
-    studies.pages = _pages(
-        on_disk | {path: content for path, content in contents.items() if path.parent == root / PAGES}
-    )
-    wanted: dict[Path, str] = {}
-    for path, content in contents.items():
-        wanted[path] = _render(content, path, studies, wanted)
-    stale = [path for path, content in wanted.items() if not _holds(path, content)]
-    gone = [old for folder in {path.parent for path in wanted if path.suffix == ".svg"} for old in folder.glob("*.svg")]
-    gone = [old for old in gone if old not in wanted]
-    if not check:
-        for path in stale:
-            write_text(path, wanted[path])
-        for path in gone:
-            path.unlink()
-    return [*stale, *sorted(gone)]
-
-
-def _holds(path: Path, content: str) -> bool:
-    return path.is_file() and path.read_text(encoding="utf-8") == content
+    pages = {path: path.read_text(encoding="utf-8") for path in (root / PAGES).glob("*.md")}
+    studies.pages = _pages(pages | {path: text for path, text in contents.items() if path.parent == root / PAGES})
+    wanted = {path: _render(content, path, studies) for path, content in contents.items()}
+    stale = [path for path, content in wanted.items() if on_disk.get(path) != content]
+    for path in () if check else stale:
+        write_text(path, wanted[path])
+    return stale
 
 
 def _missing_pages(root: Path, contents: Mapping[Path, str], studies: _Studies) -> dict[Path, str]:
@@ -181,29 +166,19 @@ def _pages(contents: Mapping[Path, str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path, content in sorted(contents.items()):
         for marker in _MARKER.finditer(content):
-            found.setdefault(_study_and_part(marker["name"])[0], path)
+            found.setdefault(marker["name"].removesuffix(ACROSS), path)
     return found
 
 
 def _new_page(name: str, root: Path) -> str:
-    file = root / STUDY_FILES / f"{name}.yaml"
-    own = root / "results" / name / SPEC_NAME
-    title = next((read_yaml(path).get("title") for path in (file, own) if path.is_file()), None)
-    made = f"Made by `recurra study run {STUDY_FILES}/{name}.yaml`. " if file.is_file() else ""
-    blocks = "\n\n".join(
-        f"{heading}<!-- results:{name}{part} begin -->\n<!-- results:{name}{part} end -->"
-        for heading, part in (("## Figures\n\n", ".figures"), ("## Tables\n\n", ""))
-    )
-    return (
-        f"# {title or name}\n\n{made}Written from the records under [results/{name}](../../results/{name}) by "
-        f"`make results`; [what a contrast means](../explanation/contrasts.md).\n\n{blocks}\n"
-    )
+    file = study_file_of(root / "results" / name)
+    title = None if file is None else read_yaml(file).get("title")
+    return f"# {title or name}\n\n<!-- results:{name} begin -->\n<!-- results:{name} end -->\n"
 
 
-def _render(content: str, path: Path, studies: _Studies, wanted: dict[Path, str]) -> str:
+def _render(content: str, path: Path, studies: _Studies) -> str:
     pieces: list[str] = []
     position = 0
-    shown = {marker["name"] for marker in _MARKER.finditer(content)}
     opened: re.Match[str] | None = None
     for marker in _MARKER.finditer(content):
         name = marker["name"]
@@ -216,54 +191,30 @@ def _render(content: str, path: Path, studies: _Studies, wanted: dict[Path, str]
             continue
         if opened is None or opened["name"] != name:
             raise ConfigurationError(f"'{path}': 'results:{name} end' has no begin; write both markers")
-        block = _block(name, path, studies, wanted, shown)
-        pieces += [content[position : opened.end()], f"\n{NOTICE}\n\n{block}\n"]
+        pieces += [content[position : opened.end()], f"\n{NOTICE}\n\n{_block(name, path, studies)}\n"]
         position, opened = marker.start(), None
     if opened is not None:
         raise ConfigurationError(f"'{path}': block 'results:{opened['name']}' has no end; write both markers")
     return "".join([*pieces, content[position:]])
 
 
-def _block(name: str, path: Path, studies: _Studies, wanted: dict[Path, str], shown: Collection[str]) -> str:
+def _block(name: str, path: Path, studies: _Studies) -> str:
     if name == OVERVIEW:
         return _overview(path, studies)
     if name == CLAIMS:
-        return claims_markdown(path, lambda study: studies.read(study)[0], _addresses(path, studies))
-    study, part = _study_and_part(name)
-    present = sorted(item.parent.name for item in studies.results.glob(f"*/{RUNS_FOLDER}"))
+        return claims_markdown(path, studies.read, _addresses(path, studies))
+    study = name.removesuffix(ACROSS)
+    present = sorted(item.name for item in studies.results.glob("*") if item.is_dir() and run_folders(item))
     if study not in present:
         raise ConfigurationError(f"'{path}': {unknown('study of a results block', study, present)}")
-    summary, runs = studies.read(study)
-    if part != FIGURES_PART:
-        alone = [other for of, other in map(_study_and_part, shown) if of == study]
-        return markdown_table(summary, part=part, without=alone, link=partial(_link, path.resolve().parent))
-    kinds = reporting_of(summary.task).documented_figures if summary.task else ()
-    figures = named_figures(summary, draw(summary, runs), kinds)
-    wanted.update({path.parent / "figures" / study / file: content for file, (_, content) in figures.items()})
-    lines = [f"![{text(chart.heading)}](figures/{study}/{file})" for file, (chart, _) in figures.items()]
-    return "\n\n".join(lines) + "\n" if lines else "No finished run.\n"
+    summary = studies.read(study)
+    return across(summary) if name.endswith(ACROSS) else study_page(summary, f"results/{study}")
 
 
 def _overview(path: Path, studies: _Studies) -> str:
-    return overview({name: studies.read(name)[0] for name in studies.names()}, _addresses(path, studies))
+    return overview({name: studies.read(name) for name in studies.names()}, _addresses(path, studies))
 
 
 def _addresses(path: Path, studies: _Studies) -> dict[str, str]:
     start = path.resolve().parent
     return {name: Path(os.path.relpath(page.resolve(), start)).as_posix() for name, page in studies.pages.items()}
-
-
-def _study_and_part(name: str) -> tuple[str, str]:
-    study, _, part = name.rpartition(".")
-    return (study, part) if study and part in _every_part() else (name, "all")
-
-
-@cache
-def _every_part() -> frozenset[str]:
-    """The parts of all tasks."""
-    return frozenset((FIGURES_PART, *(part for task in PACKAGES for part in parts_of(reporting_of(task)))))
-
-
-def _link(start: Path, run: RunEntry) -> str:
-    """The address of a run's record, relative to the folder of the document."""
-    return Path(os.path.relpath(Path(run.folder).resolve() / "record.json", start)).as_posix()

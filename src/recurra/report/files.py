@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,24 +143,15 @@ def _figures(summary: Summary, drawn: Drawings) -> dict[str, str]:
     return {f"{FIGURES}/{name}": content for name, (_, content) in named_figures(summary, drawn).items()}
 
 
-def named_figures(
-    summary: Summary, drawn: Drawings, kinds: Collection[str] | None = None
-) -> dict[str, tuple[Chart, str]]:
-    """Drawings by file name, with their SVG.
-
-    Args:
-        summary: Of a study.
-        drawn: Its drawings.
-        kinds: Of a table's drawings those of these kinds alone; those across tables are always there.
-    """
+def named_figures(summary: Summary, drawn: Drawings) -> dict[str, tuple[Chart, str]]:
+    """Drawings by file name, with their SVG."""
     slugs = table_slugs(summary)
     named = len(summary.tables) > 1 or (summary.task and reporting_of(summary.task).figures_name_their_table)
     shown = {f"{slug(chart.heading)[:120]}.svg": (chart, standalone(chart)) for chart in drawn.study}
     for table in summary.tables:
         for chart in drawn.tables[table.key]:
-            if kinds is None or chart.kind in kinds:
-                name = f"{f'{slugs[table.key]}-' if named else ''}{slug(chart.heading)[:60]}.svg"
-                shown[name] = (chart, standalone(chart))
+            name = f"{f'{slugs[table.key]}-' if named else ''}{slug(chart.heading)[:60]}.svg"
+            shown[name] = (chart, standalone(chart))
     return shown
 
 

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from recurra.core.best_run import RUNS_NAME
 from recurra.core.configuration import content_hash
 from recurra.core.environment import code_record, environment_record
 from recurra.core.errors import DataError, RecurraError
+from recurra.core.packed import RUNS_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import LabelRunRecord, read_record
 from recurra.data.corpora import load_dataset, recorded_data

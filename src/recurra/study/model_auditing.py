@@ -11,7 +11,8 @@ from typing import Any
 from recurra.core.configuration import override
 from recurra.core.errors import CheckpointError, ConfigurationError, RecurraError, did_you_mean
 from recurra.core.model_files import sealed_model
-from recurra.core.record import RECORD_NAME, AnyRecord, AuditResult, read_any_record
+from recurra.core.packed import run_folders
+from recurra.core.record import RECORD_NAME, AnyRecord, AuditResult, holds_any_record, read_any_record
 from recurra.core.seeds import derive_seed
 from recurra.tasks.base import TaskEngine, task, tasks
 from recurra.tasks.profile import presets
@@ -90,12 +91,11 @@ def _data(name: str, protocol: str, fingerprint: str) -> str:
 
 
 def _records(folder: Path) -> tuple[list[AnyRecord], dict[str, str]]:
-    if (folder / RECORD_NAME).exists():
+    if holds_any_record(folder):
         return [read_any_record(folder)], {}
-    runs = sorted(path for path in (folder / "runs").glob("*") if path.is_dir() and not path.name.startswith("."))
     records: list[AnyRecord] = []
     missing: dict[str, str] = {}
-    for run in runs:
+    for run in run_folders(folder):
         try:
             records.append(read_any_record(run))
         except RecurraError as error:

@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from recurra.core.best_run import RUNS_NAME
 from recurra.core.errors import CheckpointError
 from recurra.core.files import read_json
+from recurra.core.packed import RUNS_NAME
 from recurra.core.record import AnyRecord, holds_record, read_any_record
 from recurra.study.claim import CONFIG_NAME
 from recurra.study.progress import RunProgress, read_progress

@@ -12,6 +12,7 @@ from typing import Any
 
 from recurra.core.errors import ConfigurationError, RecurraError, StorageError
 from recurra.core.files import LOCK_NAME
+from recurra.core.packed import in_study
 from recurra.study.estimate import RECORDS_A_MODEL, model_key, whole_seconds
 from recurra.study.export_plan import PlannedExport, exports_of
 from recurra.study.plan import SPEC_NAME, PlannedRun, plan_study
@@ -79,7 +80,7 @@ def find_study(path: Path, output: Path | None) -> tuple[StudySpec, Path]:
     if not path.is_dir():
         spec = load_study(path)
         return spec, output or Path("runs") / spec.name
-    if not (path / SPEC_NAME).is_file():
+    if not in_study(path / SPEC_NAME):
         raise StorageError(
             f"'{path}' holds no study ('{SPEC_NAME}' is missing); give a study file, or the --output folder of a study"
         )

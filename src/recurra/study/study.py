@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recurra.core.best_run import RUNS_NAME
 from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.errors import StorageError
 from recurra.core.files import FolderLock, is_part, read_json, write_text
 from recurra.core.formatting import duration
+from recurra.core.packed import RUNS_NAME
 from recurra.core.progress import Reporter
 from recurra.deployment.export.formats.registry import find_format
 from recurra.deployment.export_record import WITH_EXITS

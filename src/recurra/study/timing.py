@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recurra.core.best_run import RUNS_NAME
 from recurra.core.environment import available_cores, environment_record, waited_s
 from recurra.core.files import write_json
+from recurra.core.packed import RUNS_NAME
 from recurra.core.record import AnyRecord, LatencyRecord, read_any_record
 from recurra.deployment.export_record import EXPORTS_NAME, WITH_EXITS
 from recurra.study.footprint import measure_footprint

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from recurra.core import formatting as form
 from recurra.tasks.estimates import Estimate
-from recurra.tasks.summary import RunEntry, Timing
+from recurra.tasks.summary import Timing
 
-Place = Literal["terminal", "markdown", "html", "latex", "csv"]
-EVERYWHERE: frozenset[Place] = frozenset(("terminal", "markdown", "html", "latex", "csv"))
+Place = Literal["terminal", "html", "latex", "csv"]
+EVERYWHERE: frozenset[Place] = frozenset(("terminal", "html", "latex", "csv"))
 NOWHERE: frozenset[Place] = frozenset()
 READERS = EVERYWHERE - {"csv"}
 NUMBERS: frozenset[Place] = frozenset(("csv",))
@@ -35,7 +35,6 @@ class Cell:
         below: Lines under it, on the page.
         alarm: A line under it that nobody may overlook, on the page.
         status: Of an audit: the page gives it a colour, and documents print what failed in bold.
-        runs: Documents link to the records of these runs, by seed, instead of ``text``.
         address: Documents link ``text`` to it.
         whole: The value in one line; of a cell that a column made.
     """
@@ -46,7 +45,6 @@ class Cell:
     below: tuple[str, ...] = ()
     alarm: str = ""
     status: str = ""
-    runs: tuple[RunEntry, ...] = ()
     address: str = ""
     whole: str = ""
 
@@ -144,11 +142,11 @@ class Table:
     """One part of a report.
 
     Attributes:
-        key: Name of the part, as markers in documents have it; its files are named after it.
+        key: Name of the part; its files are named after it.
         heading: Of the section on the page.
         columns: Of a table; they may depend on it, as those by batch size do.
         rows: What it has a row for.
-        caption: What documents and the terminal print under it.
+        caption: What the terminal prints under it.
         note: What the page prints under it, where that is not the caption.
         paper_note: What is said in the comment above a LaTeX table.
         numbers: Rows for CSV, where those are more.
@@ -157,10 +155,9 @@ class Table:
         alarms: Words in bold and a sentence each, printed above it on the page.
         row_class: Class of a row on the page.
         short: Title in the terminal; the title of the whole if empty.
-        brief: Fields of the columns that a terminal shows if it is not asked for all; none is all.
+        brief: Fields of the columns that documents show, and a terminal if it is not asked for all; none is all.
         sortable: Whether a reader of the page can sort and search its rows.
         folded: Whether the page shows its heading alone until it is opened, from what the table is of.
-        left_out: Rows that a place does not list, where the caption says how many.
     """
 
     key: str
@@ -179,13 +176,10 @@ class Table:
     brief: tuple[str, ...] = ()
     sortable: bool = False
     folded: Callable[[Any], bool] = lambda _: False
-    left_out: Mapping[Place, Callable[[Any], bool]] = field(default_factory=dict)
 
     def shown(self, table: Any, place: Place, *, brief: bool = False) -> tuple[list[Column], list[Any]]:
         """Columns and rows of a table in one place; both empty if it has no rows or is not shown there."""
         rows = list((self.numbers or self.rows)(table) if place == "csv" else self.rows(table))
-        left_out = self.left_out.get(place, lambda _: False)
-        rows = [row for row in rows if not left_out(row)]
         if place not in self.places or not rows:
             return [], []
         return [
@@ -284,9 +278,8 @@ SIGNIFICANT = Format(form.significant)
 DECIMAL = Format(form.decimal)
 DURATION = Format(form.duration)
 P_VALUE = Format(form.p_value)
-# Runs of a model: how many, and in documents links to their records.
+# Runs of a model: how many.
 RUNS = Format(
     lambda runs: str(len(runs)),
-    cell=lambda runs: Cell(str(len(runs)), runs=tuple(runs)),
     spread=lambda key, runs: {key: len(runs)},
 )

@@ -48,7 +48,6 @@ class Reporting(ABC):
         tables: Its tables in the order in which they are read, the results first.
         splits: The table of the splits that was run on.
         overview: A row a table over all studies; its rows are made from ``(study, address, table)``.
-        documented_figures: Kinds of drawings that a document shows.
         alarms: What must be read before any figure, beside failed audits.
         published_tables: Names of published tables that a study file may put beside ours.
         figures_name_their_table: Whether a drawing's file is named after its table where a study has one table only.
@@ -59,7 +58,6 @@ class Reporting(ABC):
     tables: tuple[Table, ...]
     splits: Table
     overview: Table
-    documented_figures: Collection[str]
     alarms: tuple[Alarm, ...] = ()
     figures_name_their_table: bool = True
     published_tables: Collection[str] = ()
@@ -228,10 +226,6 @@ class Reporting(ABC):
     def facts(self, table: TableSummary) -> list[tuple[str, str]]:
         """What a table is about, beside what every table says: a name and a text each."""
         return []
-
-    def remarks(self, table: TableSummary) -> str:
-        """What documents say under the conclusion of a table."""
-        return ""
 
     def charts(self, table: Any, runs: Records, key: str) -> list[Chart]:
         """Drawings of a table beside those that every task has.

@@ -282,11 +282,7 @@ AUDITS = Table(
     _passed,
     note=lambda _: "",
     places=EVERYWHERE - {"terminal", "latex"},
-    left_out={"markdown": lambda line: line.status == "passed"},
-    empty={
-        "html": "No audit was run: leaks, shortcuts and dependence on padding are unknown.",
-        "markdown": "No audit was run.",
-    },
+    empty={"html": "No audit was run: leaks, shortcuts and dependence on padding are unknown."},
     alarms=lambda table: [(f"⚠ {group.name} failed.", group.meaning) for group in table.failed_groups],
     row_class=lambda line: line.status,
     folded=lambda table: bool(table.audits) and not table.failed_groups,
@@ -316,7 +312,7 @@ ADVICE = Table(
         Column("why", "Why", lambda item: item.why, left=EVERYWHERE, wide=True),
     ],
     lambda table: table.advice,
-    places=frozenset(("markdown", "html")),
+    places=PAGE,
     empty={"html": "There are not two models that can be recommended: nothing to choose between."},
     alarms=_resting_on,
 )

@@ -17,6 +17,7 @@ from transformers import EarlyStoppingCallback, EvalPrediction, PretrainedConfig
 
 from recurra.core.files import read_json
 from recurra.core.memory import peak_memory_mib, tune_allocator
+from recurra.core.packed import HISTORY_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import EpochRecord, TrainingRecord
 from recurra.core.seeds import derive_seed
@@ -32,7 +33,6 @@ from recurra.training.trainer import HistoryCallback, RecurraTrainer, TimedCheck
 from recurra.training.vocabulary import KnownRows, known_vocabulary
 
 CHECKPOINTS_NAME = "checkpoints"
-HISTORY_NAME = "history.jsonl"
 
 
 def train_transformer(

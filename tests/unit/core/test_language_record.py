@@ -21,8 +21,6 @@ from recurra.core.record import (
     write_record,
 )
 
-RESULTS = Path(__file__).parents[3] / "results"
-
 
 def test_a_record_comes_back_as_written(tmp_path: Path) -> None:
     record = language_record()

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from committed import committed
 from factories import RunFactory, leakage
 from recurra.core.errors import CheckpointError
+from recurra.core.files import read_json
 from recurra.core.record import SCHEMA_VERSION, holds_record, read_any_record, read_record, write_record
 from recurra.core.sealed import hash_of_text
 from recurra.core.tasks import TASKS
@@ -160,7 +162,7 @@ def test_a_record_of_an_unknown_task_asks_for_an_upgrade(task: str, run: Path, t
         )
 
 
-COMMITTED = sorted((Path(__file__).parents[3] / "results").glob("*/runs/*/record.json"))
+COMMITTED = committed()
 
 
 def test_every_committed_record_is_read() -> None:
@@ -177,7 +179,7 @@ def test_every_committed_record_is_read() -> None:
 def test_a_record_of_any_schema_is_written_in_the_newest_and_says_the_same(tmp_path: Path) -> None:
     first = {}
     for path in COMMITTED:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         first.setdefault((values["schema_version"], values.get("task")), path)
     for (version, _), path in first.items():
         old = read_any_record(path)

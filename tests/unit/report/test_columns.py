@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import importlib
 import io
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
@@ -17,14 +16,12 @@ import pytest
 from exported import export_record
 from factories import RunFactory, leakage, study_latency
 from language_records import exits_record, language_record
-from recurra.core.errors import ConfigurationError
 from recurra.core.exits_record import EXITS_NAME
 from recurra.core.record import read_record, write_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.load import load_runs
 from recurra.report.render.csv import csv_tables, escape, latex_tables
 from recurra.report.render.html import render_report
-from recurra.report.render.markdown import markdown_table, text
 from recurra.report.render.terminal import terminal_blocks
 from recurra.report.summary import reporting_of, summarise
 from recurra.tasks.columns import EVERYWHERE, Column, Table
@@ -147,27 +144,6 @@ def test_each_task_fills_all_of_its_tables(study: Study) -> None:
     assert filled == {part.key for part in parts(study)}
 
 
-def test_markdown_has_every_column_with_its_value_and_nothing_alive(study: Study) -> None:
-    (table,) = study.summary.tables
-    for part in parts(study):
-        columns, rows = part.shown(table, "markdown")
-        if "markdown" not in part.places:
-            with pytest.raises(ConfigurationError, match="unknown part"):
-                markdown_table(study.summary, part=part.key)
-            continue
-        made = markdown_table(study.summary, part=part.key)
-        assert "<script" not in made and not re.search(r"(?<!\\)[`*_]`? \"c", made)
-        grid = [line for line in made.splitlines() if line.startswith("|")]
-        cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in grid]
-        assert {len(row) for row in cells} <= {len(columns)}
-        if columns:
-            assert cells[0] == [text(column.heading_in("markdown")) for column in columns]
-            marked = {"**FAILED**": "failed"}
-            assert [[marked.get(cell, cell) for cell in row] for row in cells[2:]] == [
-                [flat(text(column.text(row))) for column in columns] for row in rows
-            ]
-
-
 def test_the_page_has_every_column_with_its_value(study: Study) -> None:
     (table,) = study.summary.tables
     found = Grids(render_report(study.summary, study.runs, title=HOSTILE)).tables
@@ -243,12 +219,10 @@ def test_a_column_that_a_task_adds_is_in_every_renderer(study: Study, monkeypatc
     monkeypatch.setattr(reporting, "tables", (replace(results, columns=columns), *others))
     model = study.summary.tables[0].models[0]
     value = str(len(model.label) / 3)
-    markdown = markdown_table(study.summary, part="results")
     page = render_report(study.summary, study.runs, title="x")
     (latex,) = [made["results"] for made in [latex_tables(study.summary.tables[0], reporting.tables)]]
     first = next(terminal_blocks(study.summary))
     rows = list(csv.DictReader(io.StringIO(csv_tables(study.summary.tables, reporting.tables)["results"])))
-    assert "| Letters &amp; more |" in markdown and f"| {value} |" in markdown
     assert "Letters &amp; more</th>" in page and f"<span>{value}</span>" in page
     assert r"Letters \& more \\" in latex and f"& {value} \\\\" in latex
     assert first.headings[-1] == "Letters & more" and first.rows[0][-1] == value

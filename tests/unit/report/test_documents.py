@@ -1,4 +1,4 @@
-"""Figures in documents, and a page for each study that has records."""
+"""A page for each study that has records."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def project(tmp_path: Path) -> Path:
     pages = tmp_path / "docs" / "results"
     pages.mkdir(parents=True)
     block = "<!-- results:first{part} begin -->\n<!-- results:first{part} end -->\n"
-    (pages / "mine.md").write_text(block.format(part=".figures"), encoding="utf-8")
-    (tmp_path / "README.md").write_text(block.format(part=".conclusion"), encoding="utf-8")
+    (pages / "mine.md").write_text(block.format(part=""), encoding="utf-8")
+    (tmp_path / "README.md").write_text(block.format(part=""), encoding="utf-8")
     return tmp_path
 
 
@@ -46,47 +46,13 @@ def test_a_study_with_records_that_no_page_shows_gets_one(project: Path) -> None
     assert not (pages / "first.md").exists() and not (pages / "third.md").exists()
     content = (pages / "second.md").read_text(encoding="utf-8")
     assert content.startswith("# The second study\n")
-    assert "asked of second" in content and "not distinguishable" in content
+    assert "asked of second: recurrent − baseline" in content
     assert render_results_markdown(project / "results", check=True) == []
 
 
-def test_figures_lie_beside_the_document_and_are_checked(project: Path) -> None:
+def test_the_page_holds_the_answers(project: Path) -> None:
     render_results_markdown(project / "results")
-    page = project / "docs" / "results" / "mine.md"
-    content = page.read_text(encoding="utf-8")
-    folder = project / "docs" / "results" / "figures" / "first"
-    drawn = sorted(folder.glob("*.svg"))
-    assert drawn
-    for path in drawn:
-        assert f"](figures/first/{path.name})" in content
-    assert any(path.name.endswith("what-each-change-does.svg") for path in drawn)
-    drawn[0].write_text("old", encoding="utf-8")
-    left_over = folder / "of-another-time.svg"
-    left_over.write_text("old", encoding="utf-8")
-    assert render_results_markdown(project / "results", check=True) == [drawn[0], left_over]
-    assert left_over.exists()
-    render_results_markdown(project / "results")
-    assert not left_over.exists()
-    assert render_results_markdown(project / "results", check=True) == []
-
-
-def test_the_conclusion_holds_the_answers(project: Path) -> None:
-    render_results_markdown(project / "results")
-    assert "* asked of first: recurrent is " in (project / "README.md").read_text(encoding="utf-8")
-
-
-def test_a_part_that_stands_alone_is_left_out_of_the_whole(project: Path) -> None:
-    """As long as both are in one document, and of one study."""
-    page = project / "docs" / "results" / "mine.md"
-    parts = ("first", "first.conclusion", "second")
-    block = "<!-- results:{part} begin -->\n<!-- results:{part} end -->\n"
-    page.write_text("".join(block.format(part=part) for part in parts), encoding="utf-8")
-    render_results_markdown(project / "results")
-    content = page.read_text(encoding="utf-8")
-    assert content.count("asked of first: ") == 1 and content.count("asked of second: ") == 1
-    page.write_text(block.format(part="first"), encoding="utf-8")
-    render_results_markdown(project / "results")
-    assert page.read_text(encoding="utf-8").count("asked of first: ") == 1
+    assert "| asked of first: recurrent − baseline |" in (project / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_study_file_of_the_project_asks_before_the_one_of_the_runs(project: Path) -> None:
@@ -126,6 +92,6 @@ def test_the_overview_has_a_line_for_each_table_and_links_to_the_pages_made_with
     assert lines[0].startswith("| [first](docs/results/mine.md) |")
     assert lines[1].startswith("| [second](docs/results/second.md) |")
     page = (project / "docs" / "results" / "second.md").read_text(encoding="utf-8")
-    gap = next(line for line in page.splitlines() if line.startswith("| asked of second")).split("|")[4].strip()
+    gap = next(line for line in page.splitlines() if line.startswith("| asked of second")).split("|")[2].strip()
     assert f"| {gap} (" in lines[1] and "| not distinguishable |" in lines[1]
     assert render_results_markdown(project / "results", check=True) == []

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 
 from exported import export_record
-from factories import RunFactory, invariance, leakage, study_latency
+from factories import RunFactory, leakage, study_latency
 from recurra.core import formatting as form
 from recurra.core.errors import ConfigurationError, DataError
-from recurra.core.record import AuditResult, read_record, write_record
-from recurra.report import markdown_table, read_study, render_results_markdown, summarise_folders
+from recurra.core.record import read_record, write_record
+from recurra.report import read_study, render_results_markdown, study_page, summarise_folders
 from recurra.report.__main__ import main
 from recurra.report.documents import questions_of
-from recurra.report.render.markdown import parts_of, text
-from recurra.report.summary import reporting_of
+from recurra.report.render.markdown import across, text
 from recurra.tasks.summary import Summary
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
@@ -42,7 +41,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "results" / "sst2" / "study.yaml").write_text(STUDY, encoding="utf-8")
     (tmp_path / "README.md").write_text(BLOCK.format(name="sst2"), encoding="utf-8")
     (tmp_path / "docs" / "deep").mkdir(parents=True)
-    (tmp_path / "docs" / "deep" / "page.md").write_text(BLOCK.format(name="sst2.published"), encoding="utf-8")
+    (tmp_path / "docs" / "deep" / "page.md").write_text(BLOCK.format(name="sst2.across"), encoding="utf-8")
     return tmp_path
 
 
@@ -58,37 +57,16 @@ def summarise_study(project: Path) -> Summary:
 
 
 def test_markdown_tables_are_rectangular(project: Path) -> None:
-    written = markdown_table(summarise_study(project))
+    written = study_page(summarise_study(project), "results/sst2")
     blocks = re.findall(r"(?:^\|.*\|$\n?)+", written, re.MULTILINE)
-    assert len(blocks) == 9
+    assert len(blocks) == 2
     for block in blocks:
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.strip().splitlines()}
         assert len(widths) == 1
-    assert "**FAILED**" in written
-    assert "published, table 6" in written
-    assert "ms, batch 32" in written and "FAILED: leakage on test" in written
-
-
-@pytest.mark.parametrize("part", parts_of(reporting_of("classification")))
-def test_every_part_can_be_written_alone(project: Path, part: str) -> None:
-    # One data set has nothing over all data.
-    said = "Nothing to show under 'pooled'" if part == "pooled" else "sst2"
-    assert said in markdown_table(summarise_study(project), part=part)
-
-
-def test_audits_that_passed_are_counted_and_the_others_listed(tmp_path: Path) -> None:
-    def written(*audits: AuditResult) -> str:
-        folder = tmp_path / "-".join(audit.status for audit in audits) / "runs"
-        run = RunFactory(folder, rows=SMALL).run("linear", audits=list(audits))
-        return markdown_table(summarise_folders([run]), part="audits")
-
-    failed = leakage("test")
-    passed = [leakage("test", "exact", failed=False), invariance()]
-    assert written(failed).count("leakage.") == 1 and "passed" not in written(failed)
-    both = written(failed, *passed)
-    assert both.count("\n| ") == 3 and "Audits that passed: 2, on leakage and invariance." in both
-    alone = written(*passed)
-    assert "|" not in alone and "Audits that passed: 2, on leakage and invariance." in alone and "No audit" not in alone
+    assert "| against \\| a linear model: recurrent − linear |" in written
+    assert "* failed audits: leakage on test" in written
+    assert "`recurra study report results/sst2`" in written
+    assert study_page(summarise_folders([]), "results/sst2") == "No finished run.\n"
 
 
 def test_draws_of_the_same_rows_share_a_line(tmp_path: Path) -> None:
@@ -100,7 +78,7 @@ def test_draws_of_the_same_rows_share_a_line(tmp_path: Path) -> None:
         for place, (data, keys, accuracy) in enumerate(given)
         for model in ("linear", *(["recurrent"] if data == "yelp" else []))
     ]
-    lines = markdown_table(summarise_folders(folders), part="across").splitlines()
+    lines = across(summarise_folders(folders)).splitlines()
     heading, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
     assert heading == ["Data", "linear", "recurrent"]
     said = [read_record(folder).metrics["test"].accuracy for folder in folders]
@@ -113,17 +91,6 @@ def test_draws_of_the_same_rows_share_a_line(tmp_path: Path) -> None:
         ["yelp · 8 rows a label", f"{said[4]:.3f}", f"{said[5]:.3f}"],
     ]
     assert lines[-1] == "Accuracy on test, mean ± standard deviation over 3 draws of the rows."
-
-
-def test_a_part_that_a_study_lacks_is_not_mistaken_for_a_study_without_runs(project: Path) -> None:
-    summary = summarise_folders(*read_study(project / "results" / "sst2"))
-    assert "Nothing to show under 'contrasts'" in markdown_table(summary, part="contrasts")
-    assert "No finished run" in markdown_table(summarise_folders([]), part="contrasts")
-
-
-def test_unknown_part_is_refused(project: Path) -> None:
-    with pytest.raises(ConfigurationError, match="did you mean 'results'"):
-        markdown_table(summarise_study(project), part="result")
 
 
 def test_cell_text_cannot_leave_its_cell() -> None:
@@ -139,12 +106,8 @@ def test_blocks_are_written_from_the_records_and_then_hold(project: Path) -> Non
     assert content.startswith("before\n<!-- results:sst2 begin -->\n")
     assert content.endswith("<!-- results:sst2 end -->\nafter\n")
     assert "\nold\n" not in content
-    assert "published, table 6" in page.read_text(encoding="utf-8")
-    assert "Loss" not in page.read_text(encoding="utf-8")
+    assert "| sst2 |" in page.read_text(encoding="utf-8")
     assert render_results_markdown(project / "results") == []
-    links = re.findall(r"\]\(([^)]+record\.json)\)", content)
-    assert len(links) == 4
-    assert all((project / link).is_file() for link in links)
 
 
 def test_command_tells_stale_from_fresh(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +119,6 @@ def test_command_tells_stale_from_fresh(project: Path, monkeypatch: pytest.Monke
     record = read_record(path)
     write_record(path.parent, record.model_copy(update={"model": record.model.model_copy(update={"preset": "hashed"})}))
     assert main(["--check"]) == 1
-    assert main(["--check", "docs/deep/page.md"]) == 0
 
 
 def test_a_record_edited_by_hand_is_refused(
@@ -178,7 +140,7 @@ def test_a_record_edited_by_hand_is_refused(
         (BLOCK.format(name="sst3"), "did you mean 'sst2'"),
         ("<!-- results:sst2 begin -->\n", "has no end"),
         ("<!-- results:sst2 end -->\n", "has no begin"),
-        ("<!-- results:sst2 begin -->\n<!-- results:sst2.tests begin -->\n", "has no end before"),
+        ("<!-- results:sst2 begin -->\n<!-- results:sst2.across begin -->\n", "has no end before"),
     ],
 )
 def test_wrong_markers_are_refused_and_nothing_is_written(project: Path, content: str, message: str) -> None:

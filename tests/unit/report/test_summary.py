@@ -16,7 +16,7 @@ from sklearn.metrics import f1_score
 from factories import RunFactory, invariance, leakage, seen, skipped, study_latency
 from recurra.core.record import AuditResult, read_record
 from recurra.evaluation.predictions import read_predictions
-from recurra.report import markdown_table, summarise_folders, summarise_runs
+from recurra.report import study_page, summarise_folders, summarise_runs
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
 from recurra.tasks.classification.measures import bootstrap_matrix, by_class, usual_f1
@@ -403,7 +403,7 @@ def test_unequal_classes_are_judged_by_macro_f1_and_one_answer_never_wins(tmp_pa
     folders += [factory.run("baseline", 0.99, seed=seed, only_says=[0]) for seed in (0, 1)]
     (table,) = summarise_runs(folders)["tables"]
     assert table["judged_by"] == "macro_f1"
-    assert "| Accuracy | Macro F1 |" in markdown_table(summarise_folders(folders))
+    assert "| Accuracy | Macro F1 |" in study_page(summarise_folders(folders), "results/x")
     silent = model(table, "baseline")
     assert silent["scores"]["test"]["accuracy"]["mean"] == pytest.approx(0.9, abs=0.03)
     assert silent["barred"] == "it says 'ham' of every text of test"

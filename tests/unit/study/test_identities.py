@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, create_model
 
+from committed import committed
 from exported import export_record
 from growing import DEFAULT, LATER, grown
 from language_records import exits_record, language_record
@@ -17,6 +18,7 @@ from recurra.core.configuration import HashedSettings, Settings
 from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import ExitsRecord
 from recurra.core.model_files import FileEntry
+from recurra.core.packed import read_study_bytes
 from recurra.core.record import SCHEMA_VERSION, AnyRecord, CodeRecord, read_any_record, write_record
 from recurra.core.record_parts import Part
 from recurra.core.sealed import Sealed
@@ -28,13 +30,12 @@ from recurra.deployment.jobs.partitions import PartManifest
 from recurra.tasks.profile import profiles
 from recurra.tasks.runs import RunConfig
 
-RESULTS = Path(__file__).parents[3] / "results"
 EXITS = CalibrationRecord(exits=[1], asked=0.99, source="rows", rows=0)
 
 
 @pytest.fixture(scope="module")
 def records() -> list[AnyRecord]:
-    found = [read_any_record(path) for path in sorted(RESULTS.glob("*/runs/*/record.json"))]
+    found = [read_any_record(path) for path in committed()]
     assert {record.task for record in found} == {"classification", "language modelling"}
     return found
 
@@ -128,7 +129,7 @@ def test_a_new_key_breaks_no_seal(cls: type[Sealed], tmp_path: Path) -> None:
     ("cls", "pattern"), [(ExportRecord, "*/exports/*/*.json"), (ExitsRecord, "*/runs/*/exits.json")]
 )
 def test_a_new_key_breaks_no_seal_of_a_committed_file(cls: type[Sealed], pattern: str) -> None:
-    paths = sorted(RESULTS.glob(pattern))
+    paths = committed(pattern.removeprefix("*/"))
     assert paths
     for path in paths:
         assert grown(cls).read(path, what="it", cure="") == grown(cls).model_validate(
@@ -137,7 +138,7 @@ def test_a_new_key_breaks_no_seal_of_a_committed_file(cls: type[Sealed], pattern
 
 
 def test_a_new_key_breaks_no_record(records: list[AnyRecord]) -> None:
-    for record, path in zip(records, sorted(RESULTS.glob("*/runs/*/record.json")), strict=True):
+    for record, path in zip(records, committed(), strict=True):
         found = grown(type(record)).read(path, what="it", cure="")
         assert (getattr(found, LATER), getattr(found.data, LATER)) == (DEFAULT, DEFAULT)
         assert found.model_dump(exclude_defaults=True) == record.model_dump(exclude_defaults=True)
@@ -149,10 +150,10 @@ def test_a_new_key_of_a_record_is_written_for_who_asks(task: str, records: list[
     later = grown(type(record), HashedSettings).model_validate(record.plain())
     written = write_record(tmp_path, later)
     # A run of one configuration may stand in several studies.
-    same = RESULTS.glob(f"*/runs/{record.run_id}/record.json")
-    committed = next(path for path in same if read_any_record(path).content_hash == record.content_hash)
+    same = committed(f"runs/{record.run_id}/record.json")
+    original = next(path for path in same if read_any_record(path).content_hash == record.content_hash)
     # Version and hash, the first two keys, are those of the version that writes.
-    assert written.read_bytes().split(b"\n")[3:] == committed.read_bytes().split(b"\n")[3:]
+    assert written.read_bytes().split(b"\n")[3:] == read_study_bytes(original).split(b"\n")[3:]
     write_record(tmp_path, later.model_copy(update={LATER: DEFAULT + 1}))
     with pytest.raises(CheckpointError, match=LATER):
         read_any_record(written)

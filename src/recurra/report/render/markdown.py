@@ -1,76 +1,94 @@
-"""Tables in Markdown, for the README and the documentation."""
+"""What documents show of a study, in Markdown: a conclusion, a table of results, what was asked."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.formatting import NONE, words
 from recurra.report.summary import reporting_of
-from recurra.tasks.columns import Cell, Column, Table, estimates
-from recurra.tasks.measures import over_seeds
+from recurra.tasks.columns import Cell, Column, estimates
+from recurra.tasks.measures import Measure, over_seeds
 from recurra.tasks.registry import PACKAGES
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import RunEntry, Summary, TableSummary
-from recurra.tasks.tables import pooled_contrasts
+from recurra.tasks.summary import ContrastLine, PooledContrast, Summary, TableSummary
 
-Link = Callable[[RunEntry], str]
-
-ALL = "all"
-CONCLUSION = "conclusion"
-ACROSS = "across"
-POOLED = "pooled"
+NO_RUN = "No finished run.\n"
+# Conclusions of more tables than these are a list that nobody reads.
+_MOST_CONCLUSIONS = 3
+_MOST_COLUMNS = 6
 
 
-def parts_of(reporting: Reporting) -> tuple[str, ...]:
-    """Names of the parts that documents may ask for."""
-    return (ALL, CONCLUSION, ACROSS, POOLED, *(part.key for part in reporting.tables if "markdown" in part.places))
-
-
-def markdown_table(
-    summary: Summary, *, part: str = ALL, without: Collection[str] = (), link: Link | None = None
-) -> str:
-    """Markdown of a summary, or of one part of it.
+def study_page(summary: Summary, folder: str) -> str:
+    """What a page shows of a study, and the command that shows the rest.
 
     Args:
-        summary: Of a study.
-        part: ``conclusion``, ``across`` (a line for each table with a figure of each model), ``pooled`` (contrasts
-            over all data), the key of one of its task's tables (``results``, ``contrasts``, ...), or ``all``.
-        without: Parts that ``all`` leaves out, as they stand somewhere else.
-        link: Gives the address of a run's record; the seeds then link to the records.
-
-    Raises:
-        ConfigurationError: If there is no such part.
+        summary: Of the study.
+        folder: Where its records lie.
     """
-    if not summary.task:
-        return _ending([], summary, part)
+    if not summary.tables:
+        return NO_RUN
     reporting = reporting_of(summary.task)
-    if part not in parts_of(reporting):
-        raise ConfigurationError(unknown("part of a results table", part, parts_of(reporting)))
-    if part == ACROSS:
-        return _ending([_across(summary.tables, reporting)] if summary.tables else [], summary, part)
-    asked = {*parts_of(reporting)} - {*without} if part == ALL else {part}
-    pooled = _part(summary, pooled_contrasts(reporting.judge), link) if POOLED in asked else ""
-    blocks = [f"**Over all data**\n\n{pooled}"] if pooled else []
-    for table in summary.tables:
-        made = [_conclusion(table, reporting)] if CONCLUSION in asked else []
-        made += [_part(table, found, link) for found in reporting.tables if found.key in asked]
-        made = [block for block in made if block]
-        if made:
-            blocks.append("\n\n".join([f"**{text(table.title)}**", *made]))
-    return _ending(blocks, summary, part)
+    blocks: list[str] = []
+    names = dict(zip((table.key for table in summary.tables), _short_names(summary.tables), strict=True))
+    if len(summary.tables) > 1:
+        if len(summary.tables) <= _MOST_CONCLUSIONS:
+            blocks += [f"{text(names[table.key])}: {text(table.conclusion)}" for table in summary.tables]
+        blocks.append(_across(summary.tables, reporting))
+    else:
+        (table,) = summary.tables
+        columns, rows = reporting.tables[0].shown(table, "terminal", brief=True)
+        blocks.append(text(table.conclusion))
+        blocks += [rows_as_grid(columns, rows), f"On the {text(table.headline_split)} split of {text(table.title)}."]
+    blocks.append(_asked(summary, reporting))
+    several = len(summary.tables) > 1
+    lines = [
+        f"* failed audits{f' on {text(names[table.key])}' if several else ''}: {text(words(failed))}"
+        for table in summary.tables
+        if (failed := [group.name for group in table.failed_groups])
+    ]
+    lines += [f"* failed run: {text(run['run_id'])}: {text(run['reason'])}" for run in summary.failed_runs]
+    blocks.append("\n".join(lines))
+    blocks.append(f"Everything else, with figures and tests: `recurra study report {folder}`.")
+    return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-def _ending(blocks: list[str], summary: Summary, part: str) -> str:
-    failed = [f"- {text(run['run_id'])}: {text(run['reason'])}" for run in summary.failed_runs]
-    if failed and part in (ALL, "results"):
-        blocks = [*blocks, "Runs that failed:\n\n" + "\n".join(failed)]
-    if blocks:
-        return "\n\n".join(blocks) + "\n"
-    return f"Nothing to show under '{part}' in this study.\n" if summary.tables else "No finished run.\n"
+def across(summary: Summary) -> str:
+    """What each model of a study scores on each of its data."""
+    return _across(summary.tables, reporting_of(summary.task)) + "\n" if summary.tables else NO_RUN
+
+
+def _asked(summary: Summary, reporting: Reporting) -> str:
+    """What the study asked, a line a contrast and a column for each of its data; nothing if it asked nothing."""
+    tables = [table for table in summary.tables if table.contrasts]
+    if not tables:
+        return ""
+    measure = reporting.judge(tables[0])
+    columns: dict[str, Sequence[ContrastLine | PooledContrast]] = {"Over all data": summary.pooled}
+    if not summary.pooled or len(tables) <= _MOST_COLUMNS:
+        names = _short_names(tables) if len(tables) > 1 else ["Gap"]
+        columns = {**{name: table.contrasts for name, table in zip(names, tables, strict=True)}, **columns}
+    columns = {name: lines for name, lines in columns.items() if lines}
+    asked = dict.fromkeys((line.name, line.a, line.b) for table in tables for line in table.contrasts)
+    rows = []
+    for name, a, b in asked:
+        of_column = (
+            next((line for line in lines if (line.name, line.a, line.b) == (name, a, b)), None)
+            for lines in columns.values()
+        )
+        gaps = [NONE if line is None else _gap(line, measure) for line in of_column]
+        rows.append([f"{text(name)}: {text(a)} − {text(b)}", *gaps])
+    note = f"Gaps in {measure.unit} of {measure.in_text}, ± half the 95 % interval; bold where distinguishable"
+    note += ", † by the rows of one seed alone." if any("†" in cell for row in rows for cell in row) else "."
+    return "\n\n".join([grid(["Asked", *map(text, columns)], rows), note])
+
+
+def _gap(line: ContrastLine | PooledContrast, measure: Measure) -> str:
+    gap = text(measure.gap(line.gap, measure.width(line.half), unit=False))
+    marks = {"distinguishable": f"**{gap}**", "by rows only": f"{gap} †"}
+    return marks.get(line.verdict, gap)
 
 
 def text(value: str) -> str:
@@ -89,18 +107,16 @@ def grid(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows))
 
 
-def rows_as_grid(columns: Sequence[Column], rows: Sequence[Any], link: Link | None = None) -> str:
+def rows_as_grid(columns: Sequence[Column], rows: Sequence[Any]) -> str:
     """Rows of any table as Markdown."""
     return grid(
-        [text(column.heading_in("markdown")) for column in columns],
-        [[_cell(column.cell(row), link) for column in columns] for row in rows],
-        [index == 0 or "markdown" in column.left for index, column in enumerate(columns)],
+        [text(column.heading_in("terminal")) for column in columns],
+        [[_cell(column.cell(row)) for column in columns] for row in rows],
+        [index == 0 or "terminal" in column.left for index, column in enumerate(columns)],
     )
 
 
-def _cell(cell: Cell, link: Link | None) -> str:
-    if cell.runs and link is not None:
-        return ", ".join(f"[{run.seed}]({link(run)})" for run in cell.runs)
+def _cell(cell: Cell) -> str:
     if cell.status == "failed":
         return f"**failed**: {text(cell.text)}" if cell.text != "failed" else "**FAILED**"
     return f"[{text(cell.text)}]({cell.address})" if cell.address else text(cell.whole)
@@ -123,16 +139,9 @@ def _across(tables: Sequence[TableSummary], reporting: Reporting) -> str:
         whole = over_seeds(tuple(each.mean for each in found), (None, None)) if len(found) > 1 else None
         return estimates(digits=3).write(whole or found[0]) if found else NONE
 
-    lines = [
-        ([table.data, f"{table.data} · {table.subset}", table.title], [score(drawn, label) for label in labels])
-        for drawn in draws.values()
-        for table in drawn[:1]
-    ]
-    # The shortest name that no other line has too.
-    whole = [names[-1] for names, _ in lines]
-    level = next(level for level in range(3) if len({names[level] for names, _ in lines}) == len(set(whole)))
-    lines.sort(key=lambda line: _natural(line[0][level]))
-    rows = [[text(names[level]), *scores] for names, scores in lines]
+    names = _short_names([drawn[0] for drawn in draws.values()])
+    scores = zip(names, ([score(drawn, label) for label in labels] for drawn in draws.values()), strict=True)
+    rows = [[text(name), *cells] for name, cells in sorted(scores, key=lambda line: _natural(line[0]))]
     measures = dict.fromkeys(reporting.judge(table).heading for table in tables)
     seeds = max(len(model.seeds) for table in tables for model in table.models)
     spread = [f"{seeds} seeds"] if seeds > 1 else []
@@ -142,32 +151,22 @@ def _across(tables: Sequence[TableSummary], reporting: Reporting) -> str:
     return f"{grid(['Data', *map(text, labels)], rows)}\n\n{text(caption)}"
 
 
+def _short_names(tables: Sequence[TableSummary]) -> list[str]:
+    """The data of each table, or else what tells its title from the others."""
+    parts = [table.title.split(" · ") for table in tables]
+    common = set.intersection(*map(set, parts))
+    levels = [
+        [table.data for table in tables],
+        [f"{table.data} · {table.subset}" for table in tables],
+        [" · ".join(part for part in of_table if part not in common) for of_table in parts],
+    ]
+    return next((names for names in levels if len(set(names)) == len(tables)), [table.title for table in tables])
+
+
 def _natural(name: str) -> list[tuple[float, str]]:
     """A key that sorts 64 behind 8."""
     parts = re.split(r"(\d+(?:[.,]\d+)*)", name)
     return [(float(part.replace(",", "")), "") if part[:1].isdigit() else (0.0, part) for part in parts]
-
-
-def _conclusion(table: TableSummary, reporting: Reporting) -> str:
-    answers = "\n".join(f"* {text(line.statement)}" for line in table.contrasts)
-    return "\n\n".join(filter(None, [text(table.conclusion), answers, text(reporting.remarks(table))]))
-
-
-def _part(table: Any, part: Table, link: Link | None) -> str:
-    columns, rows = part.shown(table, "markdown")
-    if not rows and "markdown" not in part.left_out:
-        return part.empty.get("markdown", "") if "markdown" in part.places else ""
-    drawn = [rows_as_grid(columns, rows, link)] if rows else []
-    caption = part.caption(table)
-    return "\n\n".join([*drawn, *([_caption(caption, table)] if caption else [])]) or part.empty.get("markdown", "")
-
-
-def _caption(caption: str, table: Any) -> str:
-    """A caption is ours but for the split that it begins with; what it marks as code stays code."""
-    if not isinstance(table, TableSummary):
-        return caption
-    start = f"On {table.headline_split}"
-    return caption.replace(start, f"On {text(table.headline_split)}", 1) if caption.startswith(start) else caption
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,7 @@ def overview(summaries: Mapping[str, Summary], addresses: Mapping[str, str]) -> 
             for table in summary.tables
         ]
         rows: Any = found
-        columns, shown = reporting.overview.shown(rows, "markdown")
+        columns, shown = reporting.overview.shown(rows, "terminal")
         if shown:
             blocks.append(f"{rows_as_grid(columns, shown)}\n\n{reporting.overview.caption(rows)}\n")
-    return "\n".join(blocks) if blocks else "No finished run.\n"
+    return "\n".join(blocks) or NO_RUN

@@ -37,7 +37,7 @@ from recurra.tasks.labelling.mistakes import MISTAKES
 from recurra.tasks.measures import Measure
 from recurra.tasks.tables import ADVICE, AUDITS, contrasts, tests_by_rows
 
-TEXTUAL: frozenset[Place] = frozenset(("terminal", "markdown"))
+TEXTUAL: frozenset[Place] = frozenset(("terminal",))
 NOT_IN_PAPERS = EVERYWHERE - {"latex"}
 
 
@@ -198,7 +198,7 @@ COSTS = Table(
         "Peak memory is that of the training process. On a Pareto front, no other model is both cheaper and more "
         "accurate; fronts are drawn through mean accuracies, whether or not a gap is supported."
     ),
-    places=frozenset(("markdown", "html")),
+    places=PAGE,
     folded=lambda _: True,
 )  # fmt: skip
 
@@ -210,9 +210,8 @@ def _score_cell(score: SplitScore) -> Cell:
 
 def _split_columns(table: ClassificationTable) -> list[Column]:
     format = Format(lambda score: with_interval().write(score.accuracy), cell=_score_cell)
-    heading = {"markdown": "Accuracy (95 % interval)"}
     return [
-        Column("model", "Model", lambda model: model.label, headings=heading),  # type: ignore[arg-type]
+        Column("model", "Model", lambda model: model.label),
         *(
             Column(split, split, lambda model, split=split: model.scores.get(split), format)  # type: ignore[misc]
             for split in table.reported_splits
@@ -230,7 +229,7 @@ REPORTED_SPLITS = Table(
         for split in table.splits
         if "chose" in split.role
     ),
-    places=frozenset(("markdown", "html")),
+    places=PAGE,
     folded=lambda _: True,
 )
 

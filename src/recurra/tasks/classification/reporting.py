@@ -54,7 +54,6 @@ class ClassificationReporting(LabellingReporting):
     tables = columns.TABLES
     overview = OVERVIEW
     published_tables = tuple(PUBLISHED)
-    documented_figures = frozenset(("data-size", "trade-off", "isolation", "accuracy"))
 
     def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
         """The folds of a cross-validation are one run."""

@@ -30,7 +30,7 @@ from recurra.tasks.columns import (
 )
 from recurra.tasks.summary import ModelSummary
 
-TEXTUAL: frozenset[Place] = frozenset(("terminal", "markdown"))
+TEXTUAL: frozenset[Place] = frozenset(("terminal",))
 NOT_IN_PAPERS = EVERYWHERE - {"latex"}
 
 

@@ -166,6 +166,7 @@ RESULTS = Table(
     paper_note=lambda _: "Loss ± half the 95 % interval over seeds.",
     numbers=lambda table: _on(table, list(table.models[0].scores)),
     row_class=lambda row: "spoiled" if row.model.failed_audits else "",
+    brief=("model", "loss", "word_perplexity", "parameters", "training_wall_s", "audits"),
 )
 
 

@@ -213,5 +213,5 @@ OVERVIEW = Table(
         "is the first model's loss less the second's, so below 0 the first is better; a verdict holds for the seeds "
         "that were tested."
     ),
-    places=frozenset(("markdown",)),
+    places=frozenset(("terminal",)),
 )  # fmt: skip

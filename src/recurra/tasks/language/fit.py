@@ -14,12 +14,13 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from recurra.core.language_record import FINAL_HEAD, LanguageEpochRecord, LanguageTrainingRecord
 from recurra.core.memory import peak_memory_mib, tune_allocator
+from recurra.core.packed import HISTORY_NAME
 from recurra.core.progress import Reporter
 from recurra.core.seeds import derive_seed
 from recurra.data.language.samples import IGNORED, LanguageCollator, LineSamples, PackedBlocks
 from recurra.models.heads import weigh_losses
 from recurra.training.arguments import ONE_CYCLE, training_arguments
-from recurra.training.fit import CHECKPOINTS_NAME, HISTORY_NAME, early_stopping, train_or_resume
+from recurra.training.fit import CHECKPOINTS_NAME, early_stopping, train_or_resume
 from recurra.training.protocols import ProtocolConfig, check_language_protocol
 from recurra.training.trainer import (
     Entry,

@@ -47,7 +47,6 @@ class LanguageReporting(Reporting):
     tables = columns.TABLES
     splits = columns.SPLITS
     overview = OVERVIEW
-    documented_figures = frozenset(("isolation", "loss", "by-loop", "exits", "speed-up"))
     alarms = (Alarm("A model reads the future: do not quote its figures without the word leaks", _leaking),)
     figures_name_their_table = False
 
@@ -140,10 +139,6 @@ class LanguageReporting(Reporting):
 
     def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> LanguageTable:
         return LanguageTable(**vars(common))
-
-    def remarks(self, table: TableSummary) -> str:
-        """How the text was read."""
-        return " ".join(table.notes)
 
     def charts(self, table: LanguageTable, runs: Records, key: str) -> list[Chart]:
         return language_charts(table, key)

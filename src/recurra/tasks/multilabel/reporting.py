@@ -169,7 +169,7 @@ OVERVIEW = Table(
     ],
     lambda rows: rows,
     caption=lambda _: "Multi-label classifiers.",
-    places=frozenset(("markdown",)),
+    places=frozenset(("terminal",)),
 )
 
 
@@ -205,7 +205,6 @@ class MultiLabelReporting(LabellingReporting):
         AUDITS,
     )
     overview = OVERVIEW
-    documented_figures = frozenset(("trade-off",))
 
     def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
         """The folds of a cross-validation are one run, each decided by its own thresholds."""

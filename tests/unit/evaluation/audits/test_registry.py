@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from committed import committed
 from recurra.core.record import AuditResult, read_any_record
 from recurra.evaluation.audits import registry
 from recurra.evaluation.audits.registry import AUDITS, UNKNOWN_MEANING, Audit, Subject, looks_at, meaning, run_audits
 from recurra.tasks.classification.task import data_audits
 
-RESULTS = Path(__file__).parents[4] / "results"
-
 
 def test_every_audit_of_a_committed_record_is_registered() -> None:
-    names = {audit.name for path in RESULTS.glob("*/runs/*/record.json") for audit in read_any_record(path).audits}
+    names = {audit.name for path in committed() for audit in read_any_record(path).audits}
     known = {audit.name for audit in AUDITS}
     assert names and {name.partition(".")[0] for name in names} <= known
     assert len(known) == len(AUDITS)

@@ -13,8 +13,7 @@ from scipy import stats
 from exported import export_record
 from factories import RunFactory, latency_of
 from recurra.core.record import read_record
-from recurra.deployment.export_record import ExportRequest, export_folder, write_export_record
-from recurra.report import markdown_table, summarise_folders, summarise_runs, write_report
+from recurra.report import summarise_folders, summarise_runs, write_report
 from recurra.report.summary import plain_summary
 from recurra.tasks.classification.published import PUBLISHED
 from recurra.tasks.questions import PublishedReference, Questions
@@ -130,8 +129,6 @@ def test_every_place_shows_the_same_rows(folders: list[Path], summary: Summary, 
     assert rows[2][:7] == ["recurrent", "safetensors fp16", "fp32, torch on cpu", "3", "20.93", "21.93", "0.7442"]
     assert rows[2][8] == "−0.83 ± 3.13" and rows[1][8] == "0.00 ± 0.00" and rows[0][8] == "0.00"
     assert rows[2][9:11] == ["14 of 1,200", "2 : 12"]
-    markdown = markdown_table(summary, part="exports")
-    assert "| recurrent | safetensors fp16 | fp32, torch on cpu | 3 | 20.93 |" in markdown
     write_report(tmp_path, folders, title="t", latency=latency(folders), questions=QUESTIONS, exports=records(folders))
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     for row in rows:
@@ -143,18 +140,9 @@ def test_every_place_shows_the_same_rows(folders: list[Path], summary: Summary, 
     assert r"recurrent & safetensors fp16 & fp32, torch on cpu & 3 & 20.93" in latex.read_text(encoding="utf-8")
 
 
-def test_documents_say_what_to_choose(summary: Summary, table: dict) -> None:
-    shown = markdown_table(summary, part="advice")
-    assert "| What matters | Choice | Why |" in shown
-    for item in table["advice"]:
-        assert f"| {item['priority']} | {item['choice']} |" in shown
-    assert {"Recommended", "Accuracy", "Memory"} <= {item["priority"] for item in table["advice"]}
-
-
 def test_without_exports_nothing_is_shown(folders: list[Path], tmp_path: Path) -> None:
     summary = summarise_folders(folders)
     assert summary.tables[0].exports == []
-    assert "Nothing to show under 'exports'" in markdown_table(summary, part="exports")
     write_report(tmp_path, folders, title="t")
     assert not (tmp_path / "tables" / "exports.csv").exists()
     assert "stored in each precision" not in (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -169,20 +157,3 @@ def test_a_latency_that_cannot_be_read_is_said_and_left_out(folders: list[Path])
     values = {"exports": {"a/safetensors-fp16": {"batch_1": {"median_ms": "soon"}}}}
     summary = summarise_runs(folders, values, exports=records(folders))
     assert summary["warnings"] == ["The study's latency of export a/safetensors-fp16 cannot be read and is left out."]
-
-
-def test_committed_export_records_stand_in_a_document(folders: list[Path], tmp_path: Path) -> None:
-    import shutil
-
-    from recurra.report import render_results_markdown
-
-    study = tmp_path / "results" / "deployed"
-    for folder in folders:
-        shutil.copytree(folder, study / "runs" / folder.name)
-    for record in records(folders):
-        write_export_record(export_folder(study, record.run_id, ExportRequest(precision=record.precision)), record)
-    (tmp_path / "README.md").write_text(
-        "<!-- results:deployed.exports begin -->\n<!-- results:deployed.exports end -->\n"
-    )
-    assert render_results_markdown(tmp_path / "results") == [tmp_path / "README.md"]
-    assert "| recurrent | safetensors fp16 |" in (tmp_path / "README.md").read_text(encoding="utf-8")

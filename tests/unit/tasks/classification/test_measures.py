@@ -18,9 +18,10 @@ from recurra.core.record import read_record
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
 from recurra.evaluation.significance import paired_bootstrap_by_class
-from recurra.report import markdown_table, summarise_folders
+from recurra.report import summarise_folders
 from recurra.report.compare import ScoredModel, bootstrap_gap, value_of
 from recurra.report.load import Correctness
+from recurra.report.render.terminal import terminal_blocks
 from recurra.study.preflight import check_measure
 from recurra.study.spec import StudySpec
 from recurra.tasks.classification.measures import balanced_accuracy, bootstrap_matrix, by_class, by_cost, named_measure
@@ -182,7 +183,8 @@ def test_what_was_asked_for_has_a_column_and_decides_on_old_records_too(tmp_path
     assert linear.scores["test"].judged.mean == pytest.approx(wanted)
     assert table.conclusion.startswith("Models are judged by F1 of 'ham', as asked.")
     questions = Questions(judging=Judging(measure="f1:ham"))
-    assert "| Accuracy | F1 of 'ham' |" in markdown_table(summarise_folders(folders, questions=questions))
+    (first, *_) = terminal_blocks(summarise_folders(folders, questions=questions))
+    assert "F1 of 'ham'" in first.headings
 
 
 def test_who_costs_more_than_one_answer_for_all_is_no_classifier(tmp_path: Path) -> None:

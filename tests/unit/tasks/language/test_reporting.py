@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,15 +10,14 @@ from xml.etree import ElementTree
 import pytest
 
 from language_records import BYTES, TOKENS, WORDS, exits_record, language_record
-from recurra.core.errors import CheckpointError, ConfigurationError
+from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import EXITS_NAME
 from recurra.core.record import LanguageRunRecord, write_record
-from recurra.report import documents, markdown_table, read_study, render_results_markdown
+from recurra.report import documents, read_study, render_results_markdown, study_page
 from recurra.report.figures import draw
 from recurra.report.files import named_figures, write_study_report
 from recurra.report.load import load_runs
-from recurra.report.render.markdown import parts_of
-from recurra.report.summary import plain_summary, reporting_of, summarise
+from recurra.report.summary import plain_summary, summarise
 from recurra.tasks.language.figures import language_charts, shares_by_loops
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import Summary
@@ -93,7 +91,7 @@ def test_every_row_with_a_leaking_figure_says_so() -> None:
                 assert "leaks" in " ".join(row).lower(), row
     # The leaking model once with its results, once beside the published, and three heads; four published exits.
     assert told == 1 + 1 + 3 + 4
-    text = markdown_table(summary)
+    text = study_page(summary, "results/x")
     for line in text.splitlines():
         if "1.093" in line or "1.06" in line:
             assert "leaks" in line.lower(), line
@@ -113,22 +111,6 @@ def test_published_figures_stand_beside_ours() -> None:
     alike = summarise(runs(language_record(), language_record(preset="stacked-lm-parameters")))
     assert not any("table 3" in " ".join(row) for row in part_rows(LANGUAGE, alike.tables[0], "published")[1])
     assert any("GPT-2 117M published WikiText-2 test – 29.40" in row for row in rows)
-
-
-@pytest.mark.parametrize("part", parts_of(reporting_of(LANGUAGE)))
-def test_every_part_is_markdown_with_even_rows(part: str) -> None:
-    made = markdown_table(study(), part=part, link=lambda run: f"../{run.run_id}/record.json")
-    tables = re.findall(r"(?:^\|.*\|\n?)+", made, re.MULTILINE)
-    assert tables or part in ("conclusion", "leaving", "contrasts", "pooled")
-    for table in tables:
-        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
-    if part == "results":
-        assert made.count("record.json") == 5
-
-
-def test_an_unknown_part_is_one_line() -> None:
-    with pytest.raises(ConfigurationError, match=r"unknown part of a results table 'exit' \(did you mean 'exits'\?\)"):
-        markdown_table(study(), part="exit")
 
 
 def test_drawings_are_whole_and_name_their_models() -> None:
@@ -152,7 +134,7 @@ def written(root: Path) -> Path:
     pages.mkdir(parents=True)
     (root / "README.md").write_text(
         "<!-- results:overview begin -->\n<!-- results:overview end -->\n"
-        "<!-- results:lm-leak.exits begin -->\n<!-- results:lm-leak.exits end -->\n",
+        "<!-- results:lm-leak.across begin -->\n<!-- results:lm-leak.across end -->\n",
         encoding="utf-8",
     )
     return root
@@ -164,10 +146,8 @@ def test_documents_show_a_language_study_beside_the_others(tmp_path: Path) -> No
     assert render_results_markdown(results)
     page = (root / "docs" / "results" / "lm-leak.md").read_text(encoding="utf-8")
     assert "crt-tiny-leaks" in page and "LEAKS: reads 51 tokens ahead" in page
-    figures = sorted(path.name for path in (root / "docs" / "results" / "figures" / "lm-leak").iterdir())
-    assert all(f"figures/lm-leak/{name}" in page for name in figures) and len(figures) == 2
     readme = (root / "README.md").read_text(encoding="utf-8")
-    assert "exit-2" in readme and "| Best that does not leak |" in readme and "crt-tiny-leaks" in readme
+    assert "| Best that does not leak |" in readme and "crt-tiny-leaks" in readme
     assert render_results_markdown(results, check=True) == []
 
 
@@ -180,7 +160,7 @@ def test_each_study_is_read_once_however_many_blocks_show_it(tmp_path: Path, mon
         return load_runs(folders)
 
     monkeypatch.setattr(documents, "load_runs", counted)
-    # The overview and one part in the README, figures and tables on a page of its own.
+    # The overview and the scores in the README, the rest on a page of its own.
     assert render_results_markdown(root / "results")
     assert read == [2]
 
@@ -228,7 +208,7 @@ def test_exits_that_were_kept_are_drawn_and_listed_with_means_over_seeds() -> No
         ["crt-tiny, 0", "after loop 2", "4.1000", "2.00", "1.50", "1.50"],
         ["crt-tiny, 0", "confidence 0.8", "4.1500", "1.80", "1.75", "1.75"],
     ]
-    assert len(rows) == 8 and "recurra exits RUN --keep" in markdown_table(summary, part="leaving")
+    assert len(rows) == 8
 
 
 def test_without_a_rule_the_exits_are_listed_alone() -> None:

@@ -1,0 +1,114 @@
+"""A finished study in three files: ``records.jsonl``, ``history.jsonl`` and ``predictions.parquet``.
+
+``records.jsonl`` has a line for every small file of the study: ``{"file": "runs/RUN/record.json", "content": {...}}``.
+JSON stands there byte for byte but for line ends, which are tabs: no string of JSON may hold one, so the bytes come
+back, and with them what the hash of a record was taken of. Whoever reads a file of a study through `read_study_bytes`
+gets the one on disk or, where there is none, the packed one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+
+from pydantic_core import from_json
+
+from recurra.core.errors import CheckpointError
+
+RECORDS_NAME = "records.jsonl"
+HISTORY_NAME = "history.jsonl"
+PREDICTIONS_NAME = "predictions.parquet"
+RUNS_NAME = "runs"
+# A packed file lies at most this far below its study: runs/RUN/record.json.
+_DEPTH = 3
+_LINE = re.compile(rb'\{"file":\s*(?P<file>"(?:[^"\\]|\\.)*"),\s*"content":\s*(?P<content>["{\[].*)\}\s*', re.DOTALL)
+
+
+def packed_files(study: Path) -> Mapping[str, bytes]:
+    """The files in a study's ``records.jsonl`` by their path below the study; none if it is not packed.
+
+    Raises:
+        CheckpointError: If a line is damaged.
+    """
+    path = study / RECORDS_NAME
+    try:
+        state = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return _read(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, _changed: int, _size: int) -> dict[str, bytes]:
+    files = {}
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            match = _LINE.fullmatch(line)
+            if match is None:
+                raise CheckpointError(f"'{path}' is damaged in line {number}; restore it, or pack the study again")
+            files[str(from_json(match["file"]))] = match["content"]
+    return files
+
+
+def line_of(name: str, content: bytes) -> bytes:
+    """The line of a file, of JSON or of other text.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if name.endswith(".json"):
+        from_json(content, allow_inf_nan=False)
+        packed = content.replace(b"\n", b"\t")
+    else:
+        packed = json.dumps(content.decode("utf-8"), ensure_ascii=False).encode()
+    return b'{"file": %s, "content": %s}\n' % (json.dumps(name, ensure_ascii=False).encode(), packed)
+
+
+def _unpacked(content: bytes) -> bytes:
+    if content.startswith(b'"'):
+        return str(from_json(content)).encode()
+    return content.replace(b"\t", b"\n")
+
+
+def _find(path: Path) -> bytes | None:
+    for study in path.parents[:_DEPTH]:
+        content = packed_files(study).get(path.relative_to(study).as_posix())
+        if content is not None:
+            return content
+    return None
+
+
+def in_study(path: Path) -> bool:
+    """Whether a file of a study is there, on disk or packed."""
+    return path.is_file() or _find(path) is not None
+
+
+def read_study_bytes(path: Path) -> bytes:
+    """Content of a file of a study, on disk or packed.
+
+    Raises:
+        OSError: If it cannot be read.
+        CheckpointError: If it is packed, and the packed study is damaged.
+    """
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        content = _find(path)
+        if content is None:
+            raise
+    return _unpacked(content)
+
+
+def study_files(study: Path, pattern: str) -> list[Path]:
+    """Files of a study that match a pattern such as ``runs/*/record.json``, on disk or packed, in order."""
+    packed = {study / name for name in packed_files(study) if PurePosixPath(f"/{name}").match(f"/{pattern}")}
+    return sorted(packed | set(study.glob(pattern)))
+
+
+def run_folders(study: Path) -> list[Path]:
+    """Folders of a study's runs, those without a record too; of a packed run where it lay."""
+    on_disk = {path for path in (study / RUNS_NAME).glob("*") if path.is_dir() and not path.name.startswith(".")}
+    return sorted(on_disk | {path.parent for path in study_files(study, f"{RUNS_NAME}/*/record.json")})

@@ -1,0 +1,154 @@
+"""Packs a finished study into three files, as they are committed under ``results/``; see `recurra.core.packed`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from recurra.core.best_run import BEST_NAME
+from recurra.core.errors import CheckpointError
+from recurra.core.exits_record import EXITS_NAME, read_exits
+from recurra.core.files import FolderLock, atomic_path
+from recurra.core.packed import (
+    HISTORY_NAME,
+    PREDICTIONS_NAME,
+    RECORDS_NAME,
+    RUNS_NAME,
+    line_of,
+    packed_files,
+    run_folders,
+)
+from recurra.core.record import RECORD_NAME, read_any_record
+from recurra.deployment.export_record import EXPORTS_NAME, load_export_records
+from recurra.evaluation.predictions import pack_predictions
+from recurra.study.plan import ROWS_NAME, SPEC_NAME
+
+# What a report writes into a study's folder, from the records.
+_DERIVED = {BEST_NAME, "summary.json", "exports.json"}
+_FOLDERS = {RUNS_NAME, EXPORTS_NAME, ROWS_NAME, "figures", "tables"}
+
+
+@dataclass(frozen=True)
+class PackedStudy:
+    """What `pack_study` did.
+
+    Attributes:
+        output: The packed study.
+        added: Runs that it did not have.
+        replaced: Runs that it had.
+        unfinished: Folders of runs without a record, which were left out.
+        runs: All that it has now.
+        size_bytes: Of its files.
+    """
+
+    output: Path
+    added: int
+    replaced: int
+    unfinished: int
+    runs: int
+    size_bytes: int
+
+    def plain(self) -> dict[str, Any]:
+        """Plain values, for ``--json``."""
+        return {**asdict(self), "output": str(self.output)}
+
+
+def pack_study(study: Path, output: Path) -> PackedStudy:
+    """Packs the finished runs of a study's folder, and what lies beside them, into a packed study.
+
+    Runs that are packed there already are replaced, all others stay. The records are written last: killed at any
+    moment, the packed study is whole, and the same call finishes what it began. The folder of the study is not touched.
+
+    Raises:
+        CheckpointError: If there is no finished run, or a file is damaged; nothing is written then.
+        StorageError: If the packed study cannot be written.
+    """
+    folders = [path for path in run_folders(study) if path.is_dir()]
+    runs = [path for path in folders if (path / RECORD_NAME).exists()]
+    if not runs:
+        raise CheckpointError(f"'{study}' holds no folder of a finished run; give the --output folder of a study")
+    for run in runs:
+        record = read_any_record(run)
+        if record.run_id != run.name:
+            raise CheckpointError(f"'{run}' holds the record of run '{record.run_id}'; name the folder like the run")
+        read_exits(run)
+    load_export_records(study)
+    lines = {name: _line(study, name) for name in _files(study, runs)}
+    history = [line for run in runs for line in _history(run)]
+    with FolderLock(output):
+        before = packed_files(output)
+        had = {Path(name).parts[1] for name in before if Path(name).match(f"{RUNS_NAME}/*/{RECORD_NAME}")}
+        names = {run.name for run in runs}
+        others = {
+            name: b'{"file": %s, "content": %s}\n' % (json.dumps(name, ensure_ascii=False).encode(), content)
+            for name, content in before.items()
+            if name not in lines and not (name.startswith(f"{RUNS_NAME}/") and name.split("/")[1] in names)
+        }
+        pack_predictions(output, runs)
+        _write(output / HISTORY_NAME, sorted([*history, *_other_history(output, names)], key=_order))
+        _write(output / RECORDS_NAME, [line for _, line in sorted((others | lines).items())])
+    files = [output / name for name in (RECORDS_NAME, HISTORY_NAME, PREDICTIONS_NAME)]
+    return PackedStudy(
+        output,
+        added=len(names - had),
+        replaced=len(names & had),
+        unfinished=len(folders) - len(runs),
+        runs=len(names | had),
+        size_bytes=sum(file.stat().st_size for file in files if file.is_file()),
+    )
+
+
+def _files(study: Path, runs: Collection[Path]) -> Iterator[str]:
+    """Files to be packed, by their path below the study."""
+    found = [run / name for run in runs for name in (RECORD_NAME, EXITS_NAME) if (run / name).is_file()]
+    found += [path for path in (study / SPEC_NAME,) if path.is_file()]
+    found += [path for path in study.glob("*.json") if path.name not in _DERIVED]
+    found += [path for path in study.glob("*/*.json") if path.parent.name not in _FOLDERS]
+    found += study.glob(f"{EXPORTS_NAME}/*/*.json")
+    return (path.relative_to(study).as_posix() for path in found if not path.name.startswith("."))
+
+
+def _line(study: Path, name: str) -> bytes:
+    try:
+        return line_of(name, (study / name).read_bytes())
+    except (OSError, ValueError) as error:
+        kind = "JSON" if name.endswith(".json") else "text"
+        raise CheckpointError(f"'{study / name}' cannot be read as {kind} ({error}); restore or delete it") from error
+
+
+def _history(run: Path) -> Iterator[bytes]:
+    """The epochs of a run, each with the run's name in front."""
+    path = run / HISTORY_NAME
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            epoch = json.loads(line)
+            epoch["epoch"] + 0
+        except (ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"'{path}' has a line that is no epoch; restore or delete it") from error
+        yield (json.dumps({"run": run.name, **epoch}, ensure_ascii=False) + "\n").encode()
+
+
+def _other_history(output: Path, names: Collection[str]) -> list[bytes]:
+    path = output / HISTORY_NAME
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    try:
+        return [line for line in lines if json.loads(line)["run"] not in names]
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"'{path}' is damaged; restore it, or pack the study again") from error
+
+
+def _order(line: bytes) -> tuple[str, float]:
+    epoch = json.loads(line)
+    return epoch["run"], epoch["epoch"]
+
+
+def _write(path: Path, lines: Collection[bytes]) -> None:
+    """Writes lines atomically; a file without any is removed."""
+    if not lines:
+        path.unlink(missing_ok=True)
+        return
+    with atomic_path(path) as temporary, temporary.open("wb") as stream:
+        stream.writelines(lines)

@@ -1,0 +1,175 @@
+"""Studies in three files: what is packed is read as if it lay in folders, and nothing damaged is packed or read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from committed import RESULTS
+from factories import RunFactory, study_latency
+from recurra.cli.main import make_app
+from recurra.core.errors import CheckpointError
+from recurra.core.files import read_json
+from recurra.core.packed import RECORDS_NAME, in_study, packed_files, read_study_bytes, run_folders, study_files
+from recurra.core.record import holds_any_record, holds_record, read_any_record, read_record
+from recurra.evaluation.predictions import read_correctness, read_predictions
+from recurra.report import read_study, summarise_runs
+from recurra.study import packing
+from recurra.study.packing import pack_study
+
+SMALL = {"train": 90, "validation": 30, "test": 40}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "mine"
+    factory = RunFactory(folder / "runs", rows=SMALL)
+    runs = [factory.run(name, seed=seed) for name in ("baseline", "recurrent") for seed in (0, 1)]
+    (folder / "latency.json").write_text(json.dumps(study_latency(runs)), encoding="utf-8")
+    text = "name: mine\ntitle: Größe\ndata: [{name: sst2}]\nmodels: [baseline, recurrent]\n"
+    (folder / "study.yaml").write_text(text, encoding="utf-8")
+    (runs[0] / "history.jsonl").write_text('{"epoch": 1, "loss": 0.5}\n{"epoch": 2, "loss": 0.25}\n', encoding="utf-8")
+    (folder / "summary.json").write_text("{}", encoding="utf-8")
+    (folder / "runs" / "unfinished").mkdir()
+    return folder
+
+
+def plain(folder: Path) -> dict[str, Any]:
+    """The summary of a study without where its runs lie."""
+    text = json.dumps(summarise_runs(*read_study(folder)))
+    return json.loads(text.replace(str(folder), "").replace(folder.as_posix(), ""))
+
+
+def test_a_packed_study_is_read_as_its_folders_are(study: Path, tmp_path: Path) -> None:
+    output = tmp_path / "results" / "mine"
+    made = pack_study(study, output)
+    assert (made.added, made.replaced, made.unfinished, made.runs) == (4, 0, 1, 4)
+    assert sorted(path.name for path in output.iterdir()) == ["history.jsonl", "predictions.parquet", RECORDS_NAME]
+    shutil.rmtree(study / "runs" / "unfinished")
+    assert [run.name for run in run_folders(output)] == [run.name for run in run_folders(study)]
+    for run in run_folders(study):
+        packed = output / "runs" / run.name
+        assert read_study_bytes(packed / "record.json") == (run / "record.json").read_bytes()
+        assert read_any_record(packed) == read_any_record(run)
+        assert holds_any_record(packed) and holds_record(packed, read_record(run).config_hash)
+        assert read_correctness(packed, "test")[0] == read_correctness(run, "test")[0]
+        one, other = read_predictions(packed, "test"), read_predictions(run, "test")
+        assert one.key == other.key and one.logits.tobytes() == other.logits.tobytes()
+    assert read_json(output / "latency.json") == read_json(study / "latency.json")
+    assert read_study_bytes(output / "study.yaml") == (study / "study.yaml").read_bytes()
+    assert plain(output) == plain(study)
+    epochs = [json.loads(line) for line in (output / "history.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(epoch["epoch"], epoch["loss"]) for epoch in epochs] == [(1, 0.5), (2, 0.25)]
+    assert not in_study(output / "summary.json") and not holds_any_record(output / "runs" / "other")
+
+
+def test_other_runs_stay_and_packing_again_changes_nothing(study: Path, tmp_path: Path) -> None:
+    output, part = tmp_path / "results" / "mine", tmp_path / "part"
+    runs = [run for run in run_folders(study) if holds_any_record(run)]
+    pack_study(study, output)
+    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    shutil.copytree(runs[1], part / "runs" / runs[1].name)
+    made = pack_study(part, output)
+    assert (made.added, made.replaced, made.runs) == (0, 1, 4)
+    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
+    new = RunFactory(part / "runs", rows=SMALL).run("linear")
+    assert pack_study(part, output).runs == 5
+    assert read_predictions(output / "runs" / new.name, "test").ids == read_predictions(runs[0], "test").ids
+    assert len(study_files(output, "runs/*/record.json")) == 5
+
+
+def test_a_run_that_is_not_packed_stands_beside_those_that_are(study: Path, tmp_path: Path) -> None:
+    output = tmp_path / "mine"
+    pack_study(study, output)
+    RunFactory(output / "runs", rows=SMALL).run("linear")
+    assert len(run_folders(output)) == 5 and {model["label"] for model in plain(output)["tables"][0]["models"]} == {
+        "linear",
+        "baseline",
+        "recurrent",
+    }
+
+
+def test_killed_between_two_files_the_records_are_those_from_before(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, part = tmp_path / "mine", tmp_path / "part"
+    first, *_ = run_folders(study)
+    shutil.copytree(first, part / "runs" / first.name)
+    pack_study(part, output)
+    whole = packing._write
+
+    def killed(path: Path, lines: Any) -> None:
+        if path.name == RECORDS_NAME:
+            raise KeyboardInterrupt
+        whole(path, lines)
+
+    monkeypatch.setattr(packing, "_write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        pack_study(study, output)
+    assert [run.name for run in run_folders(output)] == [first.name]
+    assert read_predictions(output / "runs" / first.name, "test").key
+    monkeypatch.setattr(packing, "_write", whole)
+    assert pack_study(study, output).runs == 4
+
+
+def test_nothing_damaged_is_packed(study: Path, tmp_path: Path) -> None:
+    output = tmp_path / "mine"
+    run = next(run for run in run_folders(study) if holds_any_record(run))
+    for name, damage, message in (
+        ("record.json", lambda data: data.replace(b'"seed": 0', b'"seed": 7'), "was changed after it was written"),
+        ("record.json", lambda data: data[:-20], "not valid JSON"),
+        ("predictions/test.parquet", lambda data: data[:-20], "cannot be read as Parquet"),
+        ("history.jsonl", lambda data: data + b'{"epo', "a line that is no epoch"),
+    ):
+        (run / "history.jsonl").touch()
+        intact = (run / name).read_bytes()
+        (run / name).write_bytes(damage(intact))
+        with pytest.raises(CheckpointError, match=message):
+            pack_study(study, output)
+        (run / name).write_bytes(intact)
+    assert not output.exists() or list(output.iterdir()) == []
+    run.rename(run.with_name("renamed"))
+    with pytest.raises(CheckpointError, match="name the folder like the run"):
+        pack_study(study, output)
+    with pytest.raises(CheckpointError, match="no folder of a finished run"):
+        pack_study(tmp_path / "nothing", output)
+
+
+def test_a_packed_study_that_was_changed_is_refused(study: Path, tmp_path: Path) -> None:
+    output = tmp_path / "mine"
+    pack_study(study, output)
+    records = output / RECORDS_NAME
+    intact = records.read_bytes()
+    name = next(iter(study_files(output, "runs/*/record.json")))
+    records.write_bytes(intact.replace(b'"created": "2026', b'"created": "2025'))
+    with pytest.raises(CheckpointError, match="was changed after it was written"):
+        read_any_record(name)
+    records.write_bytes(intact[:-100])
+    with pytest.raises(CheckpointError, match=rf"'{records}' is damaged in line {len(intact.splitlines())}"):
+        packed_files(output)
+    # White space between values is no change of a record.
+    records.write_bytes(b"".join(json.dumps(json.loads(line)).encode() + b"\n" for line in intact.splitlines()))
+    assert read_any_record(name).run_id == name.parent.name
+    predictions = output / "predictions.parquet"
+    predictions.write_bytes(predictions.read_bytes()[:-20])
+    with pytest.raises(CheckpointError, match="cannot be read as Parquet"):
+        read_predictions(name.parent, "test")
+
+
+def test_the_commands_pack_and_report(study: Path, tmp_path: Path) -> None:
+    output, page = tmp_path / "results" / "mine", tmp_path / "page"
+    run = CliRunner().invoke
+    made = run(make_app(), ["study", "pack", str(study), "--output", str(output), "--json"])
+    assert made.exit_code == 0 and json.loads(made.stdout)["runs"] == 4
+    again = run(make_app(), ["study", "pack", str(study), "--output", str(output)])
+    assert "4 runs, 0 new, 4 replaced" in again.stdout and "left out 1 without a record" in again.stdout
+    reported = run(make_app(), ["study", "report", str(RESULTS / "demo"), "--output", str(page)])
+    assert reported.exit_code == 0, reported.output
+    assert "baseline-tiny" in (page / "report.html").read_text(encoding="utf-8") and "next:" not in reported.stdout
+    assert not (RESULTS / "demo" / "report.html").exists()
+    assert "recurra study pack runs/sst2" in run(make_app(), ["study", "pack", "--help"]).stdout
