@@ -33,7 +33,7 @@ ALLOWED = {
     ("deployment.export.formats.safetensors", "deployment.engines.trained"): "torch",
     ("deployment.export.formats.safetensors", "models.inference"): "torch",
     ("deployment.export.formats.safetensors", "models.loading"): "torch",
-    ("deployment.jobs.ray_data", "models.quiet"): "transformers: asked for by jobs on runs alone",
+    ("deployment.prediction.folder", "models.quiet"): "transformers: an ONNX export is computed without it",
     ("deployment.prediction.files", "deployment.prediction.parquet_writer"): "pyarrow: the slim environment lacks it",
     ("deployment.serving.serve", "deployment.serving.application"): "FastAPI: its absence is told in one line",
     ("deployment.serving.serve", "deployment.serving.server"): "uvicorn, likewise",
