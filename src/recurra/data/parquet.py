@@ -81,7 +81,11 @@ def iterate_parquet(
     Raises:
         DataError: If the file cannot be read, lacks a column or has one twice, or is too large.
     """
-    for batch in _batches(path, columns, batch_rows, whole=whole):
+    if whole:
+        # Before anything is made of the rows, which takes far longer than to read and count them.
+        for _ in _batches(path, columns, batch_rows, whole=True):
+            pass
+    for batch in _batches(path, columns, batch_rows, whole=False):
         with _damage(path):
             values = {name: _values(batch.column(name)) for name in batch.schema.names}
         yield values
