@@ -24,9 +24,7 @@ import transformers
 import recurra.core.folders as folders_module
 import recurra.deployment.export.build as export_module
 import recurra.deployment.export.formats.safetensors as safetensors_format_module
-import recurra.deployment.jobs.job as job_module
-import recurra.deployment.jobs.run as job_run_module
-import recurra.deployment.jobs.run as work_module
+import recurra.deployment.prediction.folder as folder_module
 import recurra.study.exporting as exporting_module
 import recurra.study.run as run_module
 import recurra.tasks.classification.engine as engine_module
@@ -36,7 +34,6 @@ from recurra.core.errors import StorageError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
 from recurra.deployment.export.options import ExportOptions
-from recurra.deployment.jobs.partitions import PartManifest
 from recurra.study.fork_server import IMPORTED
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
@@ -208,21 +205,19 @@ def export(run: Path, output: Path, options: dict[str, Any], moment: str) -> Non
     export_module.export_run(run, output, ExportOptions(**options))
 
 
-JOB_MOMENTS: dict[str, tuple[Any, str, int]] = {
-    "job file": (job_module.JobManifest, "write", 1),
-    "first part": (work_module, "write_stream", 1),
-    "third part": (work_module, "write_stream", 3),
-    "name of part 2": (Path, "replace", 5),
-    "manifest of part 3": (PartManifest, "write", 3),
-    "summary": (job_run_module, "write_json", 1),
+FOLDER_MOMENTS: dict[str, tuple[Any, str, int]] = {
+    "note of the model": (folder_module, "write_json", 1),
+    "first file": (folder_module, "write_stream", 1),
+    "third file": (folder_module, "write_stream", 3),
+    "name of file 2": (Path, "replace", 3),
 }
 
 
 def predict_folder(run: Path, source: Path, output: Path, moment: str) -> None:
-    """Predicts a folder; dies at the moment."""
-    die_before(*JOB_MOMENTS[moment])
-    job = job_module.Job(run, source, output)
-    job_run_module.run_job(job, job_run_module.LocalEngine(), Reporter(quiet=True))
+    """Predicts a folder; dies at the moment, if one is named."""
+    if moment:
+        die_before(*FOLDER_MOMENTS[moment])
+    folder_module.predict_folder(folder_module.FolderJob(run, source, output), Reporter(quiet=True))
 
 
 def export_in_a_study(output: Path, work: list[dict[str, Any]], call: int) -> None:

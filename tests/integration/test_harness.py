@@ -1,4 +1,4 @@
-"""Our language models under lm-evaluation-harness: against plain forward passes, its own models, and our evaluation."""
+"""Our language models under lm-evaluation-harness: against plain forward passes and its own model."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ pytest.importorskip("lm_eval", reason="pip install 'recurra[harness]'")
 from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from transformers import AutoTokenizer, GPT2LMHeadModel
 
 from language_folders import write_gpt2, write_language_model
 from recurra.core.errors import RecurraError
-from recurra.evaluation.scoring import score_texts
 from recurra.study.harness import RecurraLM
 
 PAIRS = [
@@ -64,92 +62,55 @@ def plain(lm: RecurraLM, context: str, continuation: str) -> tuple[float, bool]:
         lm._encode_pair(context, continuation) if context else ([lm.eot_token_id], lm.tok_encode(continuation))
     )
     tokens = torch.tensor([[*before, *after][-(CONTEXT + 1) :]])
-    asked = {} if lm.exit is None else {"exit_after": lm.exit}
-    said = lm.language.model(tokens[:, :-1], **asked).logits[0, -len(after) :].double().log_softmax(-1)
+    logits = lm.language.model(tokens[:, :-1], **lm.options).logits[0, -len(after) :].double().log_softmax(-1)
     wanted = tokens[0, -len(after) :]
-    return float(said.gather(1, wanted[:, None]).sum()), bool((said.argmax(-1) == wanted).all())
+    return float(logits.gather(1, wanted[:, None]).sum()), bool((logits.argmax(-1) == wanted).all())
 
 
 @pytest.mark.parametrize("exit", [None, 1, 3])
-@pytest.mark.parametrize("batch_size", [1, "auto"])
-def test_a_likelihood_is_that_of_one_forward_pass(ours: Path, exit: int | None, batch_size: int | str) -> None:
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_likelihood_is_that_of_one_forward_pass(ours: Path, exit: int | None, batch_size: int) -> None:
     lm = RecurraLM(ours, exit=exit, batch_size=batch_size)
-    found = lm.loglikelihood(requests(*PAIRS), disable_tqdm=True)
+    scores = lm.loglikelihood(requests(*PAIRS), disable_tqdm=True)
     expected = [plain(lm, *pair) for pair in PAIRS]
-    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], rel=1e-5)
-    assert [said for _, said in found] == [said for _, said in expected]
+    assert [value for value, _ in scores] == pytest.approx([value for value, _ in expected], abs=1e-4)
+    assert [greedy for _, greedy in scores] == [greedy for _, greedy in expected]
 
 
-def test_the_most_probable_continuation_is_called_so(ours: Path) -> None:
-    lm = RecurraLM(ours)
-    (said,) = lm.generate_until(requests((PAIRS[0][0], {"until": [], "max_gen_toks": 3})), disable_tqdm=True)
-    (value, greedy), (_, other) = lm.loglikelihood(requests((PAIRS[0][0], said), PAIRS[0]), disable_tqdm=True)
-    assert said and greedy and not other and (value, greedy) == pytest.approx(plain(lm, PAIRS[0][0], said))
-
-
-def test_exits_say_different_things(ours: Path) -> None:
-    found = {
+def test_exits_differ_and_the_last_is_the_default(ours: Path) -> None:
+    scores = {
         exit: RecurraLM(ours, exit=exit).loglikelihood(requests(PAIRS[0]), disable_tqdm=True)[0][0]
-        for exit in (1, 2, 3)
+        for exit in (1, 2, 3, None)
     }
-    assert len(set(found.values())) == 3
-    assert found[3] == RecurraLM(ours).loglikelihood(requests(PAIRS[0]), disable_tqdm=True)[0][0]
+    assert len(set(scores.values())) == 3 and scores[3] == scores[None]
 
 
 def test_a_model_of_transformers_gets_what_the_harness_own_model_gets(gpt2: Path) -> None:
-    theirs = HFLM(
-        pretrained=GPT2LMHeadModel.from_pretrained(gpt2), tokenizer=AutoTokenizer.from_pretrained(gpt2), batch_size=2
-    )
-    lm = RecurraLM(gpt2, batch_size=2)
+    theirs, lm = HFLM(str(gpt2), device="cpu", batch_size=2), RecurraLM(gpt2, batch_size=2)
     assert theirs.max_length == lm.max_length == CONTEXT
-    for asked in (requests(*PAIRS), requests(*PAIRS[::-1])):
-        mine, others = lm.loglikelihood(asked, disable_tqdm=True), theirs.loglikelihood(asked, disable_tqdm=True)
-        assert [value for value, _ in mine] == pytest.approx([value for value, _ in others], rel=1e-5)
-        assert [said for _, said in mine] == [said for _, said in others]
+    asked = requests(*PAIRS)
+    scores, expected = lm.loglikelihood(asked, disable_tqdm=True), theirs.loglikelihood(asked, disable_tqdm=True)
+    assert np.array(scores) == pytest.approx(np.array(expected), rel=1e-5)
     asked = requests(*((text,) for text in TEXTS))
-    others = theirs.loglikelihood_rolling(asked, disable_tqdm=True)
-    assert lm.loglikelihood_rolling(asked, disable_tqdm=True) == pytest.approx(others, rel=1e-5)
+    expected = theirs.loglikelihood_rolling(asked, disable_tqdm=True)
+    assert lm.loglikelihood_rolling(asked, disable_tqdm=True) == pytest.approx(expected, rel=1e-5)
     settings = {"until": ["e"], "max_gen_toks": 12, "do_sample": False}
     asked = requests(*((text[:40], settings) for text in TEXTS if text))
     assert lm.generate_until(asked, disable_tqdm=True) == theirs.generate_until(asked, disable_tqdm=True)
 
 
-@pytest.mark.parametrize("stride", [1, 7, CONTEXT])
-def test_with_a_stride_a_rolling_likelihood_is_our_own_evaluation(ours: Path, stride: int) -> None:
-    lm = RecurraLM(ours, stride=stride, exit=2)
-    texts = [np.array(lm.tok_encode(text), dtype=np.int64) for text in TEXTS]
-    nats = score_texts(
-        lm.language.model, texts, first_read=lm.eot_token_id, context=CONTEXT, stride=stride, exits=True
-    )["exit-2"]
-    expected = [-part.sum() for part in np.split(nats, np.cumsum([len(text) for text in texts])[:-1])]
-    assert lm.loglikelihood_rolling(requests(*((text,) for text in TEXTS)), disable_tqdm=True) == pytest.approx(
-        expected, rel=1e-5
-    )
-
-
-def test_what_is_generated_ends_before_its_stop_and_reads_the_end_of_its_prompt(ours: Path) -> None:
+def test_generation_reads_the_exit_and_the_end_of_its_prompt_and_stops_before_the_stop(ours: Path) -> None:
     lm = RecurraLM(ours, batch_size=2, exit=2)
-    prompts = [PAIRS[3][0], "The room", "", "A bed"]
-    found = lm.generate_until(requests(*((prompt, {"max_gen_toks": 10}) for prompt in prompts)), disable_tqdm=True)
-    for prompt, text in zip(prompts, found, strict=True):
-        tokens = (lm.tok_encode(prompt) or [lm.eot_token_id])[-(CONTEXT - 10) :]
+    prompts = [PAIRS[3][0], "The room", "A bed"]
+    texts = lm.generate_until(requests(*((prompt, {"max_gen_toks": 10}) for prompt in prompts)), disable_tqdm=True)
+    for prompt, text in zip(prompts, texts, strict=True):
+        tokens = lm.tok_encode(prompt)[-(CONTEXT - 10) :]
         for _ in range(10):
-            said = lm.language.model(torch.tensor([tokens]), exit_after=2).logits[0, -1]
-            tokens.append(int(said.argmax()))
+            tokens.append(int(lm.language.model(torch.tensor([tokens]), exit_after=2).logits[0, -1].argmax()))
         assert text == lm.tokenizer.decode(tokens[-10:]).split("<|endoftext|>")[0]
-    stop = found[1][3:5]
+    stop = texts[1][3:5]
     settings = {"until": [stop], "max_gen_toks": 10}
-    assert lm.generate_until(requests(("The room", settings)), disable_tqdm=True) == [found[1].split(stop)[0]]
-
-
-def test_draws_follow_the_seed_that_the_harness_has_set(ours: Path) -> None:
-    lm = RecurraLM(ours)
-    asked = requests(("The room", {"do_sample": True, "temperature": 1.0, "max_gen_toks": 20}))
-    drawn = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        drawn.append(lm.generate_until(asked, disable_tqdm=True)[0])
-    assert drawn[0] == drawn[1] != drawn[2]
+    assert lm.generate_until(requests(("The room", settings)), disable_tqdm=True) == [texts[1].split(stop)[0]]
 
 
 def test_a_leaking_model_is_refused_or_called_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -167,13 +128,10 @@ def test_a_leaking_model_is_refused_or_called_so(tmp_path: Path, caplog: pytest.
     ("values", "message"),
     [
         ({"exit": 5}, "5"),
-        ({"exit": 0}, "exit is 0; allowed: whole numbers from 1"),
+        ({"exit": 0}, "0; allowed for this model: 1, 2, 3"),
         ({"context": 49}, "context is 49; allowed for this model: 1 to 48"),
-        ({"stride": 49}, "stride 49 is impossible; allowed: 1 to the context, 48"),
-        ({"batch_size": "many"}, "batch_size is 'many'; allowed: whole numbers from 1"),
         ({"device": "abacus"}, "device is 'abacus'"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
-        ({"trust_remote_code": True}, "trust_remote_code is not there: code .* is never run"),
         ({"pretraind": "x"}, r"unknown model argument 'pretraind' \(did you mean 'pretrained'\?\)"),
     ],
 )
@@ -183,27 +141,16 @@ def test_what_cannot_be_is_one_line(ours: Path, values: dict[str, Any], message:
     assert "\n" not in str(caught.value) and caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_gen_toks": 48}, "max_gen_toks is 48, and 48 tokens are read at once; allowed: 1 to 47"),
-        ({}, "max_gen_toks is 256"),
-        ({"max_gen_toks": 4, "topp": 0.5}, r"unknown key of generation_kwargs 'topp' \(did you mean 'top_p'\?\)"),
-        ({"max_gen_toks": 4, "do_sample": True, "temperature": -1.0}, "temperature is -1; allowed"),
-    ],
-)
-def test_settings_that_cannot_be_are_one_line(ours: Path, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecurraError, match=message):
-        RecurraLM(ours).generate_until(requests(("The room", settings)), disable_tqdm=True)
-
-
 def test_other_mistakes(ours: Path, gpt2: Path, tmp_path: Path) -> None:
     with pytest.raises(RecurraError, match=r"exit is 1, and .* is a GPT2LMHeadModel, which has no exits"):
         RecurraLM(gpt2, exit=1)
     with pytest.raises(RecurraError, match="is not a folder"):
         RecurraLM(tmp_path / "nothing")
+    lm = RecurraLM(ours)
     with pytest.raises(RecurraError, match=r"a continuation has .* tokens; allowed: 1 to the context, 48"):
-        RecurraLM(ours).loglikelihood(requests(("", TEXTS[0])), disable_tqdm=True)
+        lm.loglikelihood(requests(("", TEXTS[0])), disable_tqdm=True)
+    with pytest.raises(RecurraError, match="max_gen_toks is 256, and 48 tokens are read at once; allowed: 1 to 47"):
+        lm.generate_until(requests(("The room", {})), disable_tqdm=True)
 
 
 TASKS = {

@@ -6,24 +6,31 @@ import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from recurra.cli import options
 from recurra.cli.output import print_json, standard_output
-from recurra.cli.predict_folder import EngineName, Place, predict_folder
-from recurra.core.errors import ConfigurationError
+from recurra.core.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
     from recurra.core.progress import Reporter
     from recurra.data.files import TextRows
     from recurra.deployment.classifier import Classifier
-    from recurra.deployment.jobs.job import Job
+    from recurra.deployment.prediction.folder import FolderJob
     from recurra.deployment.prediction.stream import KeptColumns, PredictionCounts
     from recurra.models.exits.rule import ExitRule
+
+
+class EngineName(StrEnum):
+    """Where the files of a folder are predicted."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 def predict(
@@ -120,8 +127,8 @@ def predict(
             if given is not None and given is not False:
                 raise ConfigurationError(f"{option} is for single files; predict a folder without it")
         job = _job(run, texts, source, output, text_column, precision, batch_size, part_format)
-        place = Place(address, workers, worker_cpus, retries) if engine is EngineName.RAY else None
-        predict_folder(job, place, as_json=as_json, quiet=quiet)
+        on_ray = {"address": address, "workers": workers, "cpus": worker_cpus, "retries": retries}
+        _predict_folder(job, on_ray if engine is EngineName.RAY else None, as_json=as_json, quiet=quiet)
         return
     from recurra.core.memory import tune_allocator
     from recurra.core.progress import Reporter
@@ -245,8 +252,8 @@ def _job(
     precision: str | None,
     batch_size: int,
     part_format: str,
-) -> Job:
-    from recurra.deployment.jobs.job import Job
+) -> FolderJob:
+    from recurra.deployment.prediction.folder import FolderJob
 
     if texts or source is None or output is None or not Path(source).is_dir():
         given = f"--input {source}" if source is not None else "no --input"
@@ -254,7 +261,40 @@ def _job(
             f"many files are predicted from a folder into a folder; {given} with {output or 'no --output'} is given: "
             "give --input FOLDER --output FOLDER"
         )
-    return Job(run, Path(source), output, text_column, precision, batch_size, part_format)
+    return FolderJob(run, Path(source), output, text_column, precision, batch_size, part_format)
+
+
+def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: bool, quiet: bool) -> None:
+    """Predicts a folder, on a Ray cluster if one is named, and says what came of it; raises if a file failed."""
+    from recurra.core.memory import tune_allocator
+    from recurra.core.progress import Reporter
+    from recurra.deployment.prediction.folder import RayEngine, predict_folder
+
+    reporter = Reporter(quiet=quiet)
+    if on_ray is None:
+        tune_allocator()
+        result = predict_folder(job, reporter)
+    else:
+        from recurra.study.cluster import Cluster, Wording
+
+        wording = Wording(unit="a worker", needs="--worker-cpus", switch="--engine ray", extra="batch")
+        cluster = Cluster(on_ray.pop("address"), cpus=on_ray["cpus"], wording=wording)
+        # What is wrong with the job is told before a cluster is asked.
+        job.check(begin=True)
+        cluster.check()
+        with cluster.connected() as ray:
+            result = predict_folder(job, reporter, RayEngine(ray, reporter, **on_ray))
+    for failure in result.failures[1:]:
+        reporter.say(f"failed: {failure}")
+    if as_json:
+        print_json({"output": str(job.output), **result.plain()})
+    else:
+        failed = f"; {len(result.failures):,} files failed" if result.failures else ""
+        reporter.say(f"{result.rows:,} rows of {result.made:,} files{failed}: {job.output}")
+    if result.failures:
+        first, more = result.failures[0], len(result.failures) - 1
+        others = f" (and {more:,} more files)" if more else ""
+        raise RunError(f"failed: {first}{others}; start the same command again for what failed")
 
 
 def _write(

@@ -248,23 +248,21 @@ def parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str], *,
         path: The file.
         columns: Columns that must be there.
         optional: Columns whose values are None where the file has none.
-        whole: Whether all rows will be kept: a file that unfolds to too much for that is refused at once.
+        whole: Whether all rows will be kept: more than a stated size is refused.
 
     Raises:
         DataError: If it is not a whole Parquet file, lacks a column or has one twice, or unfolds to too much.
         UnavailableError: If pyarrow is not installed, which a server has no use for.
     """
     check_pyarrow("or use CSV or JSONL")
-    from recurra.data.parquet import check_single_values, check_unfolded, iterate_parquet, parquet_columns
+    from recurra.data.parquet import check_single_values, iterate_parquet, parquet_columns
 
     names = parquet_columns(path)
     needed = [find_column(path, column, names) for column in columns]
     present = [name for name in optional if name in names]
     check_single_values(path, [*needed, *present])
-    if whole:
-        check_unfolded(path, [*needed, *present])
     place = 0
-    for batch in iterate_parquet(path, [*needed, *present]):
+    for batch in iterate_parquet(path, [*needed, *present], whole=whole):
         missing = [None] * len(batch[needed[0]])
         for values in zip(*(batch.get(name, missing) for name in (*needed, *optional)), strict=True):
             place += 1

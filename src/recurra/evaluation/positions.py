@@ -59,20 +59,6 @@ def scoring_windows(lengths: Sequence[int], context: int, stride: int | None = N
             start, scored = start + step, end
 
 
-def cut_full_windows(lengths: Sequence[int], context: int) -> Iterator[Window]:
-    """Yields blocks over texts whose last one reaches back to a whole context, as lm-evaluation-harness cuts them.
-
-    Args:
-        lengths: Tokens of each text.
-        context: Tokens of a window.
-
-    Raises:
-        ConfigurationError: For a context that cannot be.
-    """
-    for window in scoring_windows(lengths, context):
-        yield Window(window.text, max(0, window.end - context), window.scored, window.end)
-
-
 @dataclass(frozen=True)
 class PositionLoss:
     """Mean loss at each position of a window.

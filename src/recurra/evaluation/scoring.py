@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,19 +25,7 @@ _CHUNK_POSITIONS = 256
 Scores = dict[str, npt.NDArray[np.float64]]
 
 
-@dataclass(frozen=True, eq=False)
-class TokenScores:
-    """What one head says of tokens.
-
-    Attributes:
-        nats: Negative log-likelihood of each token, ``(tokens of all texts,)``; 0 for one that no window scores.
-        greedy: Whether each is the most probable one, if it was asked for.
-    """
-
-    nats: npt.NDArray[np.float64]
-    greedy: npt.NDArray[np.bool_] | None = None
-
-
+@torch.inference_mode()
 def score_texts(
     model: Any,
     texts: Sequence[npt.NDArray[np.integer[Any]]],
@@ -73,59 +60,14 @@ def score_texts(
     """
     _check_context(model, context)
     windows = list(scoring_windows([len(text) for text in texts], context, stride))
-    found = score_windows(
-        model,
-        texts,
-        windows,
-        first_read=first_read,
-        batch_positions=batch_positions,
-        precision=precision,
-        exits=exits,
-    )
-    return {name: scores.nats for name, scores in found.items()}
-
-
-@torch.inference_mode()
-def score_windows(
-    model: Any,
-    texts: Sequence[npt.NDArray[np.integer[Any]]],
-    windows: Sequence[Window],
-    *,
-    first_read: int,
-    batch_positions: int = BATCH_POSITIONS,
-    precision: str = "fp32",
-    exits: bool = False,
-    greedy: bool = False,
-    options: Mapping[str, Any] | None = None,
-    progress: Callable[[int], object] | None = None,
-) -> dict[str, TokenScores]:
-    """Scores the tokens of texts that windows name, as `score_texts` does.
-
-    Args:
-        model: As there, like ``texts``, ``first_read``, ``batch_positions``, ``precision`` and ``exits``.
-        texts: Token ids of each text.
-        windows: What is read and scored; each scores at least one token, and none twice.
-        first_read: Token that is read before the first of a text.
-        batch_positions: Positions of a batch; at least one window is taken.
-        precision: Precision of the matrix products.
-        exits: Also score the heads on the way.
-        greedy: Also say which tokens are the most probable ones.
-        options: More arguments of the model, for example ``{"exit_after": 2}``.
-        progress: Told how many windows each batch had.
-
-    Raises:
-        ConfigurationError: For tokens that the model does not know.
-        RunError: If the model gives what is not a number.
-    """
     _check_tokens(model, texts, first_read)
     starts = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)])
-    heads: dict[str, TokenScores] = {}
+    heads: Scores = {}
     was_training = model.training
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     accepted = inspect.signature(model.forward).parameters
-    fixed = {**({"use_cache": False} if "use_cache" in accepted else {}), **(options or {})}
-    if exits and "output_exits" in accepted:
-        fixed["output_exits"] = True
+    fixed = {"use_cache": False, "output_exits": True} if exits else {"use_cache": False}
+    fixed = {name: value for name, value in fixed.items() if name in accepted}
     model.eval()
     try:
         with autocast(precision, device):
@@ -138,26 +80,17 @@ def score_windows(
                 output = model(input_ids=inputs.to(device), **mask, **last, **fixed)
                 for name, logits in _heads(output, exits).items():
                     head_logits, wanted = logits[:, -kept:], targets[:, -kept:].to(device)
-                    scores = heads.setdefault(name, _no_scores(int(starts[-1]), greedy=greedy))
-                    _place(_nats(head_logits, wanted), scores.nats, batch, starts, inputs.shape[1] - kept)
-                    if scores.greedy is not None:
-                        hits = (head_logits.argmax(-1) == wanted).cpu().numpy()
-                        _place(hits, scores.greedy, batch, starts, inputs.shape[1] - kept)
+                    nats = heads.setdefault(name, np.zeros(int(starts[-1])))
+                    _place(_nats(head_logits, wanted), nats, batch, starts, inputs.shape[1] - kept)
                     del head_logits
                 # Otherwise these logits would live on while the next batch makes its own.
                 del output, logits
-                if progress is not None:
-                    progress(len(batch))
     finally:
         model.train(was_training)
-    for name, scores in heads.items():
-        if np.isnan(scores.nats).any():
+    for name, nats in heads.items():
+        if np.isnan(nats).any():
             raise RunError(f"the model's logits ({name}) are not numbers; check its weights, or use precision=fp32")
-    return heads or {FINAL: _no_scores(int(starts[-1]), greedy=greedy)}
-
-
-def _no_scores(tokens: int, *, greedy: bool) -> TokenScores:
-    return TokenScores(np.zeros(tokens), np.zeros(tokens, dtype=np.bool_) if greedy else None)
+    return heads or {FINAL: np.zeros(int(starts[-1]))}
 
 
 def _place(

@@ -18,7 +18,7 @@ from recurra.core.errors import ConfigurationError, RunError
 from recurra.data.language.encoding import EncodedText
 from recurra.evaluation.perplexity import evaluate_perplexity
 from recurra.evaluation.positions import scoring_windows
-from recurra.evaluation.scoring import FINAL, score_texts, score_windows
+from recurra.evaluation.scoring import FINAL, score_texts
 
 VOCABULARY = 23
 
@@ -131,27 +131,6 @@ def test_the_batch_changes_nothing_and_padding_is_not_counted(packed: bool, stri
     ]
     assert {result.tokens for result in results} == {len(text.joined)}
     assert [result.nats for result in results] == pytest.approx([results[0].nats] * 3, rel=1e-6)
-
-
-def test_what_is_asked_for_besides_is_told() -> None:
-    """The most probable tokens, the windows done so far, and the model's own arguments reach it."""
-    text = encoded([30, 41])
-    model, told, asked = Bigrams(torch.randn(VOCABULARY, VOCABULARY).mul(3)), [], []
-    model.register_forward_pre_hook(lambda _, __, given: asked.append(given["exit_after"]), with_kwargs=True)
-    windows = list(scoring_windows([len(text.joined)], 8, 3))
-    found = score_windows(
-        model, [text.joined], windows, first_read=0, batch_positions=20, greedy=True, options={"exit_after": 2},
-        progress=told.append,
-    )[FINAL]  # fmt: skip
-    best = model.table.argmax(1).tolist()
-    stream = [0, *text.joined.tolist()]
-    assert found.greedy is not None and found.greedy.dtype == np.bool_
-    assert found.greedy.tolist() == [best[before] == after for before, after in itertools.pairwise(stream)]
-    assert sum(told) == len(windows) and set(told[:-1]) == {2} and asked == [2] * len(told)
-    plain = score_windows(model, [text.joined], windows, first_read=0, options={"exit_after": 2})[FINAL]
-    assert plain.greedy is None and plain.nats.tolist() == found.nats.tolist()
-    nothing = score_windows(model, [], [], first_read=0, greedy=True)[FINAL]
-    assert nothing.nats.shape == (0,) and nothing.greedy is not None and nothing.greedy.dtype == np.bool_
 
 
 def test_lines_begin_anew() -> None:

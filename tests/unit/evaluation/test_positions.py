@@ -16,7 +16,7 @@ from torch import nn
 from foreign import tiny_gpt2
 from recurra.data.language.encoding import EncodedText
 from recurra.evaluation.perplexity import evaluate_perplexity
-from recurra.evaluation.positions import PositionLoss, cut_full_windows, loss_by_position, token_positions
+from recurra.evaluation.positions import PositionLoss, loss_by_position, token_positions
 from recurra.evaluation.scoring import FINAL
 
 VOCABULARY = 40
@@ -71,16 +71,6 @@ def test_no_token_is_lost_and_none_stands_beyond_the_window(lengths: list[int], 
         # From the start of a text up to the first window's end a token stands where it stands in the text.
         assert of_text[:context].tolist() == list(range(min(context, last - first)))
         assert (of_text[context:] >= context - stride).all()
-
-
-@given(lengths=st.lists(st.integers(0, 20), max_size=4), context=st.integers(1, 9))
-def test_full_windows_score_every_token_once_and_read_a_whole_context(lengths: list[int], context: int) -> None:
-    scored = []
-    for window in cut_full_windows(lengths, context):
-        assert window.start <= window.scored < window.end <= lengths[window.text]
-        assert window.end - window.start == min(context, window.end)
-        scored += [(window.text, token) for token in range(window.scored, window.end)]
-    assert scored == [(text, token) for text, length in enumerate(lengths) for token in range(length)]
 
 
 class Peeking(nn.Module):

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 
 import pytest
 
-import recurra.study.harness
 from recurra.core.errors import UnavailableError
-from recurra.study.harness.__main__ import main
+
+MISSING = "lm-evaluation-harness is not installed; pip install 'recurra[harness]'"
 
 
-def test_the_missing_harness_is_one_line_with_its_install_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    loaded = [
-        name for name in sys.modules if name.split(".")[0] == "lm_eval" or name == "recurra.study.harness.adapter"
-    ]
-    for name in loaded:
+@pytest.fixture(autouse=True)
+def _no_harness(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "lm_eval" or name == "recurra.study.harness"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    with pytest.raises(UnavailableError, match=r"not installed; pip install 'recurra\[harness\]'"):
-        recurra.study.harness.RecurraLM
-    assert main() == 2
-    assert capsys.readouterr().err == "error: lm-evaluation-harness is not installed; pip install 'recurra[harness]'\n"
 
 
-def test_the_package_has_nothing_else() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'LM'"):
-        recurra.study.harness.LM
+def test_the_missing_harness_is_an_error_with_its_install_command() -> None:
+    with pytest.raises(UnavailableError) as caught:
+        import recurra.study.harness  # noqa: F401
+    assert str(caught.value) == MISSING
+
+
+def test_the_command_line_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_module("recurra.study.harness", run_name="__main__")
+    assert capsys.readouterr().err == f"error: {MISSING}\n"

@@ -25,8 +25,6 @@ from recurra.core.sealed import Sealed
 from recurra.deployment.export.manifest import ExportManifest
 from recurra.deployment.export.records import CalibrationRecord
 from recurra.deployment.export_record import ExportedExits, ExportRecord
-from recurra.deployment.jobs.job import JobManifest
-from recurra.deployment.jobs.partitions import PartManifest
 from recurra.tasks.profile import profiles
 from recurra.tasks.runs import RunConfig
 
@@ -87,20 +85,6 @@ def sealed_files() -> dict[type[Sealed], Sealed]:
             files={"a": FileEntry(size_bytes=1, sha256="0" * 64)},
             check=export.check,
             exits=EXITS,
-        ),
-        JobManifest(model="r", model_hash="h", precision=None, text_column="text", part_format="csv"),
-        PartManifest(
-            name="a.csv",
-            source_bytes=1,
-            source_sha256="h",
-            job="j",
-            output="a.csv",
-            output_bytes=1,
-            rows=1,
-            empty=0,
-            labels={"yes": 1},
-            node="n",
-            wall_s=1.0,
         ),
     ]
     return {type(file): file for file in made}

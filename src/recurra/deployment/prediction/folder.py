@@ -1,0 +1,308 @@
+"""Predicting the files of a folder, here or on a Ray cluster: what has a file of predictions already is passed over."""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from recurra.core.best_run import no_run
+from recurra.core.configuration import content_hash
+from recurra.core.errors import ConfigurationError, DataError, RecurraError, RunError, StorageError, unknown
+from recurra.core.files import read_json, write_json
+from recurra.core.progress import Reporter
+from recurra.core.record import read_record
+from recurra.core.terminal import one_line
+from recurra.data.files import STREAM_FORMATS, stream_rows
+from recurra.data.formats import check_pyarrow
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest
+from recurra.deployment.prediction.files import open_writer
+from recurra.deployment.prediction.stream import write_stream
+
+SIDECAR_NAME = "predictions.json"
+PART_FORMATS = ("parquet", "jsonl", "csv", "tsv")
+
+
+@dataclass(frozen=True)
+class FolderJob:
+    """The files of the folder ``source``, to be predicted by a run or an export into files of the folder ``output``."""
+
+    model: Path
+    source: Path
+    output: Path
+    text_column: str = "text"
+    precision: str | None = None
+    batch_size: int = 64
+    part_format: str = "parquet"
+
+    def output_of(self, name: str) -> Path:
+        """Where the predictions of an input file lie, from its path below the input folder."""
+        return self.output / f"{name}.{self.part_format}"
+
+    def is_done(self, name: str) -> bool:
+        """Whether its predictions are there, and no older than the file."""
+        try:
+            return self.output_of(name).stat().st_mtime_ns >= (self.source / name).stat().st_mtime_ns
+        except OSError:
+            return False
+
+    def names(self) -> list[str]:
+        """The input files, sorted; what begins with a dot or an underscore is no input."""
+        source, output = self.source.resolve(), self.output.resolve()
+        if output.is_relative_to(source) or source.is_relative_to(output):
+            raise StorageError(
+                f"'{self.output}' and the input '{self.source}' lie one inside the other: predictions would be taken "
+                "for inputs; choose another --output"
+            )
+        names = []
+        for path in source.rglob("*"):
+            below = path.relative_to(source)
+            if path.suffix.lower() in STREAM_FORMATS and path.is_file():
+                names += [] if any(part.startswith((".", "_")) for part in below.parts) else [below.as_posix()]
+        if not names:
+            raise DataError(f"'{self.source}' holds no file to predict; allowed: {', '.join(STREAM_FORMATS)}")
+        for name in names:
+            if name.encode("utf-8", "replace").decode("utf-8") != name:
+                raise DataError(f"{name!r} in '{self.source}' has a name that is not UTF-8; rename it")
+        return sorted(names)
+
+    def check(self, *, begin: bool = False) -> None:
+        """Refuses an output folder with predictions of something else; with ``begin`` an empty one is begun.
+
+        Raises:
+            RecurraError: If it does, or what is asked for cannot be.
+        """
+        if self.part_format not in PART_FORMATS:
+            raise ConfigurationError(unknown("format of parts", self.part_format, PART_FORMATS))
+        if self.part_format == "parquet":
+            check_pyarrow("or give --part-format jsonl, csv or tsv")
+        run, model_hash = _identify(self.model)
+        wanted = {"model_hash": model_hash, "model": run, "precision": self.precision}
+        wanted |= {"text_column": self.text_column, "part_format": self.part_format}
+        path = self.output / SIDECAR_NAME
+        if begin and not path.exists():
+            if self.output.is_dir() and any(not entry.name.startswith(".") for entry in self.output.iterdir()):
+                raise StorageError(f"'{self.output}' is not empty and has no {SIDECAR_NAME}; choose another --output")
+            write_json(path, wanted)
+        try:
+            before = dict(read_json(path))
+        except (OSError, ValueError, TypeError) as error:
+            raise StorageError(f"'{path}' cannot be read; choose another --output") from error
+        for key, value in wanted.items():
+            if (other := before.get(key)) == value:
+                continue
+            if key in ("model_hash", "model"):
+                raise ConfigurationError(
+                    f"'{self.output}' holds predictions of another model (of the run {before.get('model')!r}); choose "
+                    "another --output"
+                )
+            raise ConfigurationError(
+                f"'{self.output}' was begun with --{key.replace('_', '-')} {other or 'left out'}, not "
+                f"{value or 'left out'}; give the same, or choose another --output"
+            )
+
+    def load(self, threads: int = 0) -> Classifier:
+        """Reads the model; ``threads`` of 0 takes what the process has."""
+        if needs_torch(self.model):
+            import torch
+
+            from recurra.models.quiet import quieten_libraries
+
+            quieten_libraries()
+            if threads:
+                torch.set_num_threads(threads)
+        return Classifier.open(self.model, precision=self.precision, batch_size=self.batch_size, threads=threads)
+
+    def predict(self, name: str, classifier: Classifier) -> dict[str, Any]:
+        """Predicts one file; returns counts of its rows, or its ``failure``, as JSON values."""
+        source = self.source / name
+        try:
+            before = source.stat()
+            with open_writer(self.output_of(name), classifier.decision) as writer:
+                counts = write_stream(classifier, stream_rows(source, self.text_column, ()), writer)
+                after = source.stat()
+                if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                    raise DataError("the file was changed while it was read; start again when nobody writes to it")
+        except RecurraError as error:
+            return {"failure": one_line(f"{name}: {error}")}
+        except OSError as error:
+            return {"failure": one_line(f"{name}: {error.strerror}; check the file and its name")}
+        return counts.plain()
+
+
+@dataclass
+class FolderResult:
+    """What became of the files; ``rows``, ``empty`` and ``labels`` are of those made now, not of those skipped."""
+
+    skipped: list[str]
+    made: int = 0
+    rows: int = 0
+    empty: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, outcome: dict[str, Any]) -> None:
+        """Adds what `FolderJob.predict` returned."""
+        if "failure" in outcome:
+            self.failures.append(outcome["failure"])
+            return
+        self.made += 1
+        self.rows += outcome["rows"]
+        self.empty += outcome["empty"]
+        self.labels.update(outcome["labels"])
+
+    def plain(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        counts = {"made": self.made, "skipped": len(self.skipped), "rows": self.rows, "empty": self.empty}
+        return {**counts, "labels": dict(sorted(self.labels.items())), "failures": self.failures}
+
+
+Outcomes = Iterator[tuple[str, dict[str, Any]]]
+"""Files and what became of each, as `FolderJob.predict` says it."""
+
+
+def predict_folder(
+    job: FolderJob, reporter: Reporter, compute: Callable[[FolderJob, list[str]], Outcomes] | None = None
+) -> FolderResult:
+    """Predicts the files of a folder into a folder, each into a file of its own.
+
+    Several processes may work at one folder: what two of them predict at the same time is written twice, whole.
+
+    Args:
+        job: What is asked for.
+        reporter: For progress.
+        compute: What predicts the files, such as `RayEngine`; none predicts one after the other in this process.
+
+    Raises:
+        RecurraError: If there is nothing to predict, or the output folder cannot be used.
+    """
+    names = job.names()
+    job.check(begin=True)
+    pending = [name for name in names if not job.is_done(name)]
+    result = FolderResult(sorted(set(names) - set(pending)))
+    if result.skipped:
+        some = ", ".join(map(one_line, result.skipped[:5])) + (", ..." if len(result.skipped) > 5 else "")
+        reporter.say(f"skipped {len(result.skipped):,} files whose predictions are there: {some}")
+    with reporter.task("files", len(pending)) as task:
+        for name, outcome in (compute or _here)(job, pending) if pending else ():
+            result.add(outcome)
+            task.advance(1, note=name)
+    result.failures.sort()
+    return result
+
+
+def _here(job: FolderJob, names: list[str]) -> Outcomes:
+    classifier = job.load()
+    # Another process may have begun the folder with another model meanwhile.
+    job.check()
+    for name in names:
+        yield name, job.predict(name, classifier)
+
+
+class RayWorker:
+    """Holds the model on a node of the cluster."""
+
+    def __init__(self, job: FolderJob, threads: int) -> None:
+        self._job, self._threads = job, threads
+        self._classifier: Classifier | None = None
+
+    def __call__(self, row: dict[str, str]) -> dict[str, str]:
+        """Predicts one file; a node that cannot do so says why."""
+        try:
+            if self._classifier is None:
+                self._job.check()
+                self._classifier = self._job.load(self._threads)
+            outcome = self._job.predict(row["name"], self._classifier)
+        except RecurraError as error:
+            needs = "all nodes must see the same model, input and --output under the same path"
+            outcome = {"unable": f"{needs}, and {platform.node()} does not: {one_line(str(error))}"}
+        return {"name": row["name"], "outcome": json.dumps(outcome)}
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """Predicts on the cluster that Ray is connected to: files are the rows of a data set.
+
+    A file whose worker died is not tried again by Ray, which would wait for that very worker to come back, but stands
+    in the data set of the next round.
+
+    Attributes:
+        ray: The connected package.
+        reporter: Says what was lost.
+        workers: Most workers at a time; 0 takes as many as the cluster has cores for.
+        cpus: Cores of a worker.
+        retries: Rounds in a row without a finished file, behind the first, before the rest is given up.
+    """
+
+    ray: ModuleType
+    reporter: Reporter
+    workers: int = 0
+    cpus: float = 1.0
+    retries: int = 3
+
+    def __call__(self, job: FolderJob, names: list[str]) -> Outcomes:
+        """Predicts files, in rounds; raises if a node sees other files than this one, or if Ray itself fails."""
+        job = replace(job, model=job.model.resolve(), source=job.source.resolve(), output=job.output.resolve())
+        pending, idle = dict.fromkeys(names), 0
+        while pending and idle <= self.retries:
+            waiting = len(pending)
+            for row in self._rows(job, list(pending)):
+                outcome = json.loads(row["outcome"])
+                if "unable" in outcome:
+                    raise StorageError(outcome["unable"])
+                del pending[row["name"]]
+                yield row["name"], outcome
+            idle = 0 if len(pending) < waiting else idle + 1
+            if pending:
+                some = ", ".join(map(one_line, list(pending)[:5]))
+                self.reporter.say(f"{len(pending):,} files lost with a worker that died: {some}")
+        for name in pending:
+            yield name, {"failure": f"{one_line(name)}: the worker that was at it died each time; see Ray's logs"}
+
+    def _rows(self, job: FolderJob, names: list[str]) -> Iterator[dict[str, str]]:
+        data = _ray_data()
+        context = data.DataContext.get_current()
+        context.enable_progress_bars = context.print_on_execution_start = False
+        # What a dead worker was at is missing from the answer, and nothing else.
+        context.max_errored_blocks = -1
+        most = self.workers or max(1, int(self.ray.cluster_resources().get("CPU", 0) / self.cpus))
+        # A file that waits for a worker that dies would be lost with the one that it is at.
+        pool = data.ActorPoolStrategy(min_size=1, max_size=min(most, len(names)), max_tasks_in_flight_per_actor=1)
+        given = {"job": job, "threads": max(1, int(self.cpus))}
+        try:
+            files = data.from_items([{"name": name} for name in names], override_num_blocks=len(names))
+            yield from files.map(
+                RayWorker, fn_constructor_kwargs=given, compute=pool, num_cpus=self.cpus, max_task_retries=0
+            ).iter_rows()
+        except (self.ray.exceptions.RayError, data.exceptions.SystemException) as error:
+            raise RunError(
+                f"the Ray cluster failed ({type(error).__name__}); what is done stays: start the same command "
+                "again when the cluster works; see Ray's logs"
+            ) from error
+
+
+def _ray_data() -> Any:
+    for name in ("ray.data", "ray"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    import ray.data
+    import ray.data.exceptions
+
+    return ray.data
+
+
+def _identify(model: Path) -> tuple[str, str]:
+    """The run that a model is of, and a hash that no other model has."""
+    if is_export(model):
+        export = read_manifest(model)
+        return export.run_id, export.content_hash
+    if not model.is_dir():
+        raise no_run(model)
+    record = read_record(model)
+    return record.run_id, record.content_hash or content_hash(record.model_dump(mode="json"), length=64)

@@ -1,0 +1,319 @@
+"""Folders predicted file by file: what is done stays, what is not is made, and what cannot be is told."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from interrupted import FOLDER_MOMENTS, fork_server, in_a_process, predict_folder
+from recurra import Classifier
+from recurra.cli.main import main
+from recurra.core.errors import RunError, StorageError
+from recurra.core.progress import Reporter
+from recurra.deployment.prediction import folder as module
+from recurra.deployment.prediction.folder import FolderJob, FolderResult, RayEngine, RayWorker
+from reviews import review_rows, snapshot, train_linear
+
+TEXTS = [text for text, _ in review_rows(40, seed=6)]
+WANTED = {
+    "a.jsonl": TEXTS[:9], "deep/a.jsonl": ["great", ""], "a.csv": ["awful"], "b.txt": TEXTS[9:20],
+    "c.parquet": TEXTS[20:],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_linear(tmp_path_factory.mktemp("folders"))
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    """Five files of four formats, two of which differ only in their folder; and what is no input."""
+    folder = tmp_path / "in"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.jsonl").write_text("".join(f"{json.dumps({'text': text})}\n" for text in TEXTS[:9]), encoding="utf-8")
+    (folder / "deep" / "a.jsonl").write_text('{"text": "great"}\n{"text": ""}\n', encoding="utf-8")
+    (folder / "a.csv").write_text("text\nawful\n", encoding="utf-8")
+    (folder / "b.txt").write_text("\n".join(TEXTS[9:20]) + "\n", encoding="utf-8")
+    pq.write_table(pa.table({"text": TEXTS[20:]}), folder / "c.parquet")
+    (folder / "_SUCCESS").write_text("", encoding="utf-8")
+    (folder / ".d.jsonl").write_text("broken", encoding="utf-8")
+    (folder / "notes.md").write_text("no input", encoding="utf-8")
+    return folder
+
+
+def predict(run: Path, inputs: Path, output: Path, **options: Any) -> FolderResult:
+    return module.predict_folder(FolderJob(run, inputs, output, **options), Reporter(quiet=True))
+
+
+def rows_of(output: Path) -> dict[str, list[str]]:
+    """The texts of each input as they stand in the predictions."""
+    paths = (path for path in output.rglob("*.parquet") if not path.name.startswith("."))
+    return {
+        path.relative_to(output).as_posix().removesuffix(".parquet"): pq.read_table(path).column("text").to_pylist()
+        for path in paths
+    }
+
+
+def test_every_row_of_every_file_comes_out_in_its_place(run: Path, inputs: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    result = predict(run, inputs, output)
+    assert rows_of(output) == WANTED
+    classifier = Classifier.open(run)
+    for name, texts in WANTED.items():
+        labels = pq.read_table(output / f"{name}.parquet").column("label").to_pylist()
+        assert labels == classifier.predict(texts).tolist()
+    plain = result.plain()
+    assert (plain["made"], plain["skipped"], plain["rows"], plain["empty"], plain["failures"]) == (5, 0, 43, 1, [])
+    assert sum(plain["labels"].values()) == 43
+
+
+def test_a_second_start_makes_only_what_is_missing_or_was_changed(
+    run: Path, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    predict(run, inputs, output)
+    before = snapshot(output)
+    assert main(["predict", str(run), "--input", str(inputs), "--output", str(output)]) == 0
+    said = capsys.readouterr().err
+    assert "skipped 5 files whose predictions are there: a.csv, a.jsonl, b.txt, c.parquet, deep/a.jsonl\n" in said
+    assert snapshot(output) == before
+    (output / "a.csv.parquet").unlink()
+    (inputs / "deep" / "a.jsonl").write_text('{"text": "GREAT"}\n{"text": ""}\n', encoding="utf-8")  # of the same size
+    (inputs / "e.txt").write_text("new\n", encoding="utf-8")
+    result = predict(run, inputs, output)
+    assert (result.made, result.skipped) == (3, ["a.jsonl", "b.txt", "c.parquet"])
+    assert rows_of(output) == {**WANTED, "deep/a.jsonl": ["GREAT", ""], "e.txt": ["new"]}
+
+
+def test_a_broken_file_does_not_stop_the_others(
+    run: Path, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (inputs / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n', encoding="utf-8")
+    (inputs / "cut.parquet").write_bytes((inputs / "c.parquet").read_bytes()[:-20])
+    output = tmp_path / "out"
+    command = ["predict", str(run), "--input", str(inputs), "--output", str(output), "--json"]
+    assert main(command) == 1
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert answer["made"] == 5
+    assert [line.partition(":")[0] for line in answer["failures"]] == ["broken.jsonl", "cut.parquet"]
+    assert "error: failed: broken.jsonl: " in err and "line 2, column" in err and "failed: cut.parquet: " in err
+    assert main([*command, "--quiet"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: failed: broken.jsonl: ") and err.count("\n") == 1 and "(and 1 more files)" in err
+    assert rows_of(output) == WANTED and not list(output.glob(".*"))
+    (inputs / "broken.jsonl").unlink()
+    (inputs / "cut.parquet").unlink()
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["skipped"] == 5
+
+
+@pytest.mark.parametrize("moment", FOLDER_MOMENTS)
+def test_killed_at_any_moment_it_goes_on(moment: str, run: Path, inputs: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    assert in_a_process(predict_folder, run, inputs, output, moment) == -9
+    done = rows_of(output)
+    assert done == {name: WANTED[name] for name in done}
+    whole = snapshot(output)
+    result = predict(run, inputs, output)
+    assert (result.skipped, result.made) == (sorted(done), 5 - len(done))
+    after = snapshot(output)
+    assert all(after[f"{name}.parquet"] == whole[f"{name}.parquet"] for name in done)
+    assert set(after) == {"predictions.json", *(f"{name}.parquet" for name in WANTED)}
+
+
+def test_two_processes_on_one_folder_leave_whole_files(run: Path, inputs: Path, tmp_path: Path) -> None:
+    for number in range(10):
+        (inputs / f"more-{number}.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    output = tmp_path / "out"
+    arguments = (run, inputs, output, "")
+    processes = [fork_server().Process(target=predict_folder, args=arguments) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=200)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert rows_of(output) == {**WANTED, **{f"more-{number}.txt": TEXTS for number in range(10)}}
+
+
+def test_an_input_that_changes_under_way_is_no_result(
+    run: Path, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Meddler(Classifier):
+        def logits(self, texts: Sequence[str], *, clean: bool = True) -> np.ndarray:
+            os.utime(inputs / "b.txt", (1, 1))
+            return super().logits(texts, clean=clean)
+
+    classifier = Classifier.open(run)
+    job = FolderJob(run, inputs, tmp_path / "out")
+    outcome = job.predict("b.txt", Meddler(classifier.engine, classifier.classes_.tolist()))
+    assert "was changed while it was read" in outcome["failure"] and not job.output_of("b.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["a b.csv", "ü\u00a0☃.csv", "line\nfeed.csv", "-rf.csv", "'\"$(x).csv", "x" * 200 + ".csv"]
+)
+def test_names_of_any_kind(name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / name).write_text("text\nawful\n", encoding="utf-8")
+    (tmp_path / "in" / f"broken {name}").write_text("no\n", encoding="utf-8")
+    command = ["predict", str(run), "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--quiet"]
+    assert main(command) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert rows_of(tmp_path / "out") == {name: ["awful"]}
+
+
+def test_names_that_cannot_be_are_one_line(
+    run: Path, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["predict", str(run), "--input", str(inputs), "--output", str(tmp_path / "out"), "--quiet"]
+    (inputs / ("x" * 245 + ".csv")).write_text("text\nawful\n", encoding="utf-8")
+    assert main(command) == 1
+    err = capsys.readouterr().err
+    assert "File name too long" in err and err.count("\n") == 1
+    Path(os.fsdecode(bytes(inputs / "half") + b"\xff.csv")).write_text("text\nawful\n", encoding="utf-8")
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert "has a name that is not UTF-8; rename it" in err and err.count("\n") == 1
+
+
+def test_mistakes_are_one_line(run: Path, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out"
+    predict(run, inputs, output, part_format="jsonl")
+
+    def refused(*arguments: object, source: Path = inputs, target: Path = output) -> str:
+        capsys.readouterr()
+        code = main(["predict", str(run), "--input", str(source), "--output", str(target), *map(str, arguments)])
+        out, err = capsys.readouterr()
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        return err
+
+    assert "was begun with --part-format jsonl, not parquet" in refused()
+    options = ("--part-format", "jsonl")
+    assert "was begun with --text-column text, not body" in refused(*options, "--text-column", "body")
+    assert "unknown format of parts 'parqet' (did you mean 'parquet'?)" in refused("--part-format", "parqet")
+    assert "lie one inside the other" in refused(target=inputs / "out")
+    assert "lie one inside the other" in refused(target=tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine", encoding="utf-8")
+    assert "is not empty and has no predictions.json" in refused(target=tmp_path / "full")
+    assert "a file stands where a folder is needed" in refused(target=tmp_path / "full" / "mine.txt")
+    (tmp_path / "none").mkdir()
+    assert "holds no file to predict; allowed: .csv" in refused(source=tmp_path / "none", target=tmp_path / "o")
+    assert "a folder into a folder; --input" in refused("--engine", "ray", source=inputs / "a.csv")
+    for damaged in ("", "[1]", "{}"):
+        (output / "predictions.json").write_text(damaged, encoding="utf-8")
+        assert "choose another --output" in refused(*options)
+
+
+def test_predictions_of_another_model_are_left_alone(run: Path, inputs: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    predict(run, inputs, output)
+    other = train_linear(tmp_path, rows=120)
+    before = snapshot(output)
+    assert main(["predict", str(other), "--input", str(inputs), "--output", str(output)]) == 2
+    assert snapshot(output) == before
+
+
+class LostError(Exception):
+    """Ray's own failure."""
+
+
+class Cluster:
+    """Stands in for Ray Data with one worker; the files named for a round get no answer in it."""
+
+    def __init__(self, *lost: str) -> None:
+        self.lost = list(lost)
+        self.rounds: list[list[str]] = []
+        self.exceptions = SimpleNamespace(RayError=LostError, SystemException=LostError)
+        self.DataContext = SimpleNamespace(get_current=SimpleNamespace)
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 2}
+
+    def ActorPoolStrategy(self, **options: int) -> dict[str, int]:  # noqa: N802 - Ray's name
+        assert options["max_tasks_in_flight_per_actor"] == 1
+        return options
+
+    def from_items(self, rows: list[dict[str, str]], override_num_blocks: int) -> Cluster:
+        assert override_num_blocks == len(rows)
+        self._rows = rows
+        return self
+
+    def map(self, worker: type[RayWorker], *, fn_constructor_kwargs: dict[str, Any], **_: Any) -> Cluster:
+        self._worker = worker(**fn_constructor_kwargs)
+        return self
+
+    def iter_rows(self) -> Iterator[dict[str, str]]:
+        lost = self.lost.pop(0) if self.lost else ""
+        self.rounds.append([row["name"] for row in self._rows])
+        for row in self._rows:
+            if lost == "cluster":
+                raise LostError
+            if row["name"][0] not in lost:
+                yield self._worker(row)
+
+
+@pytest.fixture
+def job(run: Path, tmp_path: Path) -> FolderJob:
+    (tmp_path / "in").mkdir()
+    for name in "abc":
+        (tmp_path / "in" / f"{name}.txt").write_text(f"{name} was great\n", encoding="utf-8")
+    return FolderJob(run, tmp_path / "in", tmp_path / "out")
+
+
+def on_ray(job: FolderJob, cluster: Any, monkeypatch: pytest.MonkeyPatch, retries: int = 1) -> FolderResult:
+    monkeypatch.setattr(module, "_ray_data", lambda: cluster)
+    reporter = Reporter(quiet=True)
+    return module.predict_folder(job, reporter, RayEngine(cluster, reporter, retries=retries))
+
+
+def test_what_was_lost_is_begun_again(job: FolderJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster("bc", "c")
+    result = on_ray(job, cluster, monkeypatch, retries=0)
+    assert cluster.rounds == [["a.txt", "b.txt", "c.txt"], ["b.txt", "c.txt"], ["c.txt"]]
+    assert (result.rows, result.failures) == (3, [])
+
+
+def test_a_file_that_kills_its_worker_each_time_is_given_up(job: FolderJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(*"bbbbbb")
+    result = on_ray(job, cluster, monkeypatch, retries=2)
+    assert [len(names) for names in cluster.rounds] == [3, 1, 1, 1]
+    assert result.failures == ["b.txt: the worker that was at it died each time; see Ray's logs"] and result.made == 2
+
+
+def test_when_ray_itself_fails_what_is_done_stays(job: FolderJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunError, match=r"the Ray cluster failed \(LostError\); what is done stays: start the same"):
+        on_ray(job, Cluster("b", "cluster"), monkeypatch)
+    again = on_ray(job, Cluster(), monkeypatch)
+    assert (again.made, again.skipped) == (1, ["a.txt", "c.txt"])
+
+
+def test_a_node_that_sees_something_else_does_nothing(
+    job: FolderJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.check(begin=True)
+    elsewhere = replace(job, output=tmp_path / "elsewhere")
+    other = replace(job, model=train_linear(tmp_path, rows=120))
+    for seen, reason in ((elsewhere, "cannot be read"), (other, "predictions of another model")):
+        outcome = json.loads(RayWorker(seen, 1)({"name": "a.txt"})["outcome"])
+        assert "all nodes must see the same model" in outcome["unable"] and reason in outcome["unable"]
+        assert not seen.output_of("a.txt").exists()
+
+    def unable(self: RayWorker, row: dict[str, str]) -> dict[str, str]:
+        return {"name": row["name"], "outcome": json.dumps({"unable": "no"})}
+
+    monkeypatch.setattr(RayWorker, "__call__", unable)
+    with pytest.raises(StorageError, match="no"):
+        on_ray(job, Cluster(), monkeypatch)
