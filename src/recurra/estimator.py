@@ -31,6 +31,7 @@ from recurra.core.model_files import MODEL_NAME, SEAL_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, RunRecord, read_record, write_record
 from recurra.core.sealed import SealedByValues
+from recurra.data.cleaning import CAREFUL
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import IN_MEMORY
 from recurra.data.dataset import TextDataset
@@ -230,6 +231,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
                     "max_length": self.max_length,
                     "windows": self.windows,
                     "tokenizer": str(self.tokenizer),
+                    "clean": CAREFUL,
                 },
                 source="data",
             ),

@@ -14,7 +14,7 @@ from recurra.core.errors import ConfigurationError, StorageError, unknown
 from recurra.core.files import FolderLock
 from recurra.core.record import read_record
 from recurra.core.sealed import SealedByValues
-from recurra.data.formats import check_pyarrow
+from recurra.data.tables import check_pyarrow
 from recurra.deployment.export.manifest import is_export, read_manifest
 
 JOB_NAME = "job.json"

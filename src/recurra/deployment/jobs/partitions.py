@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from recurra.core.errors import CheckpointError, DataError, StorageError
 from recurra.core.sealed import SealedByValues
-from recurra.data.files import STREAM_FORMATS
+from recurra.data.tables import STREAM_FORMATS, format_of
 
 MANIFEST_SUFFIX = ".part.json"
 _NAME_DIGITS = 10
@@ -95,7 +95,7 @@ def find_partitions(folder: Path, output: Path, suffix: str) -> list[Partition]:
             f"'{output}' and the input '{folder}' lie one inside the other: predictions would be taken for inputs; "
             "choose another --output"
         )
-    paths = [path for path in inside.rglob("*") if path.suffix.lower() in STREAM_FORMATS and path.is_file()]
+    paths = [path for path in inside.rglob("*") if format_of(path) in STREAM_FORMATS and path.is_file()]
     names = {path.relative_to(inside).as_posix(): path for path in paths}
     names = {name: path for name, path in names.items() if not _hidden(name)}
     if not names:

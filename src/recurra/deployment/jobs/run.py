@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from recurra.core.errors import DataError, RecurraError
 from recurra.core.files import write_json, write_text
 from recurra.core.progress import ProgressTask, Reporter
-from recurra.data.files import stream_rows
+from recurra.data.tables import stream_rows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.jobs.job import TOKEN_PREFIX, Job, owned_folder
 from recurra.deployment.jobs.partitions import Partition, PartManifest, find_partitions, finished, hash_of, total_of

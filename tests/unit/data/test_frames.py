@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 
 from recurra.core.errors import DataError
-from recurra.data.files import read_table
-from recurra.data.in_memory import RowsInMemory, one_dimension, rows_in_memory
-from recurra.data.multilabel import SeveralLabels
+from recurra.data.frames import RowsInMemory, one_dimension, rows_in_memory
+from recurra.data.labels import SeveralLabels, read_table
 
 TEXTS = ["a good film", "a bad film", "dull", "bright"]
 WORDS = ["pos", "neg", "neg", "pos"]
@@ -86,7 +85,7 @@ def test_a_missing_text_is_left_out_and_a_missing_label_refused_as_in_files(noth
     table = read_table(written(read(frame), tmp_path), "text", "label")
     assert (table.texts, table.empty) == (TEXTS, 1)
     unlabelled = written(read((TEXTS, ["pos", nothing, "neg", "pos"])), tmp_path)
-    with pytest.raises(DataError, match=r"1 rows without a label in column 'label' \(row 2\)"):
+    with pytest.raises(DataError, match=r"1 row without a label in column 'label' \(row 2 of \(texts, labels\)\)"):
         read_table(unlabelled, "text", "label")
 
 
@@ -133,18 +132,18 @@ def test_files_and_corpora_are_not_in_memory(data: Any) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"a", "b"}, "data is a set; give a file, a DataFrame, (texts, labels) or a Dataset"),
-        (3, "data is an int; give a file, a DataFrame, (texts, labels) or a Dataset"),
+        ({"a", "b"}, "data is a set; give a file, a DataFrame, (texts, labels), a list of mappings or a Dataset"),
+        (3, "data is an int; give a file, a DataFrame, (texts, labels), a list of mappings or a Dataset"),
         ((TEXTS,), "data is a tuple of 1; give a file"),
         ([TEXTS, WORDS], "data is a list; give a file"),
         (("a text", WORDS), "texts is a str; give a list, an array or a Series"),
         ((TEXTS, {"pos", "neg"}), "labels is a set; give a list"),
         ((TEXTS, WORDS[1:]), "data has 4 texts and 3 labels; give one label a text"),
         ((TEXTS, np.eye(4)), "labels has the shape (4, 4); give one column of values"),
-        (([*TEXTS[1:], 3.5], WORDS), "'data' row 4: the text is 3.5, a float; give text, in quotes"),
-        ((TEXTS, [*WORDS[1:], b"pos"]), "'data' row 4: column 'label' holds b'pos', a bytes"),
-        ((TEXTS, ["pos", ["neg"], [], []]), "row 1 of train has the one label 'pos' where others have lists"),
-        (pd.DataFrame({"txt": TEXTS, "label": WORDS}), "'DataFrame data' has no column 'text' (did you mean 'txt'?)"),
+        (([*TEXTS[1:], 3.5], WORDS), "(texts, labels) row 4: the text is 3.5, a float; give text, in quotes"),
+        ((TEXTS, [*WORDS[1:], b"pos"]), "(texts, labels) row 4: column 'label' holds b'pos', a bytes"),
+        ((TEXTS, ["pos", ["neg"], [], []]), "row 1 of (texts, labels) has the one label 'pos' where others have lists"),
+        (pd.DataFrame({"txt": TEXTS, "label": WORDS}), "the DataFrame has no column 'text' (did you mean 'txt'?)"),
         (pd.DataFrame([["a", "b", "c"]], columns=["text", "text", "label"]), "has 2 columns 'text'; rename all but"),
         (datasets.DatasetDict({"test": FORMS["dataset"]}), "data is a DatasetDict of test; give a split"),
         (
@@ -166,7 +165,7 @@ def test_splits_that_come_twice_and_groups_without_columns_are_refused() -> None
             rows_in_memory(both, {"test": test})
     with pytest.raises(DataError, match="validation is a DatasetDict of train, test; give a split"):
         rows_in_memory("a.csv", {"validation": both})
-    with pytest.raises(DataError, match=r"group_column is 'author', and \(texts, labels\) have no columns"):
+    with pytest.raises(DataError, match=r"the column 'author' was asked for, and \(texts, labels\) have no columns"):
         rows_in_memory((TEXTS, WORDS), {"group_column": "author"})
 
 
