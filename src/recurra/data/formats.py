@@ -320,24 +320,21 @@ def quotes_are_text(lines: Callable[[], Iterable[str]], delimiter: str) -> bool:
     """Whether quotation marks of a file with tabs are plain characters, as spreadsheets and GLUE write them.
 
     They are if every line has as many fields as the header, and read as quoting they would not close, or would join
-    lines that are rows.
+    lines. A file of which both readings are possible had tabs and line ends in all of its texts.
     """
-    width = 0
-    marked = False
+    width, marked = 0, False
     for line in lines():
-        if not line.strip("\r\n"):
-            continue
-        fields = line.count(delimiter) + 1
-        width = width or fields
-        if fields != width:
-            return False
-        marked = marked or '"' in line
+        if line.strip("\r\n"):
+            fields = line.count(delimiter) + 1
+            width, marked = width or fields, marked or '"' in line
+            if fields != width:
+                return False
     if not marked:
         return False
     try:
         return any(
-            len(fields) != width or any("\n" in field for field in fields)
-            for _, fields in csv_fields(lines(), "", delimiter, quoted=True, skipped=0)
+            len(cells) != width or any("\n" in cell for cell in cells)
+            for _, cells in csv_fields(lines(), "", delimiter, quoted=True, skipped=0)
         )
     except DataError:
         return True

@@ -288,7 +288,7 @@ class LabelColumns(SeveralLabels):
 
     def read(self, cell: Any, word: Callable[[Any], str]) -> Any:
         """The labels whose cell is 1."""
-        values = dict(zip(self.columns, (word(one).lower() for one in cell), strict=True))
+        values = dict(zip(self.columns, (spelling_key(word(one)) for one in cell), strict=True))
         if not all(values.values()):
             return ""
         for name, value in values.items():

@@ -201,7 +201,8 @@ class TableFile:
         elif self.kind in ("json", "jsonl") and start.startswith("["):
             self.kind = "list"
         elif self.kind == "json":
-            self.kind = "document" if not _is_json(first.partition("\n")[0]) else "jsonl"
+            line, _, more = first.partition("\n")
+            self.kind = "jsonl" if more.strip() and _is_json(line) else "document"
         if self.kind == "txt":
             self.unit, self.header = "line", []
             return
@@ -244,7 +245,8 @@ class TableFile:
         if tool is not None:
             self._flatten = tool[1]
             self._name_tool(tool[0])
-        self.header = [] if first is None else list(self._flatten(first[1]) if self._flatten else first[1])
+            first = next(iter(self._records()))
+        self.header = [] if first is None else list(first[1])
 
     def _name_tool(self, name: str) -> None:
         self.tool = name
@@ -407,6 +409,8 @@ def _rows_of_document(text: str, source: str) -> Iterator[dict[str, Any]]:
             "list of objects"
         ) from error
     cells = list(value.values()) if isinstance(value, dict) else []
+    if cells and not any(isinstance(cell, list | dict) for cell in cells):
+        return iter([value])
     nested = [cell for inner in cells if isinstance(inner, dict) for cell in inner.values()]
     lists = [cell for cell in (*cells, *nested) if isinstance(cell, list) and cell and isinstance(cell[0], dict)]
     if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]):

@@ -11,7 +11,7 @@ from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unk
 from recurra.data.language.configuration import ALIASES, LanguageDataConfig
 from recurra.data.language.dataset import LanguageDataset, RunningText
 from recurra.data.language.sources import SOURCES, SPLITS
-from recurra.data.tables import check_path, plain_rows
+from recurra.data.tables import check_path, is_fasttext, plain_rows
 
 TEXT_FORMATS = (".txt",)
 HELD_OUT_SHARE = 0.1
@@ -87,7 +87,8 @@ def _cut(lines: list[str], parts: int) -> list[list[str]]:
 
 def is_language_corpus(name: str) -> bool:
     """Whether a name or file is text for language modelling, not a labelled corpus."""
-    return name in SOURCES or name in ALIASES or Path(name).suffix.lower() in TEXT_FORMATS
+    is_text = Path(name).suffix.lower() in TEXT_FORMATS and not is_fasttext(name)
+    return name in SOURCES or name in ALIASES or is_text
 
 
 def load_language_dataset(
