@@ -8,8 +8,10 @@ from typing import Any
 import datasets
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
+import recurra
 from recurra.core.errors import DataError
 from recurra.data.frames import RowsInMemory, one_dimension, rows_in_memory
 from recurra.data.labels import SeveralLabels, read_table
@@ -29,6 +31,17 @@ def written(rows: RowsInMemory, folder: Path) -> Path:
     return Path(rows.options(folder)["name"])
 
 
+class Polars:
+    """Speaks Arrow's interface and no other, as a frame of polars does."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.columns = table.column_names
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
 FORMS: dict[str, Any] = {
     "pair": (TEXTS, WORDS),
     "arrays": (np.array(TEXTS), np.array(WORDS, dtype=object)),
@@ -42,6 +55,14 @@ FORMS: dict[str, Any] = {
         ),
     ),
     "splits": datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": TEXTS, "label": WORDS})}),
+    "arrow strings": pd.DataFrame({"text": pd.array(TEXTS, "string[pyarrow]"), "label": pd.Categorical(WORDS)}),
+    "polars": Polars(pa.table({"text": TEXTS, "label": pa.array(WORDS).dictionary_encode()})),
+    "arrow": pa.table({"text": TEXTS, "label": WORDS}),
+    "arrow columns": (pa.chunked_array([TEXTS]), pa.array(WORDS)),
+    "mappings": [{"text": text, "label": word} for text, word in zip(TEXTS, WORDS, strict=True)],
+    "mapping": {"text": TEXTS, "label": WORDS},
+    "stream": datasets.Dataset.from_dict({"text": TEXTS, "label": WORDS}).to_iterable_dataset(),
+    "numpy strings": (np.array(TEXTS, dtype=np.dtypes.StringDType()), np.array(WORDS)),
     "columns": (
         datasets.Dataset.from_dict({"text": TEXTS})["text"],
         datasets.Dataset.from_dict({"label": WORDS})["label"],
@@ -171,3 +192,31 @@ def test_splits_that_come_twice_and_groups_without_columns_are_refused() -> None
 
 def test_cells_of_numpy_become_plain_values() -> None:
     assert [type(value) for value in one_dimension([np.int64(1), np.str_("a"), "b"], "x")] == [int, str, str]
+
+
+def test_columns_of_zeros_and_ones_and_texts_in_several_columns(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"title": "T", "body": TEXTS, "late": [1, 0, 1, 0], "rude": [True, False, False, None]})
+    with pytest.raises(DataError, match=r"the DataFrame has no column 'late'.*--label-columns"):
+        rows_in_memory(frame.drop(columns="late"), {"text_column": "body", "label_columns": ["late", "rude"]})
+    rows = read(frame[:3], text_column="title,body", label_columns=["late", "rude"])
+    options = rows.options(tmp_path)
+    assert options["label_separator"] == "json" and options["label_columns"] is None
+    table = read_table(written(rows, tmp_path), "title,body", "label", labels=SeveralLabels("json"))
+    assert table.labels == [("late", "rude"), (), ("late",)] and table.texts[0] == "t a good film"
+
+
+def test_messages_name_the_frame_and_arguments(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"text": TEXTS, "label": [*WORDS[:3], None]})
+    with pytest.raises(DataError) as caught:
+        recurra.compare(frame, models="linear", output=tmp_path / "runs", quiet=True)
+    message = str(caught.value)
+    assert "skip_unlabelled=True" in message and "row 4 of the DataFrame" in message
+    assert "--" not in message and "parquet" not in message
+    with pytest.raises(DataError, match=r"name the right one with text_column=$"):
+        recurra.compare(frame.rename(columns={"text": "body"}), models="linear", output=tmp_path / "runs", quiet=True)
+
+
+def test_a_table_of_one_column_is_one() -> None:
+    assert one_dimension(np.array([["a"], ["b"]]), "X") == ["a", "b"]
+    assert one_dimension(pd.DataFrame({"text": ["a", "b"]}), "X") == ["a", "b"]
+    assert one_dimension(pa.chunked_array([["a"], ["b"]]), "X") == ["a", "b"]
