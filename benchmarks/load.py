@@ -39,7 +39,7 @@ import numpy as np
 
 from recurra import Classifier
 from recurra.data.demo_corpus import demo_rows
-from recurra.data.files import stream_texts
+from recurra.data.tables import stream_texts
 
 BATCH_SIZES = (1, 8, 32, 64)
 OVERLOAD = 4

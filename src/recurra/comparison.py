@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import Parameter, signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from recurra.core.errors import DataError
+from recurra.core.errors import DataError, errors_for_python
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import DEMO_LARGE, load_dataset
-from recurra.data.in_memory import rows_in_memory
+from recurra.data.frames import rows_in_memory
 from recurra.data.tokenization import TRAINED
 from recurra.ladder import Entry, Ladder, choose_models
 from recurra.reported_study import StudyResult, run_and_report
@@ -185,7 +186,12 @@ def cross_validated(data: RunData, data_root: Path | None, *, trained: bool = Tr
 
 def study_name(data: str) -> str:
     """What the comparison on a file or corpus is called."""
-    name = "".join(character if character.isalnum() or character in "._-" else "-" for character in Path(data).stem)
+    stem = unicodedata.normalize("NFKD", Path(data).stem)
+    letters = "".join(character for character in stem if not unicodedata.combining(character))
+    name = "".join(
+        character if character.isascii() and (character.isalnum() or character in "._-") else "-"
+        for character in letters
+    )
     return (name.lstrip("._-") or "data")[:80]
 
 
@@ -202,6 +208,7 @@ def demonstration(*, seeds: int = 3) -> StudySpec:
     return comparison(data, models=DEMO_MODELS, protocol="demo", seeds=range(seeds), title=title)
 
 
+@errors_for_python()
 def compare(
     data: Any,
     *,
@@ -229,9 +236,9 @@ def compare(
     rows takes up what is done, and on other rows it needs another ``output``.
 
     Args:
-        data: A file (CSV, TSV, JSONL, Parquet), a corpus by name, a pandas ``DataFrame``, ``(texts, labels)``, or a
-            ``Dataset`` or ``DatasetDict`` of the library datasets, whose splits are used as they are. Labels are words
-            or numbers, or lists of them for any number of labels a text.
+        data: A file, a corpus by name, a frame of pandas, polars or pyarrow, ``(texts, labels)``, a list of mappings,
+            or a ``Dataset`` or ``DatasetDict`` of the library datasets, whose splits are used as they are. Labels are
+            words or numbers, or lists of them for any number of labels a text.
         models: Presets, controls, encoders, or model files, one or several; none takes those of
             `recurra.ladder.choose_models`: a tuned linear model, static vectors, MiniLM, a smaller student of it,
             and up to 400 training rows SetFit.

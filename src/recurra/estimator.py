@@ -32,6 +32,7 @@ from recurra.core.packed import HISTORY_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, RunRecord, read_record, write_record
 from recurra.core.sealed import SealedByValues
+from recurra.data.cleaning import CAREFUL
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import IN_MEMORY
 from recurra.data.dataset import TextDataset
@@ -231,6 +232,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
                     "max_length": self.max_length,
                     "windows": self.windows,
                     "tokenizer": str(self.tokenizer),
+                    "clean": CAREFUL,
                 },
                 source="data",
             ),

@@ -52,11 +52,11 @@ def read_csv(data: bytes) -> None:
 def read_jsonl(data: bytes) -> None:
     """Rows of JSONL are those of Python's own reader."""
     from recurra.core.errors import DataError
-    from recurra.data.formats import decoded_lines, jsonl_rows, raw_lines
+    from recurra.data.formats import decoded_lines, json_lines, raw_lines, record_rows
 
     try:
         lines = decoded_lines(raw_lines(io.BytesIO(data)), _NAME)
-        found = [row for _, row in jsonl_rows(lines, _NAME, _COLUMNS, ())]
+        found = [row for _, row in record_rows(json_lines(lines, _NAME), _NAME, _COLUMNS, ())]
     except DataError:
         return
     values = [json.loads(line) for line in data.decode("utf-8-sig").split("\n") if line.strip()]
@@ -134,11 +134,11 @@ def read_request(data: bytes) -> None:
 
 TARGETS: dict[str, tuple[Callable[[bytes], None], list[str], list[bytes]]] = {
     "csv": (
-        read_csv, ["recurra.data.formats", "recurra.data.columns"],
+        read_csv, ["recurra.data.formats"],
         [b"text,label\na,b\n", b'"text",label\r\n"a ""b""\nc",d\r\n', b"\xef\xbb\xbfLabel,TEXT,id\n\nx,y,1\n"],
     ),
     "jsonl": (
-        read_jsonl, ["recurra.data.formats", "recurra.data.columns"],
+        read_jsonl, ["recurra.data.formats"],
         [b'{"text": "a", "label": 1}\n', b'{"Text": "\\u00e9", "label": null, "more": [1, {"a": 2}]}\n\n'],
     ),
     "yaml": (

@@ -21,8 +21,7 @@ from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord
-from recurra.data.configuration import DataConfig
-from recurra.data.multilabel import MultiLabelData
+from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.study.run import execute_run
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run, resolve_model

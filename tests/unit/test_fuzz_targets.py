@@ -32,7 +32,7 @@ def test_a_parser_that_is_wrong_is_noticed(name: str, monkeypatch: pytest.Monkey
     parse, parse_yaml, override = SharingPlan.parse, configuration.parse_yaml, configuration.override
     wrong: dict[str, tuple[Any, str, Any]] = {
         "csv": (formats, "csv_rows", without_last_row(formats.csv_rows)),
-        "jsonl": (formats, "jsonl_rows", without_last_row(formats.jsonl_rows)),
+        "jsonl": (formats, "json_lines", without_last_row(formats.json_lines)),
         "yaml": (configuration, "parse_yaml", lambda text: {**parse_yaml(text), "more": 1}),
         "assignments": (configuration, "override", lambda *values: {**override(*values), "word": "other"}),
         "plans": (

@@ -20,7 +20,7 @@ ALLOWED = {
     ("", "models.language_modeling"): "torch, likewise",
     ("", "models.modeling"): "torch, likewise",
     ("comparison", "models.inference"): "torch: asked only where all models start from a pretrained encoder",
-    ("data.formats", "data.parquet"): "pyarrow: a CSV file is read without it",
+    ("data.tables", "data.parquet"): "pyarrow: a CSV file is read without it",
     ("deployment.engines.interface", "deployment.engines.trained"): "torch: an ONNX export is computed without it",
     ("deployment.engines.interface", "models.controls.linear"): "scikit-learn, likewise",
     (

@@ -17,7 +17,7 @@ import torch
 from recurra.core.configuration import content_hash
 from recurra.data.cleaning import clean_text
 from recurra.data.encoding import cache_path, encode_texts, read_arrays, write_arrays
-from recurra.data.files import stream_texts
+from recurra.data.tables import stream_texts
 from recurra.data.tokenization import read_tokenizer
 from recurra.models.accounting import count_parameters, forward_flops
 from recurra.models.adaptation.convert import load_encoder

@@ -96,6 +96,10 @@ def compare(
     data_protocol: options.DataProtocol = None,
     text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,
+    label_columns: options.LabelColumns = None,
+    label_separator: options.LabelSeparator = None,
+    id_column: options.IdColumn = None,
+    encoding: options.Encoding = None,
     group_column: options.GroupColumn = None,
     validation: options.ValidationFile = None,
     test: options.TestFile = None,
@@ -141,7 +145,11 @@ def compare(
     from recurra.tasks.profile import profile_of_values
     from recurra.tasks.questions import Judging, Limits
 
-    chosen = task(profile_of_values(named_data(data, assignments or [])).name)
+    chosen = task(
+        profile_of_values(
+            named_data(data, [*options.label_keys(options.data_options(context)), *(assignments or [])])
+        ).name
+    )
     given = options.data_options(context)
     named = None if models is None else [name.strip() for name in models.split(",") if name.strip()]
     machine = Machine(data_root=data_root, cache_dir=cache_dir, threads=threads, latency=latency)

@@ -28,6 +28,7 @@ def evaluate(
     ] = False,
     text_column: Annotated[str | None, typer.Option("--text-column", help="Default: the run's.")] = None,
     label_column: Annotated[str | None, typer.Option("--label-column", help="Default: the run's.")] = None,
+    encoding: Annotated[str | None, typer.Option("--encoding", help="Of the file. Default: the run's.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File of predictions: .csv, .tsv, .jsonl or .parquet.")
     ] = None,
@@ -59,6 +60,7 @@ def evaluate(
         "--caches": caches or None,
         "--text-column": text_column,
         "--label-column": label_column,
+        "--encoding": encoding,
         "--output": output,
         "--precision": precision,
         "--batch-size": batch_size,

@@ -26,6 +26,7 @@ def export(
         typer.Option("--rows", help="File of texts to check on; default: the run's validation split, else the demo's."),
     ] = None,
     text_column: options.InputTextColumn = "text",
+    encoding: options.Encoding = None,
     agreement: Annotated[
         float | None,
         typer.Option("--agreement", help="Of a model with exits: share of labels to keep. Default: 0.99."),
@@ -76,6 +77,7 @@ def export(
         overwrite=overwrite,
         rows_file=rows,
         text_column=text_column,
+        encoding=encoding,
         data_root=data_root,
         vocabulary=vocabulary,
         agreement=agreement,

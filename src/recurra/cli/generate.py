@@ -32,6 +32,7 @@ def generate(
         ),
     ] = None,
     text_column: options.InputTextColumn = "text",
+    encoding: options.Encoding = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Tokens to add at most.")] = 64,
     temperature: Annotated[
         float | None,
@@ -79,7 +80,9 @@ def generate(
         cache=cache,
         rule=make_rule(exit_rule, threshold=threshold, after=exit_after),
     )
-    texts = [text for chunk in source_chunks(prompts or [], source, text_column) for text in chunk.texts]
+    texts = [
+        text for chunk in source_chunks(prompts or [], source, text_column, encoding=encoding) for text in chunk.texts
+    ]
     quieten_libraries()
     generator = Generator(LanguageModel.load(run, precision=precision), settings)
     results = _print(generator, texts, batch_size, as_json=as_json)

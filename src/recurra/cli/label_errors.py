@@ -28,6 +28,8 @@ def label_errors(
     assignments: options.DataOverrides = None,
     text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,
+    id_column: options.IdColumn = None,
+    encoding: options.Encoding = None,
     skip_unlabelled: options.SkipUnlabelled = False,
     encoder: Annotated[
         str | None,
@@ -106,7 +108,8 @@ def _print(found: LabelErrors, top: int, output: Path | None) -> None:
         ]
         for row in itertools.islice(found, top)
     ]
-    title = f"{Path(found.table.source).name}: the {len(rows)} most doubtful labels of {len(found):,} rows"
+    name = Path(found.table.source.strip("'")).name
+    title = f"{name}: the {len(rows)} most doubtful labels of {len(found):,} rows"
     headings = [
         found.table.unit.capitalize(),
         "Label",

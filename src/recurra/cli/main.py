@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from recurra.core.errors import RecurraError
+from recurra.core.errors import DataError, RecurraError, for_command
 from recurra.core.terminal import one_line
 
 EXIT_USAGE = 2
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - what is not known is raised again
-        code = EXIT_INTERRUPTED if _was_interrupted(error) else _tell(error)
+        code = EXIT_INTERRUPTED if _was_interrupted(error) else _tell(error, given)
     if code == EXIT_INTERRUPTED:
         sys.stderr.write("interrupted; start the same command again to go on: what is finished is not done twice\n")
     return code if isinstance(code, int) else 0
@@ -97,8 +97,15 @@ def _was_interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _tell(error: Exception) -> int:
+def _tell(error: Exception, given: Sequence[str]) -> int:
     """Says in a line what is wrong, and returns the exit code; raises again what is a defect of ours."""
+    if isinstance(error, DataError):
+        command: Any = typer.main.get_command(make_app())
+        for word in given:
+            command = getattr(command, "commands", {}).get(word, command)
+        options = {option for parameter in command.params for option in parameter.opts}
+        takes_keys = any(parameter.name == "assignments" for parameter in command.params)
+        return _fail(for_command(str(error), options, keys=takes_keys), error.exit_code)
     if isinstance(error, RecurraError):
         return _fail(str(error), error.exit_code)
     if isinstance(error, ModuleNotFoundError):

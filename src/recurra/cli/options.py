@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,13 +75,30 @@ AnyData = Annotated[
     str, typer.Argument(metavar="NAME|FILE", help="A corpus (sst2, wikitext-2-v1), a labelled file, or a .txt.")
 ]
 TextColumn = Annotated[
-    str | None, typer.Option("--text-column", help="Column with the text, in a file of yours; default: text.")
+    str | None,
+    typer.Option("--text-column", help="Column with the text, or several to join: title,body. Default: text."),
 ]
 LabelColumn = Annotated[
     str | None, typer.Option("--label-column", help="Column with the label, numbers or words; default: label.")
 ]
-InputTextColumn = Annotated[str, typer.Option("--text-column", help="Column with the text, in a file of yours.")]
-InputLabelColumn = Annotated[str, typer.Option("--label-column", help="Column with the label; numbers or words.")]
+LabelColumns = Annotated[
+    str | None,
+    typer.Option("--label-columns", metavar="NAME,NAME", help="Any number of labels a text: a column of 0 and 1 each."),
+]
+LabelSeparator = Annotated[
+    str | None,
+    typer.Option("--label-separator", help="Any number of labels a text: what stands between them, or json for lists."),
+]
+IdColumn = Annotated[
+    str | None, typer.Option("--id-column", help="Column with unique ids; default: id if it has them, else the line.")
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option("--encoding", help="Encoding of a text file without a mark, e.g. cp1252. Default: utf-8."),
+]
+InputTextColumn = Annotated[
+    str, typer.Option("--text-column", help="Column with the text, or several to join: title,body.")
+]
 GroupColumn = Annotated[
     str | None, typer.Option("--group-column", help="Column whose equal values stay in one split (author, thread).")
 ]
@@ -178,6 +196,10 @@ _OF_DATA = (
     "data_protocol",
     "text_column",
     "label_column",
+    "label_columns",
+    "label_separator",
+    "id_column",
+    "encoding",
     "group_column",
     "validation",
     "test",
@@ -194,7 +216,16 @@ def data_options(context: typer.Context) -> dict[str, Any]:
     """What a command line says of its data, by the option that says it; none for what it leaves open."""
     flags = {str(parameter.name): parameter.opts[0] for parameter in context.command.params}
     values = {flags[name]: context.params[name] for name in _OF_DATA if name in flags}
+    label, several = values.get("--label-column"), values.get("--label-columns")
+    if label is not None and several is None and "," in label:
+        values |= {"--label-column": None, "--label-columns": label}
     return {flag: None if value is False else value for flag, value in values.items()}
+
+
+def label_keys(given: Mapping[str, Any]) -> list[str]:
+    """Options that make data those of several labels a text, as ``key=value``: they choose the task."""
+    named = {"label_separator": given.get("--label-separator"), "label_columns": given.get("--label-columns")}
+    return [f"data.{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
 
 
 def configured_data(
@@ -217,6 +248,6 @@ def configured_data(
 
     named = None if models is None else [resolve_model(model) for model in models]
     keys = [f"data.{pair.removeprefix('data.')}" for pair in assignments or []]
-    chosen = task(profile_of_values(named_data(name, keys)).name)
+    chosen = task(profile_of_values(named_data(name, [*label_keys(given), *keys])).name)
     assigned = sort_assignments(keys, task=chosen)
     return chosen.configure_data(name, given, assigned.data, data_root, models=named)[0]

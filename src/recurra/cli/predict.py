@@ -19,7 +19,7 @@ from recurra.core.errors import ConfigurationError, RunError
 
 if TYPE_CHECKING:
     from recurra.core.progress import Reporter
-    from recurra.data.files import TextRows
+    from recurra.data.tables import TextRows
     from recurra.deployment.classifier import Classifier
     from recurra.deployment.prediction.folder import FolderJob
     from recurra.deployment.prediction.stream import KeptColumns, PredictionCounts
@@ -50,7 +50,11 @@ def predict(
             "--output", "-o", help="A .csv, .tsv, .jsonl or .parquet file; default: lines. For a folder: a folder."
         ),
     ] = None,
-    text_column: options.InputTextColumn = "text",
+    text_column: Annotated[
+        str | None,
+        typer.Option("--text-column", help="Column with the text, or several to join: title,body. Default: the run's."),
+    ] = None,
+    encoding: options.Encoding = None,
     precision: options.RunPrecision = None,
     batch_size: options.BatchSize = 64,
     engine: Annotated[
@@ -112,6 +116,7 @@ def predict(
     Example: recurra predict runs/reviews --input reviews.csv --output predictions.csv
     """
     run = options.one_run(run, quiet=quiet)
+    text_column = text_column or _recorded_text_column(run)
     early = (exit_rule, threshold, exit_after) != (None, None, None)
     _check_output_options(output, escape_formulas=escape_formulas, keep_columns=keep_columns)
     if engine is EngineName.RAY or (source is not None and source != "-" and Path(source).is_dir()):
@@ -122,6 +127,7 @@ def predict(
             "--abstain-below": abstain_below,
             "--precision-of": precision_of,
             "--explain": explain,
+            "--encoding": encoding,
         }
         for option, given in single.items():
             if given is not None and given is not False:
@@ -141,8 +147,8 @@ def predict(
         check_output(output, source)
     bounds = _Bounds.of(run, abstain_below, precision_of, early=early)
     keep = output is not None and keep_columns is not False and not texts
-    kept = KeptColumns.of(source, text_column) if keep else None
-    chunks = source_chunks(texts or [], source, text_column, kept)
+    kept = KeptColumns.of(source, text_column, encoding) if keep else None
+    chunks = source_chunks(texts or [], source, text_column, kept, encoding=encoding)
     # A file that cannot be read is told before the model is loaded.
     first = next(chunks, None)
     if needs_torch(run):
@@ -174,6 +180,17 @@ def predict(
         explain_words=explain,
     )
     _tell(classifier, counts, reporter, kept=kept, bounds=bounds)
+
+
+def _recorded_text_column(run: Path) -> str:
+    """The column that a run's own texts stand in; ``text`` of a run that is no classifier, or cannot be read."""
+    from recurra.core.errors import RecurraError
+    from recurra.deployment.export.manifest import read_source_record
+
+    try:
+        return str(read_source_record(run).config["data"].get("text_column", "text"))
+    except (RecurraError, OSError, KeyError, AttributeError):
+        return "text"
 
 
 @dataclass(frozen=True)
@@ -237,8 +254,8 @@ def _tell(
         reporter.say(f"{counts.abstained:,} of {counts.rows:,} rows{share} have no label: {why}")
     for sentence in bounds.said:
         reporter.say(sentence)
-    if kept is not None and kept.delimiter == ";":
-        reporter.say(f"'{kept.source}' is read with semicolons between its fields, as its header has them")
+    for note in kept.notes if kept is not None else ():
+        reporter.say(note)
     if kept is not None and "label" in kept.names:
         reporter.say("the column 'label' is the input's; the predicted labels are in 'label_predicted'")
 

@@ -23,6 +23,10 @@ def train(
     data_protocol: options.DataProtocol = None,
     text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,
+    label_columns: options.LabelColumns = None,
+    label_separator: options.LabelSeparator = None,
+    id_column: options.IdColumn = None,
+    encoding: options.Encoding = None,
     group_column: options.GroupColumn = None,
     validation: options.ValidationFile = None,
     test: options.TestFile = None,
@@ -56,7 +60,11 @@ def train(
     from recurra.tasks.runs import resolve_model
 
     reporter = Reporter(quiet=quiet)
-    chosen = task(profile_of_values(named_data(data, assignments or [])).name)
+    chosen = task(
+        profile_of_values(
+            named_data(data, [*options.label_keys(options.data_options(context)), *(assignments or [])])
+        ).name
+    )
     assigned = sort_assignments(assignments or [], task=chosen)
     given = {**options.data_options(context), "--latency": latency}
     name, keys = resolve_model(model)

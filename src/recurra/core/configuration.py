@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, get_args
 
@@ -113,7 +113,7 @@ class Settings(BaseModel):
     def load(cls, path: Path | str, overrides: Iterable[str] = ()) -> Self:
         """Reads a YAML file and applies ``key=value`` overrides (dotted keys reach into sections)."""
         values = read_yaml(path)
-        return cls.parse(override(values, overrides), source=f"'{path}'")
+        return cls.parse(override(values, overrides, texts=text_keys(cls)), source=f"'{path}'")
 
     def plain(self) -> dict[str, Any]:
         """Returns plain JSON values, in declaration order."""
@@ -221,8 +221,18 @@ def write_yaml(values: Mapping[str, Any]) -> str:
     return text
 
 
-def override(values: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+def text_keys(cls: type[BaseModel]) -> frozenset[str]:
+    """Keys of a configuration whose values are texts and nothing else."""
+    return frozenset(key for key, field in cls.model_fields.items() if field.annotation in (str, str | None))
+
+
+def override(values: Mapping[str, Any], assignments: Iterable[str], *, texts: Collection[str] = ()) -> dict[str, Any]:
     """Applies ``key=value`` assignments; values are YAML, dotted keys reach into sections.
+
+    Args:
+        values: What they change.
+        assignments: In their order.
+        texts: Keys whose value is the text that was typed: YAML only if it is in quotes, or ``null``.
 
     Raises:
         ConfigurationError: If an assignment has no ``=``, reaches into something that is not a section, or has a value
@@ -243,12 +253,15 @@ def override(values: Mapping[str, Any], assignments: Iterable[str]) -> dict[str,
             if not isinstance(child, dict):
                 raise ConfigurationError(f"override '{shown}': '{part}' is not a section")
             section = child
+        if key.strip() in texts and text.strip() not in ("", "null", "~") and text.strip()[0] not in "\"'":
+            section[leaf] = text
+            continue
         try:
             section[leaf] = parse_yaml(text)
         except yaml.YAMLError as error:
             detail = explain(error)
             raise ConfigurationError(f"override '{shown}': the value is not valid YAML: {detail}") from error
-        if isinstance(section[leaf], str):
+        if isinstance(section[leaf], str) and key.strip() not in texts:
             section[leaf] = _number_if_scientific(section[leaf])
     return result
 

@@ -6,8 +6,10 @@ what to do; the command line prints it and exits with the class's ``exit_code``.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Iterator
 
 
 class RecurraError(Exception):
@@ -88,3 +90,56 @@ def unknown(kind: str, word: str, allowed: Iterable[str]) -> str:
     """
     options = [str(item) for item in allowed]
     return f"unknown {kind} '{word}'{did_you_mean(word, options)}; allowed: {', '.join(options)}"
+
+
+# An option of the command line with the value that a message proposes, and a key of the data with its value.
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)(?: (json|cp1252|utf-16-le|'[^']*'|[A-Z]{2,}\b))?")
+_KEY = re.compile(r"\bdata\.([a-z_]+)(?:=(\w+))?")
+_SWITCHES = frozenset({"--skip-unlabelled", "--form-must-not-predict", "--from-scratch"})
+
+
+def for_python(message: str) -> str:
+    """A message in which options of the command line are arguments of a function."""
+
+    def argument(option: re.Match[str]) -> str:
+        value = option[2] and (option[2] if option[2].startswith("'") else f"'{option[2]}'")
+        return f"{option[1].replace('-', '_')}={value or ('True' if option[0] in _SWITCHES else '')}"
+
+    def key(match: re.Match[str]) -> str:
+        value = {"true": "True", "false": "False", None: ""}.get(match[2], f"'{match[2]}'")
+        return f"{match[1]}={value}"
+
+    return _KEY.sub(key, _OPTION.sub(argument, re.sub(r"(?<=json) \(data\.[^)]*\)", "", message)))
+
+
+@contextlib.contextmanager
+def errors_for_python() -> Iterator[None]:
+    """Raises errors of data with the arguments of a function in place of options of the command line."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(for_python(str(error))) from error
+
+
+def for_command(message: str, options: Collection[str], *, keys: bool) -> str:
+    """A message that names no option which a command lacks.
+
+    Args:
+        message: Of an error, which may be raised for many commands.
+        options: Those of the command.
+        keys: Whether it takes ``data.KEY=VALUE`` in place of options.
+    """
+
+    def instead(option: re.Match[str]) -> str:
+        name = f"--{option[1]}"
+        if name in options:
+            return option[0]
+        value = option[2] or ("true" if name in _SWITCHES else "VALUE")
+        return f"data.{option[1].replace('-', '_')}={value}"
+
+    if not keys:
+        for option in _OPTION.finditer(message):
+            if f"--{option[1]}" not in options:
+                clause = rf"(?:; | and |,? or |, )?[^;,(]*{re.escape(option[0])}[^;,)]*"
+                message = re.sub(clause, "", message, count=1)
+    return _OPTION.sub(instead, message)

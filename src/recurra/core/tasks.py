@@ -36,7 +36,7 @@ TASKS = {
     "multi-label classification": RegisteredTask(
         "recurra.tasks.multilabel",
         "recurra.core.label_record:MultiLabelRunRecord",
-        "recurra.data.multilabel:MultiLabelData",
+        "recurra.data.configuration:MultiLabelData",
     ),
     "classification": RegisteredTask(
         "recurra.tasks.classification", "recurra.core.label_record:RunRecord", "recurra.data.configuration:DataConfig"

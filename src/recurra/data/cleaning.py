@@ -1,53 +1,114 @@
-"""Cleaning of raw text: the same six steps for every corpus, in a fixed order.
+"""Cleaning of raw text, by name: texts are cleaned in use as the model's training texts were.
 
-The order matters and is part of the protocol: white space, case, HTML tags, URLs, repeated ``!``, ``?`` and ``.``,
-white space again. A tag and a URL leave a space behind, so that ``good<br/>bad`` stays two words; the last step
-removes it where it is not needed.
+The order of the steps matters and is part of a cleaning. A tag and a URL leave a space behind, so that ``good<br/>bad``
+stays two words; the last step removes it where it is not needed. No pattern can backtrack over more than one token, so
+a text of any size is cleaned in linear time.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from recurra.core.errors import DataError
+from recurra.core.errors import CheckpointError, DataError
 
-# What a file that leaves the house says of these steps; a change to one of them gives the whole a new name.
-CLEANING_NAME = "recurra-1"
-CLEANING_STEPS = (
-    "collapse white space",
-    "lower-case",
-    "replace HTML tags by a space",
-    "replace URLs by a space",
-    "collapse repeated '!', '?' and '.' to one",
-    "collapse white space",
-)
+# That of the named corpora and of all records that name none; what a user's files are cleaned by; and none.
+FIRST, CAREFUL, NO_CLEANING = "recurra-1", "recurra-2", "none"
+# What a file that leaves the house says of each; a change to a step gives the whole a new name.
+CLEANINGS: Mapping[str, tuple[str, ...]] = {
+    FIRST: (
+        "collapse white space",
+        "lower-case",
+        "replace HTML tags by a space",
+        "replace URLs by a space",
+        "collapse repeated '!', '?' and '.' to one",
+        "collapse white space",
+    ),
+    CAREFUL: (
+        "compose accents (NFC)",
+        "collapse white space",
+        "lower-case",
+        "replace tags of HTML, by their names, by a space",
+        "replace URLs by a space, unless nothing else is left",
+        "collapse repeated '!', '?' and '.' to one",
+        "collapse white space",
+    ),
+    NO_CLEANING: (),
+}
 
-# A tag starts with a letter, a slash or an exclamation mark: "3 < 5 and 6 > 2" is not markup. Neither pattern can
-# backtrack over more than one token, so a text of any size is cleaned in linear time.
+# A tag starts with a letter, a slash or an exclamation mark: "3 < 5 and 6 > 2" is not markup.
 _TAG = re.compile(r"<[a-z/!][^<>]*>")
 _URL = re.compile(r"(?:https?://|www\.)\S+")
 _REPEATED = re.compile(r"([!?.])\1+")
 
+_NAMES = (
+    "abbr address article aside audio blockquote body br button caption center cite code col dd del details dfn div dl "
+    "dt em embed fieldset figcaption figure font footer form h1 h2 h3 h4 h5 h6 head header hr html iframe img input "
+    "ins kbd label legend li link main mark meta nav noscript ol optgroup option picture pre script section select "
+    "small span strike strong style sub summary sup svg table tbody td textarea tfoot th thead tr tt ul var video wbr"
+)
+_SURE_TAG = re.compile(
+    rf"</?(?:{_NAMES.replace(' ', '|')})(?:\s[^<>]*)?/?>"
+    # Of a tag of one letter, which may as well be a type's parameter, only what no program has: an end, an attribute,
+    # or a start that follows no word.
+    r"|</[abipqsu]>|<[abipqsu](?:\s+[a-z-]+\s*=[^<>]*|\s*/)>|(?<!\w)<[abipqsu]>"
+    r"|<!--[^<>]*-->|<!doctype[^<>]*>"
+)
+_SURE_URL = re.compile(r"(?<!\w)(?:https?://|www\.)\S+")
 
-def clean_text(text: str) -> str:
+
+def clean_text(text: str, cleaning: str = FIRST) -> str:
     """Returns the cleaned text; empty if nothing is left.
 
     Args:
         text: Raw text of any length and script.
+        cleaning: One of `CLEANINGS`.
     """
+    if cleaning == NO_CLEANING:
+        return "" if text.isspace() else text
+    careful = cleaning == CAREFUL
+    if careful and not text.isascii():
+        text = unicodedata.normalize("NFC", text)
     text = " ".join(text.split()).lower()
     if "<" in text:
-        text = _TAG.sub(" ", text)
+        text = (_SURE_TAG if careful else _TAG).sub(" ", text)
     if "http" in text or "www." in text:
-        text = _URL.sub(" ", text)
+        without = (_SURE_URL if careful else _URL).sub(" ", text)
+        text = text if careful and not without.strip() else without
     text = _REPEATED.sub(r"\1", text)
     return " ".join(text.split())
 
 
-def clean_texts(texts: Iterable[str]) -> list[str]:
+def clean_texts(texts: Iterable[str], cleaning: str = FIRST) -> list[str]:
     """Cleans many texts, in order."""
-    return [clean_text(text) for text in texts]
+    return [clean_text(text, cleaning) for text in texts]
+
+
+def removed_by(text: str, cleaning: str) -> set[str]:
+    """What a cleaning takes out of a text: tags of HTML, URLs."""
+    if cleaning == NO_CLEANING or not ("<" in text or "://" in text or "www." in text.lower()):
+        return set()
+    careful, lowered = cleaning == CAREFUL, text.lower()
+    found = {
+        "HTML tags": (_SURE_TAG if careful else _TAG).search(lowered),
+        "URLs": (_SURE_URL if careful else _URL).search(lowered),
+    }
+    if careful and "://" in clean_text(text, cleaning):
+        found.pop("URLs")
+    return {name for name, match in found.items() if match}
+
+
+def recorded_cleaning(config: Mapping[str, Any]) -> str:
+    """The cleaning of a recorded run, by its configuration."""
+    data = config.get("data")
+    name = data.get("clean", FIRST) if isinstance(data, Mapping) else FIRST
+    if name not in CLEANINGS:
+        raise CheckpointError(
+            f"the record asks for the cleaning '{name}', which this version does not have; upgrade recurra"
+        )
+    return str(name)
 
 
 def check_texts(texts: Sequence[str]) -> None:
@@ -65,8 +126,8 @@ def check_texts(texts: Sequence[str]) -> None:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            found, place = f"U+{ord(text[error.start]):04X}", f"at character {error.start + 1:,}"
+            character, place = f"U+{ord(text[error.start]):04X}", f"at character {error.start + 1:,}"
             raise DataError(
-                f"text {number:,} of {len(texts):,} holds the lone surrogate {found} {place}, which is no character: "
-                "it was not UTF-8 where it came from; save it as UTF-8"
+                f"text {number:,} of {len(texts):,} holds the lone surrogate {character} {place}, which is no "
+                "character: it was not UTF-8 where it came from; save it as UTF-8"
             ) from None

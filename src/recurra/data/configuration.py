@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from recurra.core.configuration import HashedSettings
-from recurra.data.labels import LabelColumn
+from recurra.core.errors import unknown
+from recurra.data.cleaning import CLEANINGS, FIRST
+from recurra.data.formats import check_encoding
+from recurra.data.labels import LabelColumn, LabelColumns, SeveralLabels
 from recurra.data.windows import MOST_WINDOWS
 
 MOST_FOLDS = 20
@@ -62,9 +65,9 @@ class DataConfig(RunData):
     """Names the data of a run. Where local copies lie (``data_root``) is a machine's matter and is passed apart.
 
     Attributes:
-        name: A corpus (``sst2``, ``demo``) or the path of a CSV, TSV, JSONL or Parquet file.
+        name: A corpus (``sst2``, ``demo``) or the path of a file, see `recurra.data.tables`.
         protocol: How the rows become splits; see `recurra.data.corpora.CORPORA`. None takes the corpus's default.
-        text_column: Column of a user's file that holds the text.
+        text_column: Column of a user's file that holds the text; or several with commas between, which are joined.
         label_column: Column of a user's file that holds the label; numbers or words.
         group_column: Column whose equal values must stay in one split, for example an author.
         validation: File of the user with validation rows; split off by us if absent.
@@ -86,7 +89,7 @@ class DataConfig(RunData):
             ``official``, for protocols that train on them first (``auxiliary_epochs``). The linear control ignores
             them.
         join_labels: Write labels of a user's file that are the same in several spellings in one way, the most frequent;
-            see `recurra.data.spellings`.
+            see `recurra.data.labels`.
         form_must_not_predict: Whether the form of a text (length, punctuation, case, spacing) must not tell its label:
             the audit that finds it does then fails, and is a note otherwise.
         unlabelled: Texts without labels, whose answers students of a teacher learn too: a file, the name of a corpus,
@@ -99,6 +102,9 @@ class DataConfig(RunData):
             one split.
         fold: Which of them this is, from 0.
         skip_unlabelled: Leave rows of a user's file without a label out, and say which; otherwise they are an error.
+        id_column: Column of a user's file with unique identities; none takes ``id`` if it has them, else the place.
+        encoding: Of a user's text file without a mark; none is UTF-8.
+        clean: How texts of a user's file are cleaned, see `recurra.data.cleaning.CLEANINGS`. Corpora have the first.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
@@ -143,6 +149,9 @@ class DataConfig(RunData):
     windows: int = Field(default=1, ge=1, le=MOST_WINDOWS)
     folds: int | None = Field(default=None, ge=1, le=MOST_FOLDS)
     fold: int = Field(default=0, ge=0)
+    id_column: str | None = None
+    encoding: str | None = None
+    clean: str = FIRST
 
     # What transformers calls it, where that is not one label a text.
     problem_type: ClassVar[str | None] = None
@@ -224,6 +233,18 @@ class DataConfig(RunData):
             raise ValueError("must not be empty; give a name or a path")
         return value
 
+    @field_validator("clean")
+    @classmethod
+    def _known_cleaning(cls, value: str) -> str:
+        if value not in CLEANINGS:
+            raise ValueError(unknown("cleaning", value, CLEANINGS))
+        return value
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str | None) -> str | None:
+        return None if value is None else check_encoding(value)
+
     @model_validator(mode="after")
     def _columns_differ(self) -> Self:
         if self.text_column == self.label_column:
@@ -272,6 +293,41 @@ class DataConfig(RunData):
                 "length_tail leaves out; take one or the other"
             )
         return self
+
+
+class MultiLabelData(DataConfig):
+    """A user's file in which a text may have any number of labels; one of the two keys says how they are read.
+
+    Attributes:
+        label_separator: What stands between two labels of a cell, such as ``;``, or ``json`` for lists.
+        label_columns: Columns of 0 and 1, one for each label.
+    """
+
+    problem_type: ClassVar[str | None] = "multi_label_classification"
+
+    label_separator: str | None = None
+    label_columns: tuple[str, ...] | None = None
+
+    @field_validator("label_columns", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.label_columns is not None:
+            if self.label_separator is not None:
+                raise ValueError("label_columns stand beside label_separator; leave one of the two out")
+            if len(set(self.label_columns)) < max(2, len(self.label_columns)):
+                raise ValueError("label_columns must be at least two different columns, one for each label")
+        elif not (self.label_separator or "").strip(" \n"):
+            raise ValueError("label_separator must not be empty; give ';' or what your file has, or json")
+        return self
+
+    @property
+    def labels(self) -> LabelColumn:
+        """How labels are read."""
+        return LabelColumns(self.label_columns) if self.label_columns else SeveralLabels(self.label_separator or "")
 
 
 def percent(share: float) -> str:

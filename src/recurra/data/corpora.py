@@ -14,11 +14,11 @@ from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
 from recurra.core.record import LabelRunRecord
 from recurra.core.tasks import TASKS, load_class
+from recurra.data.cleaning import FIRST
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.demo_corpus import generate_demo
 from recurra.data.domains import LOCAL_SOURCES, PUBLIC_SOURCES, load_domains
-from recurra.data.formats import TABLE_FORMATS
 from recurra.data.language.sources import SOURCES
 from recurra.data.polarity import AMAZON_POLARITY, YELP_POLARITY, load_polarity
 from recurra.data.reviews import AMAZON_REVIEWS, PRODUCT_REVIEWS, YELP_REVIEWS, YELP_SENTENCES, load_reviews
@@ -26,6 +26,7 @@ from recurra.data.splits import load_files
 from recurra.data.sst2 import load_sst2, with_treebank_labels
 from recurra.data.sst2_source import LAYOUT, PUBLIC_NAME
 from recurra.data.subsets import length_tail, rows_of_each_label, stratified_fraction
+from recurra.data.tables import TABLE_FORMATS
 from recurra.data.unlabelled import UnlabelledSource, with_unlabelled
 
 FILE_PROTOCOL = "split"
@@ -176,6 +177,20 @@ def recorded_split(record: LabelRunRecord, name: str, data_root: Path | None) ->
     return rows
 
 
+# Keys that mean nothing for a corpus.
+_OF_FILES = (
+    "validation",
+    "test",
+    "group_column",
+    "id_column",
+    "encoding",
+    "clean",
+    "label_separator",
+    "label_columns",
+    "join_labels",
+    "skip_unlabelled",
+    "folds",
+)
 # A comparison asks five times for the same data: for lengths, protocol, checks, training and report.
 _REMEMBERED_BYTES = 2**26
 # The keys that say how texts are read by a model, and nothing about which texts these are.
@@ -234,11 +249,7 @@ def _load(config: DataConfig, data_root: Path | None) -> TextDataset:
         _check_protocol(config, [FILE_PROTOCOL])
         dataset = load_files(config)
     else:
-        given = [
-            key
-            for key in ("validation", "test", "group_column", "join_labels", "skip_unlabelled", "folds")
-            if getattr(config, key) not in (None, False)
-        ]
+        given = [key for key in _OF_FILES if getattr(config, key, None) not in (None, False, FIRST)]
         if given:
             raise ConfigurationError(
                 f"'{given[0]}' is for your own files; the corpus '{corpus.name}' has its own splits"
@@ -251,12 +262,12 @@ def _load(config: DataConfig, data_root: Path | None) -> TextDataset:
     if config.unlabelled is None:
         return dataset
     sources = [_unlabelled_source(name, config, data_root) for name in config.unlabelled_sources]
-    return with_unlabelled(dataset, sources, sentences=config.unlabelled_unit == "sentences")
+    return with_unlabelled(dataset, sources, sentences=config.unlabelled_unit == "sentences", clean=config.clean)
 
 
 def _unlabelled_source(name: str, config: DataConfig, data_root: Path | None) -> UnlabelledSource:
     if name not in CORPORA:
-        return UnlabelledSource.of_file(Path(name), config.text_column, config.label_column)
+        return UnlabelledSource.of_file(Path(name), config.text_column, config.label_column, config.encoding)
     corpus = CORPORA[name]
     dataset = corpus.load(next(iter(corpus.protocols)), config.split_seed, data_root)
     return UnlabelledSource(name, dataset.splits["train"].texts)

@@ -13,11 +13,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from recurra.core.errors import DataError
-from recurra.data.cleaning import check_texts, clean_texts
+from recurra.data.cleaning import CAREFUL, check_texts, clean_texts
 from recurra.data.corpora import IN_MEMORY
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.files import as_word
-from recurra.data.in_memory import is_missing, one_dimension
+from recurra.data.frames import is_missing, one_dimension
+from recurra.data.labels import as_word
 from recurra.data.splits import split_rows
 
 TRAIN, VALIDATION = "train", "validation"
@@ -142,7 +142,7 @@ def _weights(labels: npt.NDArray[Any], sample_weight: Any, class_weight: Any) ->
 
 def _split(name: str, texts: Sequence[str], labels: npt.NDArray[np.int64]) -> TextSplit:
     """Cleaned rows with text; their ids are their places."""
-    cleaned = clean_texts(texts)
+    cleaned = clean_texts(texts, CAREFUL)
     kept = [row for row, text in enumerate(cleaned) if text]
     return TextSplit(name, [cleaned[row] for row in kept], labels[kept], [str(row) for row in kept])
 

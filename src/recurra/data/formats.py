@@ -1,30 +1,155 @@
-"""Rows of CSV, TSV, JSONL, Parquet and plain text, one at a time, in constant memory.
+"""Lines and rows of text files, one at a time, in constant memory: encodings, CSV, JSON, and columns by their names.
 
-Every defect of a file becomes a `DataError` of one line with the place: line and byte for text, row for Parquet.
+Every defect of a file becomes a `DataError` of one line with the place: line and byte of text, row of a list.
 """
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import csv
-import importlib.util
-import itertools
+import io
 import json
-import stat
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from recurra.core.errors import DataError, UnavailableError, did_you_mean
-from recurra.data.columns import check_unique, find_column
+from recurra.core.errors import DataError, did_you_mean
 
 # A longer cell is nearly always an opening quotation mark without its end; only 512 tokens are ever used of a text.
 MAX_CELL_CHARACTERS = 500_000
 MAX_LINE_BYTES = 8 * 2**20
 # Below what the csv module allows one field.
 _LONGEST_HEADER = 100_000
+_HEAD_BYTES = 2**16
+# The longer marks first: that of UTF-32 begins as that of UTF-16 does.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+    codecs.BOM_UTF8: "utf-8",
+}
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
 Row = tuple[int, tuple[Any, ...]]
 """Place of the row in the file, counted from 1, and the values of the columns that were asked for."""
+
+
+class MissingColumnError(DataError):
+    """A column is not there; whoever knows what it is for names the option that chooses another."""
+
+    def __init__(self, message: str, column: str) -> None:
+        super().__init__(message)
+        self.column = column
+
+
+@contextlib.contextmanager
+def naming_options(options: Mapping[str, str]) -> Iterator[None]:
+    """Adds to the error for a missing column which option names another one.
+
+    Args:
+        options: The option by column.
+    """
+    try:
+        yield
+    except MissingColumnError as error:
+        option = options.get(error.column)
+        raise DataError(f"{error}; name the right one with {option}" if option else str(error)) from error
+
+
+class _Recoded(io.RawIOBase):
+    """A stream of another encoding, or of the line ends of old Macs, as UTF-8 with line feeds."""
+
+    def __init__(self, stream: BinaryIO, encoding: str, *, carriage_returns: bool) -> None:
+        self._stream, self._carriage_returns = stream, carriage_returns
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._pieces = self.pieces()
+        self._ready = b""
+
+    def pieces(self) -> Iterator[str]:
+        """The text, in pieces that are never empty."""
+        while read := self._stream.read(_HEAD_BYTES):
+            if text := self._decoder.decode(read):
+                yield text.replace("\r", "\n") if self._carriage_returns else text
+        if text := self._decoder.decode(b"", final=True):
+            yield text
+
+    def readable(self) -> bool:
+        """As a raw stream says it."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """As a raw stream does it."""
+        if not self._ready:
+            self._ready = next(self._pieces, "").encode("utf-8")
+        part, self._ready = self._ready[: len(buffer)], self._ready[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How the bytes of a stream become text."""
+
+    name: str
+    has_mark: bool
+    carriage_returns: bool
+
+    @classmethod
+    def of(cls, head: bytes, given: str | None, source: str) -> Encoding:
+        """What the first bytes and a person say; a mark wins."""
+        marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
+        name = marked or codecs.lookup(given or "utf-8").name
+        if name == "utf-8" and marked is None and head[1:200:2].count(0) > len(head[:200]) // 3:
+            raise DataError(
+                f"{source} looks like UTF-16 without its mark; name the encoding with --encoding utf-16-le, or save it "
+                "as UTF-8"
+            )
+        text = head.decode(name, "replace")
+        first = re.search("\r\n?|\n", text)
+        old = first is not None and first[0] == "\r" and first.end() < len(text)
+        return cls(name, marked is not None, old)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its lines can be decoded one by one."""
+        return self.name == "utf-8" and not self.carriage_returns
+
+
+def decoded(
+    stream: BinaryIO, source: str, given: str | None, *, pieces: bool = False
+) -> tuple[Iterator[str], Encoding]:
+    """Lines of a stream as text, and how they were decoded.
+
+    Args:
+        stream: Opened for bytes.
+        source: What it is, in quotes, for messages.
+        given: An encoding that a person named; a mark at the start wins.
+        pieces: Whether pieces of any length will do, where a line may be as long as the file.
+    """
+    buffered: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
+    encoding = Encoding.of(buffered.peek(_HEAD_BYTES)[:_HEAD_BYTES], given, source)
+    if encoding.is_plain and not pieces:
+        return decoded_lines(raw_lines(buffered), source), encoding
+    recoded = _Recoded(buffered, encoding.name, carriage_returns=encoding.carriage_returns)
+    return _recoded_lines(recoded, source, encoding.name, pieces=pieces), encoding
+
+
+def _recoded_lines(recoded: _Recoded, source: str, encoding: str, *, pieces: bool) -> Iterator[str]:
+    try:
+        if pieces:
+            for number, piece in enumerate(recoded.pieces()):
+                yield piece if number else piece.removeprefix("\ufeff")
+        else:
+            yield from decoded_lines(raw_lines(io.BufferedReader(recoded, _HEAD_BYTES)), source)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{source} is not {encoding}: byte 0x{error.object[error.start]:02x} is none of its characters "
+            f"({error.reason}); save the file as UTF-8, or name its encoding, for example --encoding cp1252"
+        ) from error
 
 
 def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
@@ -36,99 +161,111 @@ def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
 def decoded_lines(lines: Iterable[bytes], source: str) -> Iterator[str]:
     """Yields UTF-8 lines as text, with their line ends; a byte order mark is dropped.
 
+    Args:
+        lines: With their line ends.
+        source: What they are of, in quotes, for messages.
+
     Raises:
         DataError: For a byte that is not UTF-8, a NUL byte or a line without end, with line and byte counted from 1.
     """
     offset = 0
     for number, raw in enumerate(lines, start=1):
         if len(raw) > MAX_LINE_BYTES:
-            raise DataError(f"'{source}' line {number} is longer than {MAX_LINE_BYTES:,} bytes; put one row a line")
-        if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise DataError(f"'{source}' is UTF-16; save it as UTF-8")
+            raise DataError(f"{source} line {number} is longer than {MAX_LINE_BYTES:,} bytes; put one row a line")
         if (position := raw.find(b"\0")) >= 0:
             raise DataError(
-                f"'{source}' line {number}, byte {position + 1} is a NUL byte; the file is damaged or not text: "
+                f"{source} line {number}, byte {position + 1} is a NUL byte; the file is damaged or not text: "
                 "remove the byte or save the file again as UTF-8"
             )
         try:
             line = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise DataError(
-                f"'{source}' line {number}, byte {error.start + 1} (byte {offset + error.start + 1} of the file) is "
-                f"0x{raw[error.start]:02x}, which is not UTF-8; save the file as UTF-8"
+                f"{source} line {number}, byte {error.start + 1} (byte {offset + error.start + 1} of the file) is "
+                f"0x{raw[error.start]:02x}, which is not UTF-8; save the file as UTF-8, or name its encoding, for "
+                "example --encoding cp1252 for what Windows programs of western Europe write"
             ) from error
         yield line.removeprefix("\ufeff") if number == 1 else line
         offset += len(raw)
 
 
+def check_encoding(name: str) -> str:
+    """Returns the name of an encoding of text.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    try:
+        codec = codecs.lookup(name)
+        "a".encode(name)
+    except (LookupError, ValueError, UnicodeError) as error:
+        close = did_you_mean(name, ["utf-8", "utf-16", "cp1252", "latin-1", "cp1251", "shift_jis", "gb18030", "big5"])
+        raise ValueError(f"no encoding is called so{close}; give one of Python's, such as cp1252 or utf-16") from error
+    return codec.name
+
+
 def csv_rows(
-    lines: Iterable[str], source: str, columns: Sequence[str], optional: Sequence[str], delimiter: str
+    lines: Iterable[str],
+    source: str,
+    columns: Sequence[str],
+    optional: Sequence[str],
+    delimiter: str,
+    *,
+    quoted: bool = True,
+    skipped: int = 0,
 ) -> Iterator[Row]:
     """Yields rows of CSV or TSV lines with a header; quoting is checked strictly.
+
+    Args:
+        lines: From the header on.
+        source: What they are of, in quotes.
+        columns: Columns that must be there.
+        optional: Columns whose values are None where there are none.
+        delimiter: What stands between two fields.
+        quoted: Whether quotation marks hold a field together; otherwise they are characters like any other.
+        skipped: Lines that stand before the header.
 
     Raises:
         DataError: For a column that is missing or there twice, broken quoting, or a row with more or fewer fields than
             the header.
     """
-    # The module's own limit is one for the whole process, so it is only ever raised.
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] | None = None
     positions: list[int | None] = []
-    while True:
-        place = reader.line_num + 1
-        try:
-            fields = next(reader)
-        except StopIteration:
-            break
-        except csv.Error as error:
-            raise _broken_csv(source, place, error) from error
-        if not fields:
-            continue
+    for place, fields in csv_fields(lines, source, delimiter, quoted=quoted, skipped=skipped):
         if header is None:
             header = [name.strip() for name in fields]
-            positions = _positions(source, header, columns, optional)
+            names = [*(find_column(source, column, header) for column in columns), *optional]
+            check_unique(source, names, header)
+            positions = [header.index(name) if name in header else None for name in names]
         elif len(fields) != len(header):
             raise DataError(
-                f"'{source}' line {place} has {len(fields)} fields, the header has {len(header)}; "
+                f"{source} line {place} has {len(fields)} fields, the header has {len(header)}; "
                 "put texts that hold the separator into double quotes"
             )
         else:
             yield place, tuple(None if position is None else fields[position] for position in positions)
     if header is None:
-        raise DataError(f"'{source}' is empty; give a file with a header and rows")
+        raise DataError(f"{source} is empty; give a file with a header and rows")
 
 
-def _positions(source: str, header: list[str], columns: Sequence[str], optional: Sequence[str]) -> list[int | None]:
-    names = [*(find_column(source, column, header) for column in columns), *optional]
-    check_unique(source, names, header)
-    return [header.index(name) if name in header else None for name in names]
-
-
-def csv_delimiter(path: Path, columns: Sequence[str]) -> str:
-    """What stands between the fields of a CSV or TSV file: a semicolon if only that finds the columns in the header.
-
-    Spreadsheets write semicolons into ``.csv`` where the comma is the decimal sign.
-
-    Raises:
-        DataError: If the file cannot be read.
-    """
-    if path.suffix.lower() == ".tsv":
-        return "\t"
-    header: str = next((line for line in _file_lines(path) if not line.isspace()), "")
-    # A name of which one half is in the next line is none that anybody asks for.
-    by_comma, by_semicolon = (_header_names(header, delimiter) for delimiter in ",;")
-    wanted = {name.strip().casefold() for name in columns}
-    return ";" if wanted <= by_semicolon and not wanted <= by_comma else ","
-
-
-def _header_names(line: str, delimiter: str) -> set[str]:
-    try:
-        names = next(csv.reader([line[:_LONGEST_HEADER]], delimiter=delimiter), [])
-    except csv.Error:
-        # Whoever reads the rows says what is wrong with it.
-        return set()
-    return {name.strip().casefold() for name in names}
+def csv_fields(
+    lines: Iterable[str], source: str, delimiter: str, *, quoted: bool, skipped: int
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields the fields of each line that is not blank, the header first, with its place; see `csv_rows`."""
+    # The module's own limit is one for the whole process, so it is only ever raised.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_CHARACTERS))
+    plain = csv.reader(lines, delimiter=delimiter, strict=True, quoting=csv.QUOTE_NONE)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True) if quoted else plain
+    while True:
+        place = reader.line_num + 1 + skipped
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise _broken_csv(source, place, error) from error
+        if fields:
+            yield place, fields
 
 
 def _broken_csv(source: str, place: int, error: csv.Error) -> DataError:
@@ -142,7 +279,7 @@ def _broken_csv(source: str, place: int, error: csv.Error) -> DataError:
     }
     cause = next((text for key, text in causes.items() if key in detail), detail)
     return DataError(
-        f"'{source}' line {place}: broken CSV quoting: {cause}; "
+        f"{source} line {place}: broken CSV quoting: {cause}; "
         'put the text into double quotes and write "" for a quotation mark inside'
     )
 
@@ -150,59 +287,171 @@ def _broken_csv(source: str, place: int, error: csv.Error) -> DataError:
 def too_long(source: str, unit: str, place: int) -> DataError:
     """The error for a cell that is too long to be a text."""
     return DataError(
-        f"'{source}' {unit} {place} holds a cell of more than {MAX_CELL_CHARACTERS:,} characters; cut the text, "
+        f"{source} {unit} {place} holds a cell of more than {MAX_CELL_CHARACTERS:,} characters; cut the text, "
         "or close the quotation mark that was left open"
     )
 
 
-def jsonl_rows(lines: Iterable[str], source: str, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-    """Yields rows of lines with one JSON object each; blank lines are passed over.
+def _header_names(line: str, delimiter: str) -> list[str]:
+    try:
+        names = next(csv.reader([line[:_LONGEST_HEADER]], delimiter=delimiter), [])
+    except csv.Error:
+        # Whoever reads the rows says what is wrong with it.
+        return []
+    return [name.strip().casefold() for name in names]
+
+
+def delimiter_of(header: str, wanted: Iterable[str], usual: str) -> str:
+    """What stands between the names of a header: the usual separator unless only another one finds the columns.
+
+    Where none finds them all, the one that finds most names of any kind lets the message list them.
+    """
+    names = {separator: _header_names(header, separator) for separator in (usual, *SEPARATORS)}
+    asked = {name.strip().casefold() for name in wanted}
+    finding = [separator for separator in names if asked and asked <= {*names[separator]}]
+    if finding:
+        return finding[0]
+    if len(names[usual]) > 1:
+        return usual
+    return max(names, key=lambda separator: len(names[separator]))
+
+
+def quotes_are_text(lines: Callable[[], Iterable[str]], delimiter: str) -> bool:
+    """Whether quotation marks of a file with tabs are plain characters, as spreadsheets and GLUE write them.
+
+    They are if every line has as many fields as the header, and read as quoting they would not close, or would join
+    lines. A file of which both readings are possible had tabs and line ends in all of its texts.
+    """
+    width, marked = 0, False
+    for line in lines():
+        if line.strip("\r\n"):
+            fields = line.count(delimiter) + 1
+            width, marked = width or fields, marked or '"' in line
+            if fields != width:
+                return False
+    if not marked:
+        return False
+    try:
+        return any(
+            len(cells) != width or any("\n" in cell for cell in cells)
+            for _, cells in csv_fields(lines(), "", delimiter, quoted=True, skipped=0)
+        )
+    except DataError:
+        return True
+
+
+def record_rows(
+    records: Iterable[tuple[int, dict[str, Any]]],
+    source: str,
+    columns: Sequence[str],
+    optional: Sequence[str],
+    *,
+    unit: str = "line",
+    lenient: bool = False,
+) -> Iterator[Row]:
+    """Yields rows of objects; each may have its names in other case.
+
+    Args:
+        records: With their places.
+        source: What they are of, in quotes.
+        columns: Columns that must be there.
+        optional: Columns whose values are None where there are none.
+        unit: What the places count.
+        lenient: Whether a column may be missing in some rows, as an answer that was not given.
 
     Raises:
-        DataError: For a line that is not a JSON object, lacks a column or has one twice.
+        DataError: If an object lacks a column or has one twice.
     """
-    for place, value in _json_objects(lines, source):
+    unseen, present = set(columns) if lenient else set(), dict[str, None]()
+    for place, value in records:
         names = columns
-        if not all(name in value for name in columns):
-            names = [find_column(source, name, list(value), line=place) for name in columns]
+        if lenient:
+            unseen -= value.keys()
+            present.update(dict.fromkeys(value if unseen else ()))
+        elif not all(name in value for name in columns):
+            names = [find_column(f"{source} {unit} {place}", name, list(value)) for name in columns]
         if isinstance(value, _RepeatingObject):
-            check_unique(source, [*names, *optional], value.keys_as_written, line=place)
+            check_unique(f"{source} {unit} {place}", [*names, *optional], value.keys_as_written)
         yield place, tuple(value.get(name) for name in (*names, *optional))
+    for name in columns:
+        if name in unseen and present:
+            raise missing_column(source, name, list(present))
 
 
-def _json_objects(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the objects of lines with one JSON object each; blank lines are passed over.
+
+    Raises:
+        DataError: For a line that is not a JSON object.
+    """
     place = 0
     for place, line in enumerate(lines, start=1):
         if line.isspace():
             continue
+        where = f"{source} line {place}"
         try:
             value = json.loads(line, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
-            column = getattr(error, "colno", 1)
-            detail = getattr(error, "msg", str(error))
-            if "integer string" in detail:
-                detail = "a number of thousands of digits; put it in quotes"
-            raise DataError(
-                f"'{source}' line {place}, column {column} is not valid JSON ({detail}); write one JSON object a line"
+            raise _broken_json(
+                f"{where}, column {getattr(error, 'colno', 1)}", error, "one JSON object a line"
             ) from error
-        if not isinstance(value, dict):
-            raise DataError(
-                f"'{source}' line {place} holds a {type(value).__name__}; write one JSON object a line, "
-                'e.g. {"text": "...", "label": "..."}'
-            )
-        # Texts are looked at by who reads them; what is inside other cells, and names, is only passed on.
-        if "\\ud" in line.lower() and not _is_unicode([*value, *filter(_holds_more, value.values())]):
-            raise DataError(
-                f"'{source}' line {place} holds half of a pair (\\ud800 to \\udfff), which is no valid Unicode; "
-                "write the whole character"
-            )
-        yield place, value
+        yield place, _checked_object(value, where, escaped="\\ud" in line.lower())
     if place == 0:
-        raise DataError(f"'{source}' is empty; give one JSON object a line")
+        raise DataError(f"{source} is empty; give one JSON object a line")
 
 
-def _holds_more(cell: object) -> bool:
-    return isinstance(cell, dict | list)
+def _broken_json(where: str, error: Exception, wanted: str) -> DataError:
+    detail = getattr(error, "msg", str(error))
+    if "integer string" in detail:
+        detail = "a number of thousands of digits; put it in quotes"
+    return DataError(f"{where} is not valid JSON ({detail}); write {wanted}")
+
+
+def _checked_object(value: Any, where: str, *, escaped: bool) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(
+            f"{where} holds a {type(value).__name__}; write one JSON object a line, "
+            'e.g. {"text": "...", "label": "..."}'
+        )
+    # Texts are looked at by who reads them; what is inside other cells, and names, is only passed on.
+    if escaped and not _is_unicode([*value, *(cell for cell in value.values() if isinstance(cell, dict | list))]):
+        raise DataError(
+            f"{where} holds half of a pair (\\ud800 to \\udfff), which is no valid Unicode; write the whole character"
+        )
+    return value
+
+
+def json_elements(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the objects of one JSON list, as they are read."""
+    decoder, buffer, place = json.JSONDecoder(object_pairs_hook=_object), "", 0
+    pieces = iter(lines)
+    opened, ended, needed = False, False, 0
+    while True:
+        buffer = buffer.lstrip(" \t\r\n," if place else " \t\r\n")
+        if not opened and buffer.startswith("["):
+            buffer, opened = buffer[1:], True
+            continue
+        if opened and buffer.startswith("]"):
+            return
+        if buffer and opened and (len(buffer) >= needed or ended):
+            where = f"{source} row {place + 1}"
+            try:
+                value, end = decoder.raw_decode(buffer)
+            except (ValueError, RecursionError) as error:
+                if ended or len(buffer) > MAX_LINE_BYTES or isinstance(error, RecursionError):
+                    raise _broken_json(where, error, "a list of objects") from error
+                # Twice as much before the next attempt, so that a long object costs no square of its length.
+                needed = 2 * len(buffer)
+            else:
+                place, needed = place + 1, 0
+                yield place, _checked_object(value, where, escaped="\\ud" in buffer[:end].lower())
+                buffer = buffer[end:]
+                continue
+        piece = next(pieces, None)
+        if piece is None and ended:
+            raise DataError(f"{source} ends in the middle of its list; write it again as a list of objects")
+        ended = piece is None
+        buffer += piece or ""
 
 
 def _is_unicode(value: object) -> bool:
@@ -226,170 +475,94 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values if len(values) == len(pairs) else _RepeatingObject(pairs)
 
 
-def check_pyarrow(otherwise: str) -> None:
-    """Looks whether Parquet can be read and written, without importing what does: the slim environment has it not.
-
-    Args:
-        otherwise: What to do without it, for the message.
+def find_column(where: str, column: str, present: Sequence[str]) -> str:
+    """The name by which a table, or one line of it, has a column: as asked for, or in other case or with blanks around.
 
     Raises:
-        UnavailableError: If pyarrow is not installed.
+        DataError: If there is none, or several of which none is written as asked for.
     """
-    if importlib.util.find_spec("pyarrow") is None:
-        raise UnavailableError(
-            f"Parquet needs the package pyarrow, which is not installed; pip install pyarrow, {otherwise}"
+    if column in present:
+        return column
+    similar = [name for name in dict.fromkeys(present) if name.strip().casefold() == column.strip().casefold()]
+    if not similar:
+        raise missing_column(where, column, present)
+    if len(similar) > 1:
+        raise MissingColumnError(
+            f"{where} has no column '{column}' but {', '.join(repr(name) for name in similar)}", column
         )
+    return similar[0]
 
 
-def parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str], *, whole: bool = False) -> Iterator[Row]:
-    """Yields rows of a Parquet file.
+def missing_column(where: str | Path, column: str, present: Sequence[str]) -> MissingColumnError:
+    """The error for a column that a table, or one line of it, does not have."""
+    shown = ", ".join(repr(name) for name in present[:20]) or "none"
+    return MissingColumnError(
+        f"{_quoted(where)} has no column '{column}'{did_you_mean(column, present)}; its columns are {shown}", column
+    )
+
+
+def check_unique(where: str | Path, columns: Sequence[str], present: Sequence[str]) -> None:
+    """Refuses a table, or a line of it, in which a column that is read stands more than once.
+
+    Raises:
+        DataError: With the column, and how often it is there.
+    """
+    for column in columns:
+        if present.count(column) > 1:
+            raise DataError(f"{_quoted(where)} has {present.count(column)} columns '{column}'; rename all but one")
+
+
+def _quoted(where: str | Path) -> str:
+    return f"'{where}'" if isinstance(where, Path) else where
+
+
+def split_names(columns: str, present: Sequence[str]) -> list[str]:
+    """Columns that one option names: one, or several with commas between, unless a column is called just so."""
+    if "," not in columns or columns in present:
+        return [columns]
+    return [name.strip() for name in columns.split(",") if name.strip()]
+
+
+def join_cells(cells: Sequence[str], width: int) -> str:
+    """One text of the cells of ``width`` columns, in their order; that of one column as it is."""
+    return cells[0] if width == 1 else " ".join(filter(None, (cell.strip() for cell in cells)))
+
+
+def check_text(value: Any, where: str, unit: str, place: int, *, longest: int | None = MAX_CELL_CHARACTERS) -> str:
+    """Returns a cell as text; nothing is the empty text.
 
     Args:
-        path: The file.
-        columns: Columns that must be there.
-        optional: Columns whose values are None where the file has none.
-        whole: Whether all rows will be kept: more than a stated size is refused.
+        value: The cell.
+        where: What it stands in, in quotes, for messages.
+        unit: What ``place`` counts.
+        place: Where in the source, from 1.
+        longest: Most characters, or None for any number: a novel, not a row of a table.
 
     Raises:
-        DataError: If it is not a whole Parquet file, lacks a column or has one twice, or unfolds to too much.
-        UnavailableError: If pyarrow is not installed, which a server has no use for.
+        DataError: If it is no text, too long, or holds what is not a character.
     """
-    check_pyarrow("or use CSV or JSONL")
-    from recurra.data.parquet import check_single_values, iterate_parquet, parquet_columns
-
-    names = parquet_columns(path)
-    needed = [find_column(path, column, names) for column in columns]
-    present = [name for name in optional if name in names]
-    check_single_values(path, [*needed, *present])
-    place = 0
-    for batch in iterate_parquet(path, [*needed, *present], whole=whole):
-        missing = [None] * len(batch[needed[0]])
-        for values in zip(*(batch.get(name, missing) for name in (*needed, *optional)), strict=True):
-            place += 1
-            yield place, values
-
-
-TABLE_FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
-
-
-def check_path(path: Path, allowed: Sequence[str]) -> None:
-    """Refuses what is not a readable file of a known format.
-
-    Raises:
-        DataError: With the closest name in the folder, the formats that are read, or what the system says of the path.
-    """
-    try:
-        status = path.stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-        close = did_you_mean(path.name, _siblings(path))
-        raise DataError(f"'{path}' does not exist{close}; give the path of a file") from error
-    except OSError as error:
-        raise DataError(f"cannot read '{path}': {error.strerror}; give the path of a file") from error
-    if stat.S_ISDIR(status.st_mode):
-        raise DataError(f"'{path}' is a folder; give a file: {', '.join(allowed)}")
-    if not stat.S_ISREG(status.st_mode):
-        kind = "a named pipe" if stat.S_ISFIFO(status.st_mode) else "a device or a socket"
-        raise DataError(f"'{path}' is {kind}, which cannot be read twice; save its content in a file and give that")
-    if path.suffix.lower() not in allowed:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
         raise DataError(
-            f"'{path}' has the unknown extension '{path.suffix}'; allowed: {', '.join(allowed)}; "
-            "rename it or save it in one of these formats (JSON: one object a line, as .jsonl)"
+            f"{where} {unit} {place}: the text is {shown(value)}, a {type(value).__name__}; give text, in quotes"
         )
-    if status.st_size == 0 and path.suffix.lower() != ".txt":
-        raise DataError(f"'{path}' is empty; give a file with rows")
+    if longest is not None and len(value) > longest:
+        raise too_long(where, unit, place)
+    if "\0" in value:
+        raise DataError(f"{where} {unit} {place}: the text holds a NUL character; remove it")
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{where} {unit} {place}: the text holds \\u{ord(value[error.start]):04x}, half of a pair, "
+                "which is no valid Unicode; write the whole character"
+            ) from error
+    return value
 
 
-def _siblings(path: Path) -> list[str]:
-    try:
-        return [entry.name for entry in path.parent.iterdir()]
-    except (OSError, ValueError):
-        return []
-
-
-def table_rows(
-    path: Path, columns: Sequence[str], optional: Sequence[str] = (), *, whole: bool = False
-) -> Iterator[Row]:
-    """Yields rows of a CSV, TSV, JSONL or Parquet file, by its extension.
-
-    Args:
-        path: The file.
-        columns: Columns that must be there.
-        optional: Columns whose values are None where the file has none.
-        whole: Whether all rows will be kept; see `parquet_rows`.
-
-    Raises:
-        DataError: See the functions for each format.
-    """
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        yield from parquet_rows(path, columns, optional, whole=whole)
-        return
-    if suffix == ".jsonl":
-        yield from jsonl_rows(_file_lines(path), str(path), columns, optional)
-    else:
-        yield from csv_rows(_file_lines(path), str(path), columns, optional, csv_delimiter(path, columns))
-
-
-def all_columns(path: Path, text_column: str) -> list[str]:
-    """Names of all columns of a CSV, TSV, JSONL or Parquet file, in their order; of JSONL those of all its lines.
-
-    Args:
-        path: The file.
-        text_column: A column that it should have, by which semicolons are recognised.
-
-    Raises:
-        DataError: If the file cannot be read.
-        UnavailableError: If it is Parquet and pyarrow is not installed.
-    """
-    suffix = path.suffix.lower()
-    if suffix == ".jsonl":
-        return list(dict.fromkeys(key for _, value in _json_objects(_file_lines(path), str(path)) for key in value))
-    if suffix == ".parquet":
-        check_pyarrow("or use CSV or JSONL")
-        from recurra.data.parquet import parquet_columns
-
-        return parquet_columns(path)
-    reader = csv.reader(_file_lines(path), delimiter=csv_delimiter(path, [text_column]), strict=True)
-    try:
-        return [name.strip() for name in next((fields for fields in reader if fields), [])]
-    except csv.Error as error:
-        raise _broken_csv(str(path), 1, error) from error
-
-
-def check_columns(path: Path, columns: Sequence[str]) -> None:
-    """Refuses columns that cannot be read, or not all together.
-
-    Raises:
-        DataError: If one is there twice, or holds lists or records in Parquet.
-    """
-    check_unique(path, columns, columns)
-    if path.suffix.lower() == ".parquet":
-        from recurra.data.parquet import check_single_values
-
-        check_single_values(path, columns)
-
-
-def _file_lines(path: Path) -> Iterator[str]:
-    try:
-        with path.open("rb") as stream:
-            yield from decoded_lines(raw_lines(stream), str(path))
-    except OSError as error:
-        raise DataError(f"cannot read '{path}': {error.strerror}; check the file and its permissions") from error
-
-
-def plain_rows(stream: BinaryIO, source: str, jsonl_column: str | None = None) -> Iterator[Row]:
-    """Yields the lines of a stream, each as one text.
-
-    Args:
-        stream: A text file or standard input, opened for bytes.
-        source: Its name, for messages.
-        jsonl_column: If given, and the first line begins with a brace, lines are JSON objects with this column.
-    """
-    pieces = raw_lines(stream)
-    first = next(pieces, b"")
-    lines = decoded_lines(itertools.chain([first] if first else [], pieces), source)
-    if jsonl_column is not None and first.lstrip().startswith(b"{"):
-        yield from jsonl_rows(lines, source, (jsonl_column,), ())
-        return
-    for place, line in enumerate(lines, start=1):
-        yield place, (line.rstrip("\r\n"),)
+def shown(value: Any) -> str:
+    """A value for a message, cut to 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

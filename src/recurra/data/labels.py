@@ -1,24 +1,157 @@
-"""Names of classes: their order, and what makes a label column unusable."""
+"""Labelled rows of a user's file: how label cells are read, which spellings are the same, and what is odd about them.
+
+Two labels are the same in other spellings if they are equal after, in this order: Unicode's compatibility form (NFKC),
+without format characters (category Cf: zero-width spaces and joiners, direction marks, soft hyphens, byte order marks),
+every run of white space one space and none at either end, case folded; and, where a plain decimal number is left (a
+sign, digits, a point, no exponent), equal as numbers. ``NEG`` is ``neg`` then, and ``1``, ``+1``, ``01`` and ``1.0``
+are one label. Labels that look like missing values are told and never joined.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+import ast
+import json
+import math
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from recurra.core.errors import DataError, did_you_mean
-from recurra.data.files import FileTable
-from recurra.data.spellings import looks_missing, spelling_key
+from recurra.data.cleaning import FIRST, clean_text, removed_by
+from recurra.data.formats import check_text, join_cells, naming_options, shown, split_names
+from recurra.data.tables import Choices, TableFile
 
+DEFAULT_ID_COLUMN = "id"
+# A longer one is a text, and would stand in every table of a report.
+MAX_LABEL_CHARACTERS = 500
+AS_JSON = "json"
 NEGATIVE_WORDS = frozenset({"negative", "neg", "bad", "no", "false", "dislike", "unhappy", "fail", "-"})
 POSITIVE_WORDS = frozenset({"positive", "pos", "good", "yes", "true", "like", "happy", "pass", "+"})
 
 
+MISSING_WORDS = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "nil", "missing", "undefined"})
+
+_NUMBER = re.compile(r"([+-]?)(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?")
+_MOST_SHOWN = 10
+_READ_LISTS = "--label-separator json (data.label_separator=json)"
+
+
+def spelling_key(label: str) -> str:
+    """Returns what all spellings of a label have in common; see the module."""
+    visible = "".join(
+        character for character in unicodedata.normalize("NFKC", label) if unicodedata.category(character) != "Cf"
+    )
+    # Folding the case can leave characters that are no longer in the compatibility form.
+    key = " ".join(unicodedata.normalize("NFKC", visible.casefold()).split())
+    number = _NUMBER.fullmatch(key)
+    if number is None:
+        return key
+    whole, part = number[2].lstrip("0"), (number[3] or "").rstrip("0")
+    sign = "-" if number[1] == "-" and (whole or part) else ""
+    return f"{sign}{whole or '0'}{f'.{part}' if part else ''}"
+
+
+def looks_missing(label: str) -> bool:
+    """Whether a label is how programs write that there is none."""
+    return spelling_key(label) in MISSING_WORDS
+
+
+def spellings(counts: Mapping[str, int]) -> list[list[str]]:
+    """Labels that are the same in several spellings, the one that wins first: the most frequent, of equals the first.
+
+    Args:
+        counts: Rows of each label, in the order in which the labels first stand there.
+    """
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for label in counts:
+        groups[spelling_key(label)].append(label)
+    return [
+        sorted(group, key=lambda label: -counts[label])
+        for key, group in groups.items()
+        if len(group) > 1 and key not in MISSING_WORDS
+    ]
+
+
+def join_spellings(table: FileTable, names: Iterable[str] | None = None) -> FileTable:
+    """Returns a table in which every label is written in one way.
+
+    Args:
+        table: Labelled rows.
+        names: Names of classes that are to be used, for example those of the training rows; None takes the winning
+            spellings of the table. A label that is none of them in any spelling stays as it is.
+    """
+    if names is None:
+        counts = Counter(name for label in table.labels for name in _names(label))
+        chosen = {label: group[0] for group in spellings(counts) for label in group}
+    else:
+        by_key = {spelling_key(name): name for name in names if not looks_missing(name)}
+        found = {name for label in table.labels for name in _names(label)}
+        chosen = {label: by_key.get(spelling_key(label), label) for label in found}
+    return replace(table, labels=[_respelt(label, chosen) for label in table.labels])
+
+
+def _names(label: str | Sequence[str]) -> Sequence[str]:
+    """The label of a row that has one, or all of one that may have several."""
+    return (label,) if isinstance(label, str) else label
+
+
+def _respelt(label: str | Sequence[str], chosen: Mapping[str, str]) -> str | tuple[str, ...]:
+    if isinstance(label, str):
+        return chosen.get(label, label)
+    return tuple(dict.fromkeys(chosen.get(name, name) for name in label))
+
+
+@dataclass(frozen=True)
+class FileTable:
+    """Labelled rows of a file, cleaned.
+
+    Attributes:
+        source: The file in quotes, or what a program's rows came in.
+        unit: What ``places`` counts: ``line`` or ``row``.
+        texts: Cleaned texts, none empty.
+        labels: Labels as words; where a row may have several, tuples of them.
+        ids: Unique identities: the id column, or the place.
+        groups: Values of the group column, or None without one; an empty value groups the row with no other.
+        places: Where each row stands in the file, from 1.
+        empty: Rows left out because no text was left after cleaning.
+        notes: Sentences on how the file was read and what is odd about its rows.
+        unlabelled: Places of rows left out because they have no label.
+    """
+
+    source: str
+    unit: str
+    texts: list[str]
+    labels: list[Any]
+    ids: list[str]
+    groups: list[str] | None
+    places: list[int]
+    empty: int = 0
+    notes: list[str] = field(default_factory=list)
+    unlabelled: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def at(self, place: int) -> str:
+        """Where a row stands, for messages."""
+        return f"{self.source} {self.unit} {place}"
+
+
 class LabelColumn:
-    """How the cells of a label column are read: one label a row."""
+    """How the cells of a label column are read: one label a row.
+
+    Attributes:
+        columns: Columns that are read in place of the label column; none reads that.
+    """
+
+    columns: Sequence[str] = ()
 
     def read(self, cell: Any, word: Callable[[Any], str]) -> Any:
         """What a row's labels are; the empty text if there is none where one is needed.
@@ -31,15 +164,187 @@ class LabelColumn:
             DataError: If a part of it is no word.
             ValueError: If it is nothing that labels can be read from; the reader adds the place.
         """
+        if isinstance(cell, Choices) and len(cell) <= 1:
+            return word(cell[0]) if cell else ""
+        if isinstance(cell, list | dict) or _parsed_list(cell) is not None:
+            kind = "an object" if isinstance(cell, dict) else "a list"
+            raise ValueError(f"holds {kind}, {shown(cell)}; lists of labels are read with {_READ_LISTS}")
         return word(cell)
 
     def names(self, table: FileTable, label_column: str) -> list[str]:
-        """The label names of a table; see `label_names`."""
-        return label_names(table, label_column)
+        """The class names of a table.
+
+        Raises:
+            DataError: If there is one class only, or so many that the column can hardly be a label.
+        """
+        counts = Counter(table.labels)
+        if len(counts) < 2:
+            only = next(iter(counts))
+            raise DataError(
+                f"{table.source} has one class only: all {len(table)} rows have the label '{only[:60]}' in column "
+                f"'{label_column}'; a classifier needs at least two"
+            )
+        if len(counts) > 2 and len(counts) * 2 > len(table):
+            raise DataError(
+                f"{table.source} has {len(counts)} different labels in {len(table)} rows of column '{label_column}'; "
+                f"name the right column with --label-column{_separator_hint(counts)}"
+            )
+        return order_labels(counts)
 
     def values(self, table: FileTable, names: Sequence[str]) -> npt.NDArray[np.int64]:
-        """The labels of its rows as numbers; see `label_indices`."""
-        return label_indices(table, names)
+        """The index of each row's label, ``(rows,)``.
+
+        Raises:
+            DataError: If a label is not among the names.
+        """
+        index = {name: position for position, name in enumerate(names)}
+        for label, place in zip(table.labels, table.places, strict=True):
+            if label not in index:
+                raise _unknown_label(table, place, label, names)
+        return np.fromiter((index[label] for label in table.labels), dtype=np.int64, count=len(table))
+
+
+class SeveralLabels(LabelColumn):
+    """Reads cells with any number of labels; an empty cell or list is a text without any.
+
+    Args:
+        separator: What stands between two labels, or ``json``: a cell is a list, of JSON or as Python writes it.
+    """
+
+    def __init__(self, separator: str) -> None:
+        self.separator = separator
+
+    def read(self, cell: Any, word: Callable[[Any], str]) -> Any:
+        """The labels of a cell, each once, in their order."""
+        parts = self._list(cell) if self.separator == AS_JSON else self._parts(cell)
+        return tuple(dict.fromkeys(filter(None, map(word, parts))))
+
+    def _parts(self, cell: Any) -> Sequence[Any]:
+        if isinstance(cell, list):
+            raise ValueError(f"holds a list; read it with {_READ_LISTS}")
+        return cell.split(self.separator) if isinstance(cell, str) else [cell]
+
+    def _list(self, cell: Any) -> Sequence[Any]:
+        if cell is None or (isinstance(cell, str) and not cell.strip()):
+            return []
+        parsed = _parsed_list(cell) if isinstance(cell, str) else cell
+        if isinstance(parsed, dict) and isinstance(parsed.get("choices"), list):
+            parsed = parsed["choices"]
+        if not isinstance(parsed, list):
+            raise ValueError(f'holds {str(cell)[:60]!r}, which is no JSON list; write ["first", "second"] or []')
+        return parsed
+
+    def names(self, table: FileTable, label_column: str) -> list[str]:
+        """The label names of a table.
+
+        Raises:
+            DataError: If there is one only, or so many that the column can hardly hold labels, or they are 0 and 1.
+        """
+        counts = Counter(label for labels in table.labels for label in labels)
+        if counts and set(counts) <= {"0", "1", "true", "false"}:
+            raise DataError(
+                f"{table.source} has lists of {' and '.join(sorted(counts))} in column '{label_column}', which say of "
+                "each label whether it is there but not what it is called; write the names of the labels, or give a "
+                "column of 0 and 1 for each and name them with --label-columns"
+            )
+        if len(counts) < 2:
+            raise DataError(
+                f"{table.source} has {len(counts)} different labels in column '{label_column}' with the separator "
+                f"'{self.separator}'; at least two are needed"
+            )
+        if len(counts) > 2 and len(counts) * 2 > len(table):
+            raise DataError(
+                f"{table.source} has {len(counts)} different labels in {len(table)} rows of column '{label_column}'; "
+                f"name the right column with --label-column, and the separator, which is '{self.separator}'"
+            )
+        return order_labels(counts)
+
+    def values(self, table: FileTable, names: Sequence[str]) -> npt.NDArray[np.int64]:
+        """0 and 1 a label, ``(rows, labels)``.
+
+        Raises:
+            DataError: If a label is not among the names.
+        """
+        index = {name: position for position, name in enumerate(names)}
+        values = np.zeros((len(table), len(names)), dtype=np.int64)
+        for row, (labels, place) in enumerate(zip(table.labels, table.places, strict=True)):
+            for label in labels:
+                if label not in index:
+                    raise _unknown_label(table, place, label, names)
+                values[row, index[label]] = 1
+        return values
+
+
+class LabelColumns(SeveralLabels):
+    """Reads one column of 0 and 1 for each label.
+
+    Args:
+        columns: Names of the columns, which are those of the labels.
+    """
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        super().__init__("")
+        self.columns = tuple(columns)
+
+    def read(self, cell: Any, word: Callable[[Any], str]) -> Any:
+        """The labels whose cell is 1."""
+        values = dict(zip(self.columns, (spelling_key(word(one)) for one in cell), strict=True))
+        if not all(values.values()):
+            return ""
+        for name, value in values.items():
+            if value not in ("0", "1", "true", "false"):
+                raise ValueError(f"'{name}' holds {value[:60]!r}; write 1 where a text has the label, and 0 elsewhere")
+        return tuple(name for name, value in values.items() if value in ("1", "true"))
+
+    def names(self, table: FileTable, label_column: str) -> list[str]:
+        """The columns, in their order.
+
+        Raises:
+            DataError: If one has no 1.
+        """
+        del label_column
+        present = {label for labels in table.labels for label in labels}
+        for name in self.columns:
+            if name not in present:
+                raise DataError(f"{table.source} has no row with 1 in column '{name}'; leave it out of --label-columns")
+        return list(self.columns)
+
+
+def _parsed_list(cell: Any) -> list[Any] | dict[str, Any] | None:
+    """A cell that is written as a list or an object, by JSON or by Python; none of any other."""
+    if not isinstance(cell, str) or cell.strip()[:1] not in ("[", "{"):
+        return None
+    # NumPy writes no commas.
+    for text in (cell, re.sub(r"""(?<=['"])\s+(?=['"])""", ", ", cell)):
+        for read in (json.loads, ast.literal_eval):
+            try:
+                parsed = read(text.strip())
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+            if isinstance(parsed, list | dict) and not ("' '" in text and read is ast.literal_eval):
+                return parsed
+    return None
+
+
+def _separator_hint(counts: Mapping[str, int]) -> str:
+    """The separator that labels seem to have between them, and what reads it."""
+    for separator in ("|", ";", ","):
+        parts = {part.strip() for label in counts for part in label.split(separator)}
+        if sum(separator in label for label in counts) >= 2 and len(parts) < len(counts):
+            return (
+                f"; with '{separator}' between several labels of a text, read them with --label-separator '{separator}'"
+            )
+    return ""
+
+
+def _unknown_label(table: FileTable, place: int, label: str, names: Sequence[str]) -> DataError:
+    key = spelling_key(label)
+    joins = any(spelling_key(name) == key for name in names) and not looks_missing(label)
+    return DataError(
+        f"{table.at(place)} has the label '{label[:60]}'{did_you_mean(label, names)}, which the training data lacks; "
+        f"its labels are {', '.join(names[:20])}; correct the label"
+        f"{', train with data.join_labels=true' if joins else ''} or add training rows that have it"
+    )
 
 
 def order_labels(labels: Collection[str]) -> list[str]:
@@ -58,42 +363,271 @@ def order_labels(labels: Collection[str]) -> list[str]:
     return sorted(names)
 
 
-def label_names(table: FileTable, label_column: str) -> list[str]:
-    """Returns the class names of a table.
+def read_table(
+    path: Path | str,
+    text_column: str,
+    label_column: str,
+    group_column: str | None = None,
+    id_column: str | None = None,
+    *,
+    labels: LabelColumn | None = None,
+    skip_unlabelled: bool | None = None,
+    encoding: str | None = None,
+    clean: str = FIRST,
+) -> FileTable:
+    """Reads a labelled file, cleans its texts and drops those that are empty then.
+
+    Args:
+        path: The file.
+        text_column: Column with the text; or several with commas between, which are joined.
+        label_column: Column with the label: words or whole numbers.
+        group_column: Column whose equal values belong together.
+        id_column: Column with unique identities; None takes ``id`` if there is such a column and its values are unique,
+            else the place.
+        labels: Reads the cells of the label column; none takes words.
+        skip_unlabelled: Whether rows without a label are left out and told in the table instead of an error; None is an
+            error too, for callers whose users have no such choice.
+        encoding: Of a text file without a mark; none is UTF-8.
+        clean: Name of the cleaning.
 
     Raises:
-        DataError: If there is one class only, or so many that the column can hardly be a label.
+        DataError: If the file cannot be used, with the place and what to do.
     """
-    counts = Counter(table.labels)
-    if len(counts) < 2:
-        only = next(iter(counts))
-        raise DataError(
-            f"'{table.source}' has one class only: all {len(table)} rows have the label '{only[:60]}' in column "
-            f"'{label_column}'; a classifier needs at least two"
-        )
-    if len(counts) > 2 and len(counts) * 2 > len(table):
-        raise DataError(
-            f"'{table.source}' has {len(counts)} different labels in {len(table)} rows of column '{label_column}'; "
-            "name the right column with --label-column"
-        )
-    return order_labels(counts)
+    reader = labels or LabelColumn()
+    label_columns = list(reader.columns) or [label_column]
+    others = [*label_columns, *filter(None, (group_column, id_column))]
+    file = TableFile(path, [*text_column.split(","), *others], encoding=encoding)
+    text_columns = split_names(text_column, file.header)
+    options = {
+        **dict.fromkeys(text_columns, "--text-column"),
+        **dict.fromkeys(label_columns, "--label-columns" if reader.columns else "--label-column"),
+        **({group_column: "--group-column"} if group_column else {}),
+        **({id_column: "--id-column"} if id_column else {}),
+    }
+    rows = _Rows(file, text_columns, label_columns, clean, reader)
+    optional = [] if id_column else [DEFAULT_ID_COLUMN]
+    with naming_options(options):
+        for place, values in file.rows([*text_columns, *others], optional, whole=True):
+            rows.add(place, values, group_column, id_column)
+    return rows.table(group_column, id_column, skip_unlabelled=skip_unlabelled)
 
 
-def label_indices(table: FileTable, names: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Returns the index of each row's label, shape ``(rows,)``.
+class _Rows:
+    """Rows of a file on their way into a table."""
 
-    Raises:
-        DataError: If a label is not among the names.
-    """
-    index = {name: position for position, name in enumerate(names)}
-    for label, place in zip(table.labels, table.places, strict=True):
-        if label not in index:
-            key = spelling_key(label)
-            joins = any(spelling_key(name) == key for name in names) and not looks_missing(label)
+    def __init__(
+        self,
+        file: TableFile,
+        text_columns: Sequence[str],
+        label_columns: Sequence[str],
+        clean: str,
+        reader: LabelColumn,
+    ) -> None:
+        self.file, self.clean, self.reader = file, clean, reader
+        self.width, self.label_width = len(text_columns), len(label_columns)
+        self.text_column, self.label_column = ", ".join(text_columns), ", ".join(label_columns)
+        self.texts: list[str] = []
+        self.labels: list[Any] = []
+        self.ids: list[str] = []
+        self.groups: list[str] = []
+        self.places: list[int] = []
+        self.headers: list[int] = []
+        self.unlabelled: list[int] = []
+        self.empty = 0
+        self.removed: Counter[str] = Counter()
+        # Fields at both ends of the further lines of a cell, by the place of the row.
+        self.inner: dict[int, set[str]] = {}
+
+    def add(self, place: int, values: Sequence[Any], group_column: str | None, id_column: str | None) -> None:
+        """Adds a row, unless it has no text or no label."""
+        source, unit = self.file.source, self.file.unit
+        raw = join_cells([check_text(cell, source, unit, place) for cell in values[: self.width]], self.width)
+        self.removed.update(removed_by(raw, self.clean))
+        text = clean_text(raw, self.clean)
+        if not text:
+            self.empty += 1
+            return
+        cells = values[self.width : self.width + self.label_width]
+        label = self._label(cells if self.reader.columns else cells[0], place)
+        if label == "":
+            self.unlabelled.append(place)
+            return
+        if self.file.delimiter and "\n" in raw:
+            lines = [line.split(self.file.delimiter) for line in raw.splitlines() if self.file.delimiter in line]
+            self.inner[place] = {end.strip() for fields in lines for end in (fields[0], fields[-1])}
+        behind = list(values[self.width + self.label_width :])
+        self.texts.append(text)
+        self.labels.append(label)
+        self.groups.append(self._word(behind[0], place, group_column) if group_column else "")
+        self.ids.append(self._word(behind[-1], place, id_column or DEFAULT_ID_COLUMN) or f"{unit}-{place}")
+        self.places.append(place)
+        if _folded(label) == _folded(self.label_column) and _folded(raw) == _folded(self.text_column):
+            self.headers.append(place)
+
+    def _word(self, cell: Any, place: int, column: str | None) -> str:
+        return as_word(cell, self.file.source, self.file.unit, place, column)
+
+    def _label(self, cell: Any, place: int) -> Any:
+        where = f"{self.file.source} {self.file.unit} {place}"
+        try:
+            label = self.reader.read(cell, lambda part: self._word(part, place, self.label_column))
+        except ValueError as error:
+            raise DataError(f"{where}: column '{self.label_column}' {error}") from error
+        if len(label) > MAX_LABEL_CHARACTERS:
             raise DataError(
-                f"'{table.source}' {table.unit} {place} has the label '{label[:60]}'{did_you_mean(label, names)}, "
-                f"which the training data lacks; its labels are {', '.join(names[:20])}; "
-                f"correct the label{', train with data.join_labels=true' if joins else ''} or add training rows that "
-                "have it"
+                f"{where} has a label of {len(label):,} characters in column '{self.label_column}'; at most "
+                f"{MAX_LABEL_CHARACTERS} are a label: shorten it, or name the right column with --label-column"
             )
-    return np.fromiter((index[label] for label in table.labels), dtype=np.int64, count=len(table))
+        return label
+
+    def table(self, group_column: str | None, id_column: str | None, *, skip_unlabelled: bool | None) -> FileTable:
+        """All rows that were added.
+
+        Raises:
+            DataError: If there are none, ids repeat, or rows have no label.
+        """
+        source, unit, without = self.file.source, self.file.unit, len(self.unlabelled)
+        if without and not skip_unlabelled:
+            of = "" if source.startswith("'") else f" of {source}"
+            skip = ", or leave them out with --skip-unlabelled" if skip_unlabelled is False else ""
+            raise DataError(
+                f"{source} has {without:,} row{'s' * (without > 1)} without a label in column '{self.label_column}' "
+                f"({unit} {listed_places(self.unlabelled)}{of}); fill them in or remove the rows{skip}"
+            )
+        if not self.texts:
+            what = "no rows"
+            if self.empty:
+                what = f"{self.empty} rows, all without text after cleaning"
+                if self.removed:
+                    what += f", which takes out {' and '.join(sorted(self.removed))} (data.clean=none keeps them)"
+            what = f"{without:,} rows with text, all without label" if without else what
+            raise DataError(f"{source} has {what}; give rows with text in column '{self.text_column}'")
+        notes = [*self.file.notes, *self._unique_ids(id_column), *self._removed_notes()]
+        if without:
+            notes.append(
+                f"{without:,} rows of {source} have no label and are left out "
+                f"({unit} {listed_places(self.unlabelled)})."
+            )
+        own_groups = self.groups if group_column else None
+        return FileTable(
+            source, unit, self.texts, self.labels, self.ids, own_groups, self.places, self.empty,
+            [*notes, *self._odd_rows()], self.unlabelled,
+        )  # fmt: skip
+
+    def _unique_ids(self, id_column: str | None) -> list[str]:
+        """Numbers the rows where ids repeat, and says so; refuses repeats in a column that was named."""
+        first: dict[str, int] = {}
+        repeats = [
+            place for place, one in zip(self.places, self.ids, strict=True) if first.setdefault(one, place) != place
+        ]
+        if not repeats:
+            return []
+        source, unit = self.file.source, self.file.unit
+        repeated = self.ids[self.places.index(repeats[0])]
+        where = f"{source} {unit} {repeats[0]} has the id '{shown(repeated)[1:-1]}' of {unit} {first[repeated]}"
+        if id_column:
+            raise DataError(f"{where} (column '{id_column}'); make the ids unique, or leave --id-column out")
+        self.ids = [f"{unit}-{place}" for place in self.places]
+        return [
+            f"{where}: {len(repeats):,} values of column '{DEFAULT_ID_COLUMN}' repeat, so rows are numbered; "
+            "--id-column names another."
+        ]
+
+    def _removed_notes(self) -> list[str]:
+        if not self.removed:
+            return []
+        what = " and ".join(f"{kind} out of {rows:,} texts" for kind, rows in sorted(self.removed.items()))
+        return [f"Cleaning takes {what} of {self.file.source}; data.clean=none leaves texts as they are."]
+
+    def _odd_rows(self) -> list[str]:
+        """What is said of headers among the rows, and of rows inside cells."""
+        notes = []
+        if self.headers:
+            notes.append(
+                f"{self.file.source} repeats its header among the rows ({self.file.unit} "
+                f"{_listed([str(place) for place in self.headers], ', ')}), where it is taken as a text with a label; "
+                "remove it."
+            )
+        known = {label for label in self.labels if isinstance(label, str)}
+        swallowed = [place for place, ends in self.inner.items() if ends & known]
+        if swallowed:
+            notes.append(
+                f"In {self.file.source} {len(swallowed):,} texts hold lines that look like further rows (first: "
+                f"line {swallowed[0]:,}): a quotation mark opens there and closes lines later, so they are lost; "
+                'write "" for a quotation mark inside a quoted text.'
+            )
+        return notes
+
+
+def listed_places(places: Sequence[int], most: int = 20) -> str:
+    """Places as a person reads them, for example ``3, 9, 12 and 4 more``."""
+    more = f" and {len(places) - most:,} more" if len(places) > most else ""
+    return ", ".join(map(str, places[:most])) + more
+
+
+def _folded(name: object) -> str:
+    return str(name).strip().casefold()
+
+
+def as_word(value: Any, source: str, unit: str, place: int, column: str | None) -> str:
+    """A label, group or identity as a word; empty if it is missing.
+
+    Raises:
+        DataError: If it is neither a word nor a number, with the place.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, str):
+        return check_text(" ".join(value.split()), source, unit, place)
+    raise DataError(
+        f"{source} {unit} {place}: column '{column}' holds {shown(value)}, a {type(value).__name__}; "
+        "give a word or a whole number"
+    )
+
+
+def label_notes(tables: Sequence[FileTable], *, joined: bool) -> list[str]:
+    """Sentences on labels in several spellings or that look missing, and on how files were read and what is odd there.
+
+    Args:
+        tables: What the files hold, with labels as they are written there.
+        joined: Whether spellings are joined.
+    """
+    counts = Counter(name for table in tables for label in table.labels for name in _names(label))
+    notes = []
+    if groups := spellings(counts):
+        what = (
+            "is written in one way, the first of each (join_labels)"
+            if joined
+            else "makes classes of its own; data.join_labels=true joins them"
+        )
+        listed = _listed([_listed(_counted(group, counts), " = ") for group in groups], "; ")
+        notes.append(f"What differs in case, spacing, invisible characters or a number's form alone {what}: {listed}.")
+    if missing := [label for label in counts if looks_missing(label)]:
+        listed = _listed(_counted(missing, counts), ", ")
+        notes.append(f"Labels that look like missing values are taken as classes: {listed}; remove rows without label.")
+    if (hint := _separator_hint(counts)) and all(isinstance(label, str) for table in tables for label in table.labels):
+        notes.append(f"Labels such as {_listed(_counted(counts, counts)[:3], ', ')} are taken as they are{hint}.")
+    return [*notes, *(note for table in tables for note in table.notes)]
+
+
+def _counted(labels: Iterable[str], counts: Mapping[str, int]) -> list[str]:
+    return [f"'{visible_form(label)}' ({counts[label]:,})" for label in labels]
+
+
+def visible_form(label: str) -> str:
+    """A label with what cannot be seen written as its code, cut to 60 characters."""
+    shown = "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in label
+    )
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _listed(items: Sequence[str], separator: str) -> str:
+    more = f"{separator}and {len(items) - _MOST_SHOWN:,} more" if len(items) > _MOST_SHOWN else ""
+    return separator.join(items[:_MOST_SHOWN]) + more

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recurra.core.errors import DataError
-from recurra.data.columns import check_unique, missing_column
+from recurra.data.formats import check_unique, missing_column
 
 # Of the columns that are read whole: nine million reviews of 400 characters. A row counts for more than its text,
 # because as Python values it takes more.

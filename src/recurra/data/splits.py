@@ -12,8 +12,7 @@ import numpy.typing as npt
 from recurra.core.errors import DataError
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import Group, TextDataset, TextSplit
-from recurra.data.files import FileTable, read_table
-from recurra.data.spellings import join_spellings, label_notes
+from recurra.data.labels import FileTable, join_spellings, label_notes, read_table
 from recurra.data.subsets import iterative_split, split_key
 
 HELD_OUT_SHARE = 0.1
@@ -55,7 +54,7 @@ def load_files(config: DataConfig) -> TextDataset:
     missing = [name for name in wanted if len(parts[name]) == 0]
     if missing:
         raise DataError(
-            f"'{table.source}' has too few rows to split off {' and '.join(missing)}{config.of_folds}: "
+            f"{table.source} has too few rows to split off {' and '.join(missing)}{config.of_folds}: "
             f"{len(table)} rows, {len(set(whole.texts))} different texts; give at least {_MINIMUM_UNITS} different "
             "texts of one class, or your own files with --validation and --test"
         )
@@ -96,18 +95,20 @@ def load_split(path: Path | str, config: DataConfig, names: Sequence[str], *, na
         DataError: If the file cannot be used or has a label that the model does not know.
     """
     # Nobody would be told what is left out here.
-    columns = config.text_column, config.label_column, config.group_column
-    return _as_split(name, _in_spelling(names, read_table(path, *columns, labels=config.labels), config), names, config)
+    return _as_split(name, _in_spelling(names, _read(path, config, skip=None), config), names, config)
 
 
-def _read(path: Path | str, config: DataConfig) -> FileTable:
+def _read(path: Path | str, config: DataConfig, *, skip: bool | None = False) -> FileTable:
     return read_table(
         path,
         config.text_column,
         config.label_column,
         config.group_column,
+        config.id_column,
         labels=config.labels,
-        skip_unlabelled=config.skip_unlabelled,
+        skip_unlabelled=None if skip is None else config.skip_unlabelled,
+        encoding=config.encoding,
+        clean=config.clean,
     )
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from recurra.core.errors import DataError
-from recurra.data.cleaning import clean_text
+from recurra.data.cleaning import FIRST, clean_text
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.files import stream_rows
-from recurra.data.formats import all_columns
 from recurra.data.pools import rows_that_give_away, text_identity
+from recurra.data.tables import STREAM_FORMATS, TableFile, stream_texts
 
 # A text is asked about in every epoch: more of them are another project.
 MOST_ROWS = 2_000_000
@@ -42,14 +41,14 @@ class UnlabelledSource:
     has_labels: bool = False
 
     @classmethod
-    def of_file(cls, path: Path, text_column: str, label_column: str) -> UnlabelledSource:
-        """CSV, TSV, JSONL, Parquet, or ``.txt`` with one text a line.
+    def of_file(cls, path: Path, text_column: str, label_column: str, encoding: str | None = None) -> UnlabelledSource:
+        """A file of any format that is read, or ``.txt`` with one text a line.
 
         Raises:
             DataError: If the file cannot be read.
         """
-        columns = [] if path.suffix.lower() == ".txt" else all_columns(path, text_column)
-        texts = (text for rows in stream_rows(path, text_column, ()) for text in rows.texts)
+        columns = TableFile(path, text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS).columns()
+        texts = (text for rows in stream_texts(path, text_column, encoding=encoding) for text in rows)
         return cls(path.name, texts, label_column.casefold() in map(str.casefold, columns))
 
 
@@ -60,7 +59,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def with_unlabelled(
-    dataset: TextDataset, sources: Sequence[UnlabelledSource], *, sentences: bool = False
+    dataset: TextDataset, sources: Sequence[UnlabelledSource], *, sentences: bool = False, clean: str = FIRST
 ) -> TextDataset:
     """Adds the texts that are new: no training row, no repeat, and nothing that chooses or is reported.
 
@@ -68,6 +67,7 @@ def with_unlabelled(
         dataset: The labelled data.
         sources: Files and corpora.
         sentences: Whether texts are cut into sentences.
+        clean: How they are cleaned.
 
     Raises:
         DataError: If a file cannot be read, there is no new text or more than `MOST_ROWS`, or a file holds rows of a
@@ -80,7 +80,7 @@ def with_unlabelled(
     read = 0
     for source in sources:
         equal = 0
-        for text in _cleaned(source.texts, sentences=sentences):
+        for text in _cleaned(source.texts, clean, sentences=sentences):
             read += 1
             if read > MOST_ROWS:
                 raise DataError(f"'{source.name}' takes the texts beyond {MOST_ROWS:,}; give a part of them")
@@ -118,7 +118,7 @@ def with_unlabelled(
     )
 
 
-def _cleaned(texts: Iterable[str], *, sentences: bool) -> Iterator[str]:
+def _cleaned(texts: Iterable[str], clean: str, *, sentences: bool) -> Iterator[str]:
     for text in texts:
-        cleaned = clean_text(text)
+        cleaned = clean_text(text, clean)
         yield from sentences_of(cleaned) if sentences else filter(None, [cleaned])

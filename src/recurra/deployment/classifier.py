@@ -13,7 +13,7 @@ from recurra.core.best_run import find_run, no_run
 from recurra.core.errors import CheckpointError, ConfigurationError, no_numbers
 from recurra.core.model_files import sealed_model
 from recurra.core.record import RECORD_NAME, read_record
-from recurra.data.cleaning import check_texts, clean_texts
+from recurra.data.cleaning import FIRST, check_texts, clean_texts, recorded_cleaning
 from recurra.data.windows import recorded_reading
 from recurra.deployment.decision import LabelDecision, OneLabel, read_decision
 from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computation
@@ -46,6 +46,7 @@ class Classifier:
         computation: Precision of the stored weights and of the computation, engine and device, where they are known.
         calibration: The exit rule that was chosen for the model as it is stored, where it was.
         decision: How logits become labels; none takes the most probable one.
+        cleaning: Name of the cleaning of the training texts.
     """
 
     def __init__(
@@ -57,10 +58,12 @@ class Classifier:
         computation: Computation | None = None,
         calibration: CalibrationRecord | None = None,
         decision: LabelDecision | None = None,
+        cleaning: str = FIRST,
     ) -> None:
         self.engine = engine
         self.decision = decision or OneLabel(label_names)
         self.calibration = calibration
+        self.cleaning = cleaning
         self._rule: ExitRule | None = None
         self.computation = computation
         self.classes_: npt.NDArray[np.str_] = np.array(list(label_names))
@@ -113,6 +116,7 @@ class Classifier:
             computation=engine.computation,
             calibration=manifest.exits,
             decision=read_decision(manifest.label_names, manifest.decision),
+            cleaning=manifest.cleaning,
         )
 
     @classmethod
@@ -145,7 +149,14 @@ class Classifier:
         )
         names = record.data.label_names
         decision = read_decision(names, record.decision)
-        return cls(engine, names, batch_size=batch_size, computation=engine.computation, decision=decision)
+        return cls(
+            engine,
+            names,
+            batch_size=batch_size,
+            computation=engine.computation,
+            decision=decision,
+            cleaning=recorded_cleaning(record.config),
+        )
 
     @property
     def depth(self) -> Depth | None:
@@ -214,7 +225,7 @@ class Classifier:
         depth = engine.depth
         if rule is not None:
             self._check_rule(rule)
-        cleaned = clean_texts(self._checked(texts))
+        cleaned = clean_texts(self._checked(texts), self.cleaning)
         if not trace:
             assert rule is not None
             early = engine.leave_early(cleaned, self.batch_size, rule) if cleaned else nobody(depth)
@@ -265,7 +276,7 @@ class Classifier:
     def _compute(self, texts: Sequence[str], rule: ExitRule | None, *, clean: bool = True) -> npt.NDArray[np.float32]:
         if not len(self._checked(texts)):
             return np.empty((0, len(self.classes_)), dtype=np.float32)
-        cleaned = clean_texts(texts) if clean else texts
+        cleaned = clean_texts(texts, self.cleaning) if clean else texts
         if rule is None:
             return self._scores(self.engine.logits(cleaned, self.batch_size))
         return self._scores(self._deep("an exit rule").leave_early(cleaned, self.batch_size, rule).logits)
@@ -312,6 +323,8 @@ class Classifier:
     def _checked(texts: Sequence[str]) -> Sequence[str]:
         if isinstance(texts, str):
             raise TypeError("texts is one string; give a list of texts")
+        if not hasattr(texts, "__len__"):
+            raise TypeError(f"texts is a {type(texts).__name__}; give a list of texts, or chunks of them to stream()")
         check_texts(texts)
         return texts
 

@@ -20,7 +20,7 @@ from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.core.files import atomic_path
 from recurra.core.progress import Reporter
 from recurra.data.configuration import DataConfig
-from recurra.data.files import FileTable
+from recurra.data.labels import FileTable
 from recurra.data.splits import read_rows
 from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls.fitting import out_of_fold_probabilities
@@ -140,7 +140,7 @@ def find_label_errors(
     """
     if config.problem_type is not None:
         raise ConfigurationError(
-            f"'{config.name}' is read with several labels a row (label_separator); doubtful labels are found in files "
+            f"'{config.name}' is read with several labels a row; doubtful labels are found in files "
             "with one label a row: give such a file, one label at a time"
         )
     # Both take a second or two to import.

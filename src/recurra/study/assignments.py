@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from recurra.core.configuration import override
+from recurra.core.configuration import override, text_keys
 from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import RunData
 from recurra.tasks.base import task_of_data
-from recurra.tasks.profile import TaskProfile
+from recurra.tasks.profile import TaskProfile, profiles
 from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import ProtocolConfig
 
@@ -36,7 +36,8 @@ class Assignments:
 def named_data(name: str, assignments: Iterable[str]) -> dict[str, Any]:
     """What says which task data are of: their name, and the values of the ``data.KEY`` among ``key=value`` pairs."""
     pairs = [pair.strip().removeprefix("data.") for pair in assignments if pair.strip().startswith("data.")]
-    return {"name": name, **override({}, pairs)}
+    texts = {key for profile in profiles() for key in text_keys(profile.data_config)}
+    return {"name": name, **override({}, pairs, texts=texts)}
 
 
 def sort_assignments(assignments: Iterable[str], *, model_keys: bool = True, task: TaskProfile) -> Assignments:
@@ -72,7 +73,8 @@ def sort_assignments(assignments: Iterable[str], *, model_keys: bool = True, tas
             sections[section].append(f"{rest}={value}")
         else:
             protocol.append(assignment)
-    return Assignments(protocol, override({}, sections["data"]), override({}, sections["model"]))
+    data = override({}, sections["data"], texts=text_keys(task.data_config))
+    return Assignments(protocol, data, override({}, sections["model"]))
 
 
 def sort_keywords(

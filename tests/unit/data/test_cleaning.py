@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurra.data.cleaning import clean_text, clean_texts
+from recurra.data.cleaning import CAREFUL, NO_CLEANING, clean_text, clean_texts, removed_by
 
 
 def reference(text: str) -> str:
@@ -57,7 +58,39 @@ def test_order_of_texts_is_kept() -> None:
     assert clean_texts(["B", "A"]) == ["b", "a"]
 
 
-@pytest.mark.parametrize("piece", ["<a", "!", "http://", "<!--", " ", "www."])
+@pytest.mark.parametrize("piece", ["<a", "!", "http://", "<!--", " ", "www.", "<a b=", "<p "])
 def test_a_large_text_is_no_trap_for_the_patterns(piece: str) -> None:
     # A pattern that backtracks would need hours for this, and the suite's time limit would end it.
     clean_text(piece * 400_000)
+    clean_text(piece * 400_000, CAREFUL)
+
+
+@pytest.mark.parametrize(
+    ("raw", "cleaned"),
+    [
+        ("List<String> x = new Map<K, V>();", "list<string> x = new map<k, v>();"),
+        ("vec<T>, List<P>, Option<&str>", "vec<t>, list<p>, option<&str>"),
+        ("if a <b and c> d", "if a <b and c> d"),
+        ("Good<br/>bad <P class='x'>fine</P><b>so</b>", "good bad fine so"),
+        ("<!-- note --><span>a</span> <3", "a <3"),
+        ("https://news.example/0", "https://news.example/0"),
+        ("see https://a.b/c?d=1 and WWW.x.org now", "see and now"),
+        ("awww.cute", "awww.cute"),
+        ("e\u0301te\u0301 \u65e5\u672c \U0001f600", "\u00e9t\u00e9 \u65e5\u672c \U0001f600"),
+        ("\U0001f621\U0001f44e", "\U0001f621\U0001f44e"),
+    ],
+)
+def test_careful_cleaning_takes_what_it_is_sure_of(raw: str, cleaned: str) -> None:
+    assert clean_text(raw, CAREFUL) == cleaned
+
+
+@given(st.text(max_size=60))
+def test_composed_and_decomposed_texts_are_one(text: str) -> None:
+    composed, decomposed = (unicodedata.normalize(form, text) for form in ("NFC", "NFD"))
+    assert clean_text(composed, CAREFUL) == clean_text(decomposed, CAREFUL)
+    assert clean_text(text, NO_CLEANING) == ("" if text.isspace() else text)
+
+
+def test_what_is_taken_out_is_known() -> None:
+    assert removed_by("a <br> https://x.y", CAREFUL) == {"HTML tags", "URLs"}
+    assert removed_by("https://x.y", CAREFUL) == removed_by("a <br>", NO_CLEANING) == set()

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.core.errors import DataError
-from recurra.data import files, parquet
-from recurra.data.files import read_table, stream_texts
+from recurra.data import parquet, tables
+from recurra.data.labels import read_table
 from recurra.data.parquet import iterate_parquet, read_parquet_columns, read_parquet_table
+from recurra.data.tables import stream_texts
 
 LONG = "x" * 400_000
 KINDS: dict[str, dict[str, Any]] = {
@@ -106,7 +107,7 @@ def test_the_bound_counts_texts_and_rows(tmp_path: Path, monkeypatch: pytest.Mon
 STREAM = """
 import sys
 from recurra.core.memory import peak_memory_mib
-from recurra.data.files import stream_texts
+from recurra.data.tables import stream_texts
 before = peak_memory_mib()
 rows = sum(len(chunk) for chunk in stream_texts(sys.argv[1]))
 print(rows, round(peak_memory_mib() - before))
@@ -130,7 +131,7 @@ def test_streaming_takes_constant_memory(kind: str, tmp_path: Path) -> None:
 
 def test_a_chunk_of_long_texts_has_fewer_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = bomb(tmp_path / "r.parquet", rows=10, text="y" * 1000)
-    monkeypatch.setattr(files, "MAX_CHUNK_CHARACTERS", 3000)
+    monkeypatch.setattr(tables, "MAX_CHUNK_CHARACTERS", 3000)
     assert [len(chunk) for chunk in stream_texts(path)] == [3, 3, 3, 1]
     assert [len(chunk) for chunk in stream_texts(path, chunk_rows=2)] == [2] * 5
 

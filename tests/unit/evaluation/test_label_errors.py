@@ -15,8 +15,7 @@ from transformers import AutoTokenizer, BertModel
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.core.progress import Reporter
-from recurra.data.configuration import DataConfig
-from recurra.data.multilabel import MultiLabelData
+from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.data.parquet import read_parquet_columns
 from recurra.evaluation import label_errors
 from recurra.evaluation.encoder_states import MAX_TOKENS, mean_states

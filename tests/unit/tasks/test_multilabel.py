@@ -24,9 +24,9 @@ from recurra.core.label_record import MultiLabelRunRecord
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.core.record_parts import DecisionRecord
+from recurra.data.configuration import MultiLabelData
 from recurra.data.corpora import load_dataset
-from recurra.data.files import read_table
-from recurra.data.multilabel import MultiLabelData, SeveralLabels
+from recurra.data.labels import SeveralLabels, read_table
 from recurra.data.subsets import iterative_split
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels, read_decision

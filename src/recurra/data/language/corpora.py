@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
-from recurra.data.formats import check_path, plain_rows
 from recurra.data.language.configuration import ALIASES, LanguageDataConfig
 from recurra.data.language.dataset import LanguageDataset, RunningText
 from recurra.data.language.sources import SOURCES, SPLITS
+from recurra.data.tables import check_path, is_fasttext, plain_rows
 
 TEXT_FORMATS = (".txt",)
 HELD_OUT_SHARE = 0.1
@@ -27,7 +27,7 @@ def read_text_file(path: Path | str) -> list[str]:
     check_path(path, TEXT_FORMATS)
     try:
         with path.open("rb") as stream:
-            lines = [values[0] for _, values in plain_rows(stream, str(path))]
+            lines = [values[0] for _, values in plain_rows(stream, f"'{path}'")]
     except OSError as error:
         raise DataError(f"cannot read '{path}': {error.strerror}; check the file and its permissions") from error
     while lines and not lines[-1].strip():
@@ -87,7 +87,8 @@ def _cut(lines: list[str], parts: int) -> list[list[str]]:
 
 def is_language_corpus(name: str) -> bool:
     """Whether a name or file is text for language modelling, not a labelled corpus."""
-    return name in SOURCES or name in ALIASES or Path(name).suffix.lower() in TEXT_FORMATS
+    is_text = Path(name).suffix.lower() in TEXT_FORMATS and not is_fasttext(name)
+    return name in SOURCES or name in ALIASES or is_text
 
 
 def load_language_dataset(

@@ -9,7 +9,7 @@ from typing import Any
 
 from recurra.core.errors import DataError, UnavailableError
 from recurra.core.hub import hub_dataset
-from recurra.data.files import check_text
+from recurra.data.formats import check_text
 from recurra.data.language.dataset import RunningText
 from recurra.data.parquet import read_parquet_columns
 
@@ -67,7 +67,9 @@ class TextSource:
                 rows, source = read_parquet_columns(path, ("text",))["text"], str(path)
             else:
                 rows, source = list(fetched[name]["text"]), f"{self.public_name} ({self.name})"
-            checked = (check_text(row, source, "row", place, longest=None) for place, row in enumerate(rows, start=1))
+            checked = (
+                check_text(row, f"'{source}'", "row", place, longest=None) for place, row in enumerate(rows, start=1)
+            )
             texts = [self.clean(text) for text in checked]
             if not any(texts):
                 raise DataError(f"'{source}' holds no text; the layout is {self.layout}")

@@ -20,7 +20,7 @@ from recurra.core.folders import atomic_folder
 from recurra.core.model_files import FileEntry, describe_file, sealed_model
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, LabelRunRecord, read_record
-from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
+from recurra.data.cleaning import CLEANINGS, recorded_cleaning
 from recurra.data.corpora import recorded_split
 from recurra.data.encoding import encode_windows
 from recurra.data.windows import first_windows, recorded_reading
@@ -95,7 +95,13 @@ def export_run(
         _check_linear(run, options, export_format)
     check_place(run, output, overwrite=options.overwrite)
     if rows is None:
-        rows = choose_rows(record, file=options.rows_file, text_column=options.text_column, data_root=options.data_root)
+        rows = choose_rows(
+            record,
+            file=options.rows_file,
+            text_column=options.text_column,
+            encoding=options.encoding,
+            data_root=options.data_root,
+        )
     if rows.note:
         reporter.say(f"not checked on the run's own rows: {rows.note}")
     source = _load(run, record)
@@ -135,7 +141,11 @@ def export_run(
         if asked is not None:
             assert isinstance(engine, DeepEngine)
             exit_rows = exit_rows or choose_exit_rows(
-                record, file=options.rows_file, text_column=options.text_column, data_root=options.data_root
+                record,
+                file=options.rows_file,
+                text_column=options.text_column,
+                encoding=options.encoding,
+                data_root=options.data_root,
             )
             exits = calibrate_exits(engine, exit_rows, asked, DEFAULT_BATCH_SIZE)
             reporter.say(exits.describe())
@@ -285,6 +295,7 @@ def _describe(
     record_file, folder = source.run / RECORD_NAME, stored.folder
     shutil.copyfile(record_file, folder / RUN_RECORD_NAME)
     record = source.record
+    cleaning = recorded_cleaning(record.config)
     manifest = ExportManifest(
         run_id=record.run_id,
         record_hash=record.content_hash or describe_file(record_file).sha256,
@@ -295,8 +306,8 @@ def _describe(
         label_names=record.data.label_names,
         max_length=stored.max_length,
         pad_token_id=stored.pad_token_id,
-        cleaning=CLEANING_NAME,
-        cleaning_steps=list(CLEANING_STEPS),
+        cleaning=cleaning,
+        cleaning_steps=list(CLEANINGS[cleaning]),
         files=_files(folder),
         check=check,
         exits=exits,

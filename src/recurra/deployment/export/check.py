@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from recurra.core.errors import AuditError, ConfigurationError, DataError, RecurraError
 from recurra.core.record import LabelRunRecord
-from recurra.data.cleaning import clean_texts
+from recurra.data.cleaning import clean_texts, recorded_cleaning
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset, recorded_split
 from recurra.data.dataset import TextSplit
-from recurra.data.files import stream_texts
+from recurra.data.tables import stream_texts
 from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.computation import Computation
 from recurra.deployment.engines.depth import DeepEngine
@@ -51,7 +51,12 @@ class CheckRows:
 
 
 def choose_rows(
-    record: LabelRunRecord, *, file: Path | str | None = None, text_column: str = "text", data_root: Path | None = None
+    record: LabelRunRecord,
+    *,
+    file: Path | str | None = None,
+    text_column: str = "text",
+    encoding: str | None = None,
+    data_root: Path | None = None,
 ) -> CheckRows:
     """Returns rows to check on: those of a file, else the run's own validation split, else the embedded demo corpus.
 
@@ -59,13 +64,14 @@ def choose_rows(
         record: The run's.
         file: A file of the user with texts; their labels are not looked at.
         text_column: Column of that file.
+        encoding: Of that file, if it is neither UTF-8 nor has a mark.
         data_root: Local copies of public data.
 
     Raises:
         DataError: If the file cannot be read or has no rows, or the data root is no folder.
     """
     if file is not None:
-        return _rows_of_file(file, text_column)
+        return _rows_of_file(record, file, text_column, encoding)
     if data_root is not None and not data_root.is_dir():
         raise DataError(f"the data root '{data_root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
     try:
@@ -89,7 +95,12 @@ def check_split(record: LabelRunRecord) -> str:
 
 
 def choose_exit_rows(
-    record: LabelRunRecord, *, file: Path | str | None = None, text_column: str = "text", data_root: Path | None = None
+    record: LabelRunRecord,
+    *,
+    file: Path | str | None = None,
+    text_column: str = "text",
+    encoding: str | None = None,
+    data_root: Path | None = None,
 ) -> CheckRows:
     """Returns rows to choose an exit rule on: those of a file, else of the split that chose the run's weights.
 
@@ -100,21 +111,22 @@ def choose_exit_rows(
         record: The run's.
         file: A file of the user with texts.
         text_column: Column of that file.
+        encoding: Of that file, if it is neither UTF-8 nor has a mark.
         data_root: Local copies of public data.
     """
     if file is not None:
-        return _rows_of_file(file, text_column)
+        return _rows_of_file(record, file, text_column, encoding)
     try:
         return rows_of(recorded_split(record, record.data.selection_split, data_root), record)
     except RecurraError as error:
         return CheckRows("no rows", [], note=str(error))
 
 
-def _rows_of_file(file: Path | str, text_column: str) -> CheckRows:
-    texts = [text for chunk in stream_texts(file, text_column, MOST_ROWS) for text in chunk]
+def _rows_of_file(record: LabelRunRecord, file: Path | str, text_column: str, encoding: str | None) -> CheckRows:
+    texts = [text for chunk in stream_texts(file, text_column, MOST_ROWS, encoding=encoding) for text in chunk]
     if not texts:
         raise DataError(f"'{file}' has no rows to check the export on; give a file with texts")
-    return CheckRows(f"the file {Path(file).name}", clean_texts(_spread(texts)))
+    return CheckRows(f"the file {Path(file).name}", clean_texts(_spread(texts), recorded_cleaning(record.config)))
 
 
 def _spread(items: Sequence[Item]) -> list[Item]:

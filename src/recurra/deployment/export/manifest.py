@@ -13,7 +13,7 @@ from recurra.core.files import pickles_in
 from recurra.core.model_files import MODEL_NAME, FileEntry, FileName, verify_file
 from recurra.core.record import AnyDecisionRecord, CodeRecord, LabelRunRecord, read_record
 from recurra.core.sealed import SealedByValues
-from recurra.data.cleaning import CLEANING_NAME
+from recurra.data.cleaning import CLEANINGS
 from recurra.data.windows import MOST_WINDOWS
 from recurra.deployment.export.formats.interface import StoredModel
 from recurra.deployment.export.formats.registry import find_format, find_precision
@@ -131,9 +131,10 @@ def read_manifest(folder: Path | str) -> ExportManifest:
     if not path.is_file():
         raise CheckpointError(f"'{folder}' is not an export: no {MANIFEST_NAME}; give a folder of 'recurra export'")
     manifest = ExportManifest.read(path, what="an export of ours", cure="export the run again")
-    if manifest.cleaning != CLEANING_NAME:
+    if manifest.cleaning not in CLEANINGS:
         raise CheckpointError(
-            f"'{folder}' wants texts cleaned by '{manifest.cleaning}', this version has '{CLEANING_NAME}'; export again"
+            f"'{folder}' wants texts cleaned by '{manifest.cleaning}', this version has {', '.join(CLEANINGS)}; "
+            "export again"
         )
     return manifest
 

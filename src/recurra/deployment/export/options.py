@@ -17,6 +17,7 @@ class ExportOptions:
         overwrite: Whether an export that lies at the output already is replaced.
         rows_file: File of texts to check on; none takes the run's validation split, or the demo corpus.
         text_column: Column of that file.
+        encoding: Of that file, if it is neither UTF-8 nor has a mark.
         data_root: Local copies of public data.
         vocabulary: Pieces that the tokenizer keeps at most; 0 keeps all that the training rows use, and none all there
             are. Single characters always stay.
@@ -29,6 +30,7 @@ class ExportOptions:
     overwrite: bool = False
     rows_file: Path | None = None
     text_column: str = "text"
+    encoding: str | None = None
     data_root: Path | None = None
     vocabulary: int | None = None
     agreement: float | None = None

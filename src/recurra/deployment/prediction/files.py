@@ -8,7 +8,7 @@ from pathlib import Path
 
 from recurra.core.errors import ConfigurationError, StorageError, did_you_mean
 from recurra.core.files import atomic_path
-from recurra.data.formats import check_pyarrow
+from recurra.data.tables import check_pyarrow
 from recurra.deployment.decision import LabelDecision
 from recurra.deployment.prediction.layout import Layout, PredictionWriter
 from recurra.deployment.prediction.stream import KeptColumns

@@ -19,8 +19,7 @@ from recurra.core.files import read_json, write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
 from recurra.core.terminal import one_line
-from recurra.data.files import STREAM_FORMATS, stream_rows
-from recurra.data.formats import check_pyarrow
+from recurra.data.tables import STREAM_FORMATS, check_pyarrow, format_of, stream_rows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest
 from recurra.deployment.prediction.files import open_writer
@@ -64,7 +63,7 @@ class FolderJob:
         names = []
         for path in source.rglob("*"):
             below = path.relative_to(source)
-            if path.suffix.lower() in STREAM_FORMATS and path.is_file():
+            if format_of(path) in STREAM_FORMATS and path.is_file():
                 names += [] if any(part.startswith((".", "_")) for part in below.parts) else [below.as_posix()]
         if not names:
             raise DataError(f"'{self.source}' holds no file to predict; allowed: {', '.join(STREAM_FORMATS)}")

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import ConfigurationError, DataError
-from recurra.data.files import STANDARD_INPUT, STREAM_FORMATS, TextRows, stream_rows
-from recurra.data.formats import all_columns, check_columns, check_path, csv_delimiter
+from recurra.data.tables import STANDARD_INPUT, STREAM_FORMATS, TableFile, TextRows, stream_rows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.explanation import explain
 from recurra.deployment.prediction.layout import PredictedRows, PredictionWriter
@@ -46,31 +45,29 @@ class KeptColumns:
     Attributes:
         source: The file.
         names: All its columns, in their order.
-        delimiter: What stands between the fields of CSV and TSV; None of others.
+        notes: How the file is read, where that is not the plain case.
     """
 
     source: Path
     names: list[str]
-    delimiter: str | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, source: str | None, text_column: str) -> KeptColumns | None:
-        """Those of a CSV, TSV, JSONL or Parquet file; none of texts, plain lines and standard input.
+    def of(cls, source: str | None, text_column: str, encoding: str | None = None) -> KeptColumns | None:
+        """Those of a file with columns; none of texts, plain lines and standard input.
 
         Raises:
             DataError: If the file cannot be read, or its columns cannot all be kept.
         """
-        if source is None or source == STANDARD_INPUT or Path(source).suffix.lower() == ".txt":
+        if source is None or source == STANDARD_INPUT:
             return None
-        path = Path(source)
-        check_path(path, STREAM_FORMATS)
-        names = all_columns(path, text_column)
+        table = TableFile(source, text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS)
+        names = table.columns()
         try:
-            check_columns(path, names)
+            table.check(names)
         except DataError as error:
             raise DataError(f"{error}, or leave all but the text out with --no-keep-columns") from error
-        delimiter = csv_delimiter(path, [text_column]) if path.suffix.lower() in (".csv", ".tsv") else None
-        return cls(path, names, delimiter)
+        return cls(table.path, names, tuple(table.notes)) if table.kind != "txt" else None
 
 
 def predict_chunks(
@@ -83,7 +80,7 @@ def predict_chunks(
 
     Args:
         classifier: What predicts; cleans the texts itself.
-        chunks: Raw texts, for example from `recurra.data.files.stream_rows`.
+        chunks: Raw texts, for example from `recurra.data.tables.stream_rows`.
         explain_words: How many words to say of each row that speak most for its most probable label, of a multi-label
             model for each that it gets (`recurra.deployment.decision.LabelDecision.explained`); none says none.
     """
@@ -130,7 +127,12 @@ def write_stream(
 
 
 def source_chunks(
-    texts: Sequence[str], source: str | None, text_column: str, kept: KeptColumns | None = None
+    texts: Sequence[str],
+    source: str | None,
+    text_column: str,
+    kept: KeptColumns | None = None,
+    *,
+    encoding: str | None = None,
 ) -> Iterator[TextRows]:
     """Yields the texts to predict in chunks, from a list or from a file.
 
@@ -139,6 +141,7 @@ def source_chunks(
         source: A file, or ``-`` for standard input, if not.
         text_column: Column of the file with the text.
         kept: Columns of the file that come along.
+        encoding: Of the file, if it is neither UTF-8 nor has a mark.
 
     Raises:
         ConfigurationError: If both are given, or neither.
@@ -150,4 +153,4 @@ def source_chunks(
         if not texts:
             raise ConfigurationError("no texts are given; write them behind the run, or --input FILE, or --input -")
         return iter([TextRows(list(texts), [])])
-    return stream_rows(source, text_column, [] if kept is None else kept.names)
+    return stream_rows(source, text_column, [] if kept is None else kept.names, encoding=encoding)

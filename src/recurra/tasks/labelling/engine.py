@@ -65,6 +65,7 @@ _EVALUATION_OPTIONS = {
     "--data": "data",
     "--text-column": "text_column",
     "--label-column": "label_column",
+    "--encoding": "encoding",
     "--output": "output",
     "--precision": "precision",
     "--batch-size": "batch_size",
@@ -123,7 +124,9 @@ class LabellingEngine(TaskEngine):
             windows=windows,
         )
         batch_size = max(config.protocol.evaluation_batch_size, 64)
-        classifier = Classifier(engine, dataset.label_names, batch_size=batch_size)
+        classifier = Classifier(
+            engine, dataset.label_names, batch_size=batch_size, cleaning=labelled(config.data).clean
+        )
         logits = {}
         for name in dict.fromkeys((dataset.selection_split, *dataset.reported_splits)):
             logits[name] = classifier.logits(dataset.splits[name].texts, clean=False)

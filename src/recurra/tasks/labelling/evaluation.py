@@ -77,6 +77,7 @@ def compute_evaluation(
     data: Path | None = None,
     text_column: str | None = None,
     label_column: str | None = None,
+    encoding: str | None = None,
     data_root: Path | None = None,
     output: Path | None = None,
     precision: str | None = None,
@@ -90,6 +91,7 @@ def compute_evaluation(
         data: A labelled file instead.
         text_column: Column of the file with the text; none takes that of the run's data.
         label_column: Column of the file with the label; likewise.
+        encoding: Of the file; likewise.
         data_root: Local copies of public data.
         output: Where to write a prediction for each row (CSV, TSV, JSONL or Parquet); none writes nothing.
         precision: Precision to compute in; none takes the run's own, of an export that of its weights.
@@ -106,7 +108,7 @@ def compute_evaluation(
     if data is not None:
         if split is not None:
             raise ConfigurationError(f"both the split '{split}' and the file '{data}' are given; give one of the two")
-        rows = _file_split(record, data, text_column, label_column)
+        rows = _file_split(record, data, text_column=text_column, label_column=label_column, encoding=encoding)
     else:
         rows = own_split(record, split or record.data.reported_splits[-1], data_root)
     classifier = Classifier.open(run, precision=precision, batch_size=batch_size)
@@ -120,11 +122,12 @@ def compute_evaluation(
     return ComputedRows(record, rows, logits, classifier.decision, recorded, classifier.computation, output)
 
 
-def _file_split(record: LabelRunRecord, path: Path, text_column: str | None, label_column: str | None) -> TextSplit:
+def _file_split(record: LabelRunRecord, path: Path, **named: str | None) -> TextSplit:
     own = recorded_data(record)
-    columns = {"text_column": text_column or own.text_column, "label_column": label_column or own.label_column}
-    # Groups only matter while splits are made.
-    values = {**own.plain(), "name": str(path), "group_column": None, "auxiliary": None, "unlabelled": None, **columns}
+    changed = {key: value for key, value in named.items() if value is not None}
+    # Groups only matter while splits are made, and ids of other rows are another matter.
+    gone = dict.fromkeys(("group_column", "id_column", "auxiliary", "unlabelled"))
+    values = {**own.plain(), "name": str(path), **gone, **changed}
     config = own.parse(values, source="evaluation")
     return load_split(path, config, record.data.label_names, name=str(path))
 

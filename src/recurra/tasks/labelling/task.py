@@ -14,6 +14,7 @@ from recurra.core.configuration import content_hash
 from recurra.core.errors import UnavailableError
 from recurra.core.label_record import DataRecord
 from recurra.core.record import AuditResult
+from recurra.data.cleaning import CAREFUL, FIRST
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import CORPORA, load_dataset
 from recurra.data.dataset import TextDataset, TextSplit
@@ -50,6 +51,10 @@ _KEYS = {
     "--data-protocol": "protocol",
     "--text-column": "text_column",
     "--label-column": "label_column",
+    "--label-columns": "label_columns",
+    "--label-separator": "label_separator",
+    "--id-column": "id_column",
+    "--encoding": "encoding",
     "--group-column": "group_column",
     "--validation": "validation",
     "--test": "test",
@@ -117,6 +122,8 @@ class LabellingTask(Task):
         """Builds the configuration; chooses the tokenizer and, for a file that models are to read, the length."""
         refuse_options(options, self.data_options, f"'{name}' is labelled data")
         values = {**named_options(options, _KEYS), "name": name, **assigned}
+        if values.get("clean") is None:
+            values["clean"] = CAREFUL if _is_file(str(values["name"])) else FIRST
         readers = [each for each in models or () if each[0] not in self.controls]
         controls_alone = bool(models) and not readers
         notes = []

@@ -14,9 +14,9 @@ from recurra.core.errors import ConfigurationError
 from recurra.core.files import atomic_path
 from recurra.core.label_record import MultiLabelMetricsRecord, MultiLabelRunRecord
 from recurra.core.record import read_record
-from recurra.data.configuration import DataConfig
+from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.data.dataset import TextSplit
-from recurra.data.multilabel import MultiLabelData
+from recurra.data.labels import AS_JSON
 from recurra.deployment.decision import AnyLabels, LabelDecision
 from recurra.evaluation.calibration import fit_temperature
 from recurra.evaluation.predictions import SEVERAL_LABELS, predictions_path
@@ -41,9 +41,9 @@ class MultiLabelEngine(LabellingEngine):
         """Chooses a temperature for all labels, and a threshold for each."""
         assert isinstance(config, MultiLabelData)
         temperature = fit_temperature(*as_two_labels(logits, labels))
-        undecided = AnyLabels(label_names, [0.5] * len(label_names), config.label_separator, temperature)
+        undecided = AnyLabels(label_names, [0.5] * len(label_names), config.label_separator or AS_JSON, temperature)
         thresholds = choose_thresholds(undecided.probabilities(logits), labels)
-        return AnyLabels(label_names, thresholds, config.label_separator, temperature)
+        return AnyLabels(label_names, thresholds, config.label_separator or AS_JSON, temperature)
 
     def measure(
         self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from recurra.core.record import AuditResult
+from recurra.data.configuration import MultiLabelData
 from recurra.data.dataset import TextDataset
-from recurra.data.multilabel import MultiLabelData
 from recurra.evaluation import audits
 from recurra.tasks.labelling.task import LabellingTask
 
@@ -26,8 +26,8 @@ class MultiLabelTask(LabellingTask):
     data_config = MultiLabelData
 
     def claims(self, values: Mapping[str, Any]) -> bool:
-        """Data that say what stands between labels."""
-        return values.get("label_separator") is not None
+        """Data that say what stands between labels, or which columns they are."""
+        return values.get("label_separator") is not None or bool(values.get("label_columns"))
 
     def data_audits(self, dataset: TextDataset) -> list[AuditResult]:
         """Leakage between splits, and shortcuts to any of the labels."""

@@ -17,7 +17,7 @@ from factories import RunFactory
 from recurra.core.errors import CheckpointError
 from recurra.core.model_files import describe_file
 from recurra.core.record import CodeRecord, write_record
-from recurra.data.cleaning import CLEANING_NAME, CLEANING_STEPS
+from recurra.data.cleaning import CLEANINGS, FIRST
 from recurra.deployment.engines.computation import Computation, compute_precision
 from recurra.deployment.export.formats.interface import StoredModel
 from recurra.deployment.export.manifest import (
@@ -45,8 +45,8 @@ def manifest(folder: Path, **values: Any) -> ExportManifest:
             "label_names": ["no", "yes"],
             "max_length": 24,
             "pad_token_id": 0,
-            "cleaning": CLEANING_NAME,
-            "cleaning_steps": list(CLEANING_STEPS),
+            "cleaning": FIRST,
+            "cleaning_steps": list(CLEANINGS[FIRST]),
             "files": {path.name: describe_file(path) for path in folder.iterdir() if path.name != "export.json"},
             "check": CheckRecord(
                 source="here",

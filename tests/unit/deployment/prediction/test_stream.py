@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.core.errors import ConfigurationError
-from recurra.data.files import TextRows
+from recurra.data.tables import TextRows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels, OneLabel
 from recurra.deployment.prediction.layout import PredictedRows

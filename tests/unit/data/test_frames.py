@@ -8,12 +8,13 @@ from typing import Any
 import datasets
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
+import recurra
 from recurra.core.errors import DataError
-from recurra.data.files import read_table
-from recurra.data.in_memory import RowsInMemory, one_dimension, rows_in_memory
-from recurra.data.multilabel import SeveralLabels
+from recurra.data.frames import RowsInMemory, one_dimension, rows_in_memory
+from recurra.data.labels import SeveralLabels, read_table
 
 TEXTS = ["a good film", "a bad film", "dull", "bright"]
 WORDS = ["pos", "neg", "neg", "pos"]
@@ -30,6 +31,17 @@ def written(rows: RowsInMemory, folder: Path) -> Path:
     return Path(rows.options(folder)["name"])
 
 
+class Polars:
+    """Speaks Arrow's interface and no other, as a frame of polars does."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.columns = table.column_names
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
 FORMS: dict[str, Any] = {
     "pair": (TEXTS, WORDS),
     "arrays": (np.array(TEXTS), np.array(WORDS, dtype=object)),
@@ -43,6 +55,14 @@ FORMS: dict[str, Any] = {
         ),
     ),
     "splits": datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": TEXTS, "label": WORDS})}),
+    "arrow strings": pd.DataFrame({"text": pd.array(TEXTS, "string[pyarrow]"), "label": pd.Categorical(WORDS)}),
+    "polars": Polars(pa.table({"text": TEXTS, "label": pa.array(WORDS).dictionary_encode()})),
+    "arrow": pa.table({"text": TEXTS, "label": WORDS}),
+    "arrow columns": (pa.chunked_array([TEXTS]), pa.array(WORDS)),
+    "mappings": [{"text": text, "label": word} for text, word in zip(TEXTS, WORDS, strict=True)],
+    "mapping": {"text": TEXTS, "label": WORDS},
+    "stream": datasets.Dataset.from_dict({"text": TEXTS, "label": WORDS}).to_iterable_dataset(),
+    "numpy strings": (np.array(TEXTS, dtype=np.dtypes.StringDType()), np.array(WORDS)),
     "columns": (
         datasets.Dataset.from_dict({"text": TEXTS})["text"],
         datasets.Dataset.from_dict({"label": WORDS})["label"],
@@ -86,7 +106,7 @@ def test_a_missing_text_is_left_out_and_a_missing_label_refused_as_in_files(noth
     table = read_table(written(read(frame), tmp_path), "text", "label")
     assert (table.texts, table.empty) == (TEXTS, 1)
     unlabelled = written(read((TEXTS, ["pos", nothing, "neg", "pos"])), tmp_path)
-    with pytest.raises(DataError, match=r"1 rows without a label in column 'label' \(row 2\)"):
+    with pytest.raises(DataError, match=r"1 row without a label in column 'label' \(row 2 of \(texts, labels\)\)"):
         read_table(unlabelled, "text", "label")
 
 
@@ -133,18 +153,18 @@ def test_files_and_corpora_are_not_in_memory(data: Any) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"a", "b"}, "data is a set; give a file, a DataFrame, (texts, labels) or a Dataset"),
-        (3, "data is an int; give a file, a DataFrame, (texts, labels) or a Dataset"),
+        ({"a", "b"}, "data is a set; give a file, a DataFrame, (texts, labels), a list of mappings or a Dataset"),
+        (3, "data is an int; give a file, a DataFrame, (texts, labels), a list of mappings or a Dataset"),
         ((TEXTS,), "data is a tuple of 1; give a file"),
         ([TEXTS, WORDS], "data is a list; give a file"),
         (("a text", WORDS), "texts is a str; give a list, an array or a Series"),
         ((TEXTS, {"pos", "neg"}), "labels is a set; give a list"),
         ((TEXTS, WORDS[1:]), "data has 4 texts and 3 labels; give one label a text"),
         ((TEXTS, np.eye(4)), "labels has the shape (4, 4); give one column of values"),
-        (([*TEXTS[1:], 3.5], WORDS), "'data' row 4: the text is 3.5, a float; give text, in quotes"),
-        ((TEXTS, [*WORDS[1:], b"pos"]), "'data' row 4: column 'label' holds b'pos', a bytes"),
-        ((TEXTS, ["pos", ["neg"], [], []]), "row 1 of train has the one label 'pos' where others have lists"),
-        (pd.DataFrame({"txt": TEXTS, "label": WORDS}), "'DataFrame data' has no column 'text' (did you mean 'txt'?)"),
+        (([*TEXTS[1:], 3.5], WORDS), "(texts, labels) row 4: the text is 3.5, a float; give text, in quotes"),
+        ((TEXTS, [*WORDS[1:], b"pos"]), "(texts, labels) row 4: column 'label' holds b'pos', a bytes"),
+        ((TEXTS, ["pos", ["neg"], [], []]), "row 1 of (texts, labels) has the one label 'pos' where others have lists"),
+        (pd.DataFrame({"txt": TEXTS, "label": WORDS}), "the DataFrame has no column 'text' (did you mean 'txt'?)"),
         (pd.DataFrame([["a", "b", "c"]], columns=["text", "text", "label"]), "has 2 columns 'text'; rename all but"),
         (datasets.DatasetDict({"test": FORMS["dataset"]}), "data is a DatasetDict of test; give a split"),
         (
@@ -166,9 +186,37 @@ def test_splits_that_come_twice_and_groups_without_columns_are_refused() -> None
             rows_in_memory(both, {"test": test})
     with pytest.raises(DataError, match="validation is a DatasetDict of train, test; give a split"):
         rows_in_memory("a.csv", {"validation": both})
-    with pytest.raises(DataError, match=r"group_column is 'author', and \(texts, labels\) have no columns"):
+    with pytest.raises(DataError, match=r"the column 'author' was asked for, and \(texts, labels\) have no columns"):
         rows_in_memory((TEXTS, WORDS), {"group_column": "author"})
 
 
 def test_cells_of_numpy_become_plain_values() -> None:
     assert [type(value) for value in one_dimension([np.int64(1), np.str_("a"), "b"], "x")] == [int, str, str]
+
+
+def test_columns_of_zeros_and_ones_and_texts_in_several_columns(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"title": "T", "body": TEXTS, "late": [1, 0, 1, 0], "rude": [True, False, False, None]})
+    with pytest.raises(DataError, match=r"the DataFrame has no column 'late'.*--label-columns"):
+        rows_in_memory(frame.drop(columns="late"), {"text_column": "body", "label_columns": ["late", "rude"]})
+    rows = read(frame[:3], text_column="title,body", label_columns=["late", "rude"])
+    options = rows.options(tmp_path)
+    assert options["label_separator"] == "json" and options["label_columns"] is None
+    table = read_table(written(rows, tmp_path), "title,body", "label", labels=SeveralLabels("json"))
+    assert table.labels == [("late", "rude"), (), ("late",)] and table.texts[0] == "t a good film"
+
+
+def test_messages_name_the_frame_and_arguments(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"text": TEXTS, "label": [*WORDS[:3], None]})
+    with pytest.raises(DataError) as caught:
+        recurra.compare(frame, models="linear", output=tmp_path / "runs", quiet=True)
+    message = str(caught.value)
+    assert "skip_unlabelled=True" in message and "row 4 of the DataFrame" in message
+    assert "--" not in message and "parquet" not in message
+    with pytest.raises(DataError, match=r"name the right one with text_column=$"):
+        recurra.compare(frame.rename(columns={"text": "body"}), models="linear", output=tmp_path / "runs", quiet=True)
+
+
+def test_a_table_of_one_column_is_one() -> None:
+    assert one_dimension(np.array([["a"], ["b"]]), "X") == ["a", "b"]
+    assert one_dimension(pd.DataFrame({"text": ["a", "b"]}), "X") == ["a", "b"]
+    assert one_dimension(pa.chunked_array([["a"], ["b"]]), "X") == ["a", "b"]

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recurra.core.errors import DataError
-from recurra.data import files
+from recurra.data import tables
 from recurra.data.cleaning import clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
-from recurra.data.files import read_table, stream_rows, stream_texts
-from recurra.data.formats import all_columns, plain_rows
+from recurra.data.labels import read_table
+from recurra.data.tables import TableFile, plain_rows, stream_rows, stream_texts
 
 ROWS = [('Good, "really" good', "pos"), ("Bad\nfilm", "neg"), ("été 日本 😀", "pos")]
 
@@ -146,12 +146,6 @@ def test_broken_utf8_names_line_and_byte(tmp_path: Path, suffix: str) -> None:
     refused(path, "line 2, byte 4", f"byte {len(first) + 4} of the file", "0xe9", "UTF-8")
 
 
-def test_utf16_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_bytes("text,label\na,1\n".encode("utf-16"))
-    refused(path, "UTF-16", "UTF-8")
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
 def test_nul_bytes(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path, suffix, [("good", "1"), ("bad", "0")])
@@ -235,7 +229,7 @@ def test_labels_of_every_kind_become_words(tmp_path: Path) -> None:
         pq.write_table(pa.table({"text": ["a", "b"], "label": values}), tmp_path / "r.parquet")
         assert read_table(tmp_path / "r.parquet", "text", "label").labels == words
     pq.write_table(pa.table({"text": ["a", "b"], "label": [1.0, float("nan")]}), tmp_path / "r.parquet")
-    refused(tmp_path / "r.parquet", "1 rows without a label")
+    refused(tmp_path / "r.parquet", "1 row without a label")
 
 
 def test_ids_and_groups(tmp_path: Path) -> None:
@@ -244,16 +238,19 @@ def test_ids_and_groups(tmp_path: Path) -> None:
     table = read_table(path, "text", "label", "author")
     assert (table.ids, table.groups) == (["x1", "x2"], ["ann", ""])
     path.write_text("id,text,label\nx1,a,1\nx2,b,0\nx1,c,0\n")
-    refused(path, "line 4", "id 'x1'", "line 2", "unique")
+    numbered = read_table(path, "text", "label")
+    assert numbered.ids == ["line-2", "line-3", "line-4"] and "line 4 has the id 'x1' of line 2" in numbered.notes[0]
+    with pytest.raises(DataError, match="make the ids unique, or leave --id-column out"):
+        read_table(path, "text", "label", None, "id")
 
 
 def test_paths_that_are_no_table(tmp_path: Path) -> None:
     write(tmp_path, ".csv")
     refused(tmp_path / "row.csv", "does not exist", "did you mean 'rows.csv'?")
     refused(tmp_path, "is a folder")
-    for name in ("rows.xlsx", "rows", "rows.json"):
+    for name in ("rows.docx", "rows", "rows.gz"):
         (tmp_path / name).write_text("x")
-        refused(tmp_path / name, "unknown extension", ".csv, .tsv, .jsonl, .parquet")
+        refused(tmp_path / name, "unknown extension", ".csv, .tsv, .jsonl, .json, .parquet")
 
 
 def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +274,7 @@ def test_text_lines(tmp_path: Path) -> None:
     [(b"one\n\ntwo\n", ["one", "", "two"]), (b'{"text": "a"}\n{"text": "b"}\n', ["a", "b"]), (b"", [])],
 )
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes, texts: list[str]) -> None:
-    monkeypatch.setattr(files.sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    monkeypatch.setattr(tables.sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     assert [text for chunk in stream_texts("-") for text in chunk] == texts
 
 
@@ -363,11 +360,10 @@ def test_rows_that_a_stray_quotation_mark_swallowed_are_told(tmp_path: Path, suf
     # A text of several lines that holds no rows is none of them, nor is one with separators in them.
     lines[20] = f'"first{separator} second\nthird{separator} fourth"{separator}neg'
     path.write_text(f"text{separator}label\n" + "\n".join(lines) + "\n", encoding="utf-8")
-    assert read_table(path, "text", "label").swallowed == [12]
     (note,) = [note for note in load_dataset(DataConfig(name=str(path))).notes if "quotation mark" in note]
     assert "1 texts hold lines that look like further rows (first: line 12)" in note
     whole = write(tmp_path, suffix)
-    assert read_table(whole, "text", "label").swallowed == []
+    assert read_table(whole, "text", "label").notes == []
 
 
 @pytest.mark.parametrize(
@@ -397,15 +393,12 @@ def test_semicolons_are_recognised_by_the_header_and_told(tmp_path: Path) -> Non
     rows = [(f"film; number {number}, 1,5 stars", ("neg", "pos")[number % 2]) for number in range(40)]
     path.write_text("\n\ntext;label\n" + "".join(f'"{text}";{label}\n' for text, label in rows), encoding="utf-8")
     table = read_table(path, "text", "label")
-    assert (table.delimiter, table.labels) == (";", [label for _, label in rows])
+    assert table.labels == [label for _, label in rows]
     assert [text for chunk in stream_texts(path) for text in chunk] == [text for text, _ in rows]
     assert any("read with semicolons" in note for note in load_dataset(DataConfig(name=str(path))).notes)
     # A file of commas stays one, whatever stands in other names and in texts.
     path.write_text("text,a;b,label\ngood; fine,x,1\nbad,y,0\n", encoding="utf-8")
-    assert (read_table(path, "text", "label").delimiter, read_table(path, "text", "label").texts[0]) == (
-        ",",
-        "good; fine",
-    )
+    assert read_table(path, "text", "label").texts[0] == "good; fine"
     path.write_text("text;label\ngood;1;2\n", encoding="utf-8")
     refused(path, "line 2 has 3 fields", "header has 2")
     path.write_text("txt;label\ngood;1\n", encoding="utf-8")
@@ -417,7 +410,7 @@ def test_a_header_with_a_line_break_of_its_own_is_one_line(header: str, tmp_path
     path = tmp_path / "rows.csv"
     path.write_bytes(f"{header}\ngood,1\n".encode())
     with pytest.raises(DataError) as caught:
-        all_columns(path, "text")
+        list(TableFile(path, ["text"]).rows(["text", "label"]))
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
 
 

@@ -1,0 +1,339 @@
+"""Labelled rows that a program has in memory: read from what people have them in, and kept as files.
+
+A frame of pandas, polars or pyarrow, ``(texts, labels)``, a list of mappings, or what the library ``datasets`` has. No
+such library is imported: what is one of theirs comes with it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recurra.core.configuration import content_hash
+from recurra.core.errors import DataError, did_you_mean
+from recurra.core.files import atomic_path
+from recurra.data.formats import check_text, check_unique, join_cells, missing_column, naming_options, split_names
+from recurra.data.labels import AS_JSON, DEFAULT_ID_COLUMN, LabelColumns, as_word
+from recurra.data.tables import MADE_FROM
+
+SPLITS = ("train", "validation", "test")
+UNLABELLED = "unlabelled"
+KINDS = "a file, a DataFrame, (texts, labels), a list of mappings or a Dataset"
+
+Columns = dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class RowsInMemory:
+    """Rows in memory as files of a user would have them.
+
+    Attributes:
+        parts: Columns by split, and of texts without labels. Labels are words (JSON lists of them where rows have any
+            number of labels); groups and ids are there where they came. Missing cells are none.
+        several: Whether rows have any number of labels.
+        described: What they came in, for the heading of a report.
+        sources: What messages call the rows of each split.
+        columns: Columns that became one, by the key of the configuration that names them.
+    """
+
+    parts: dict[str, Columns]
+    several: bool
+    described: str
+    sources: dict[str, str]
+    columns: dict[str, str | None]
+
+    def files(self, folder: Path) -> dict[str, Path]:
+        """Where `write` puts each split in a folder: the names hold a hash of all rows."""
+        stem = f"rows-{content_hash(self.parts)}"
+        names = {split: stem if split == SPLITS[0] else f"{stem}-{split}" for split in self.parts}
+        return {split: folder / f"{name}.parquet" for split, name in names.items()}
+
+    def write(self, folder: Path) -> None:
+        """Writes each split as Parquet, unless it lies there already.
+
+        Raises:
+            StorageError: If a file cannot be written.
+        """
+        for split, path in self.files(folder).items():
+            table = pa.table({name: pa.array(cells, pa.string()) for name, cells in self.parts[split].items()})
+            what = self.sources[split].encode("utf-8")
+            table = table.replace_schema_metadata({MADE_FROM: what})
+            if not _holds(path, table):
+                with atomic_path(path) as temporary:
+                    pq.write_table(table, temporary, compression="zstd")
+
+    def options(self, folder: Path) -> dict[str, Any]:
+        """What the configuration of the data says of them: the files, and that labels are lists if they are."""
+        names = {split if split != SPLITS[0] else "name": str(path) for split, path in self.files(folder).items()}
+        return {**names, **self.columns, **({"label_separator": AS_JSON} if self.several else {})}
+
+
+def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None:
+    """Reads what came as data, and as ``validation``, ``test`` and ``unlabelled`` among the options.
+
+    Args:
+        data: Of any kind. The splits of a ``DatasetDict`` are taken as they are.
+        options: Keys of the configuration of data; ``text_column``, ``label_column`` and ``group_column`` say what is
+            read.
+
+    Returns:
+        None if all are files, or a corpus by its name.
+
+    Raises:
+        DataError: If something is of another kind, a column is missing, or a cell is none that a file could have.
+    """
+    given = {"train": data, **{split: options.get(split) for split in SPLITS[1:]}}
+    given = {split: value for split, value in given.items() if not isinstance(value, str | Path | None)}
+    frames: dict[str, Any] = {}
+    for split, value in given.items():
+        for part, rows in _splits(value, split).items():
+            if part in frames or (part != split and options.get(part) is not None):
+                raise DataError(f"{part} came both in the DatasetDict and as {part}=; give one of the two")
+            frames[part] = rows
+    more = options.get(UNLABELLED)
+    texts = None if isinstance(more, str | Path | None) else one_dimension(more, UNLABELLED)
+    if not frames and texts is None:
+        return None
+    text, label = (str(options.get(f"{key}_column") or key) for key in ("text", "label"))
+    names = options.get("label_columns") or ()
+    label_columns = [one.strip() for one in names.split(",")] if isinstance(names, str) else list(names)
+    own = [str(options[key]) for key in ("group_column", "id_column") if options.get(key)]
+    asked = _Asked(text, label, label_columns, own)
+    sources = {split: _source(rows, split) for split, rows in frames.items()}
+    parts = {split: _read(rows, sources[split], asked) for split, rows in frames.items()}
+    several = any(isinstance(cell, list) for part in parts.values() for cell in part[label])
+    for split, columns in parts.items() if several else ():
+        columns[label] = _as_lists(columns[label], sources[split])
+    count = sum(len(part[text]) for part in parts.values())
+    described = f"{count:,} rows of a {_kind(next(iter(given.values())))}" if frames else ""
+    if texts is not None:
+        present = enumerate(texts, start=1)
+        parts[UNLABELLED] = {
+            text: [check_text(cell, UNLABELLED, "text", place) for place, cell in present if not is_missing(cell)]
+        }
+        sources[UNLABELLED] = UNLABELLED
+    return RowsInMemory(parts, several, described, sources, {"label_columns": None} if label_columns else {})
+
+
+def one_dimension(values: Any, what: str) -> list[Any]:
+    """Plain values of a list, an array, a Series or another column; a table of one column is one.
+
+    Args:
+        values: Of any kind.
+        what: Their name, for messages.
+
+    Raises:
+        DataError: If it is no column of values.
+    """
+    listed = isinstance(values, list | tuple) or hasattr(values, "__array__") or _is_of(values, "datasets", "Column")
+    if not listed:
+        raise DataError(f"{what} is {_a(_kind(values))}; give a list, an array or a Series")
+    shape = getattr(values, "shape", None)
+    if isinstance(shape, tuple) and len(shape) == 2 and shape[1] == 1:
+        values = np.asarray(values).ravel()
+    elif hasattr(values, "to_pylist"):
+        return list(values.to_pylist())
+    elif not hasattr(values, "__iter__"):
+        values = np.asarray(values)
+    if getattr(values, "ndim", 1) != 1:
+        several = "; of labels name the columns with label_columns=" if what == "labels" else ""
+        raise DataError(f"{what} has the shape {tuple(values.shape)}; give one column of values{several}")
+    return [*map(_plain, values)]
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell holds nothing: None, NaN, or what pandas writes for it."""
+    return (
+        cell is None or (isinstance(cell, float) and math.isnan(cell)) or type(cell).__name__ in ("NAType", "NaTType")
+    )
+
+
+def _kind(value: Any) -> str:
+    return "pair (texts, labels)" if isinstance(value, tuple) else type(value).__name__
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def _is_of(value: Any, library: str, name: str) -> bool:
+    """Whether a value is of a class of a library, which is not imported for the question."""
+    kind = getattr(sys.modules.get(library), name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def _splits(value: Any, split: str) -> Mapping[str, Any]:
+    if not _is_of(value, "datasets", "DatasetDict"):
+        return {split: value}
+    names = list(value)
+    if split != "train" or "train" not in names:
+        raise DataError(f"{'data' if split == 'train' else split} is a DatasetDict of {', '.join(names)}; give a split")
+    for name in names:
+        if name not in SPLITS:
+            close = did_you_mean(name, [part for part in SPLITS if part not in names])
+            raise DataError(
+                f"the DatasetDict has a split '{name}'{close}; allowed: {', '.join(SPLITS)}: rename it, or take it out"
+            )
+    return dict(value)
+
+
+def _source(rows: Any, split: str) -> str:
+    kind = "(texts, labels)" if isinstance(rows, tuple) else f"the {_kind(rows)}"
+    return kind if split == "train" else f"{kind} of {split}"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Names of the columns that are read, and of those that several of them become."""
+
+    text: str
+    label: str
+    label_columns: list[str]
+    own: list[str]
+
+    def options(self) -> dict[str, str]:
+        """The option that names each column."""
+        texts = dict.fromkeys([self.text, *(name.strip() for name in self.text.split(","))], "--text-column")
+        return {**texts, self.label: "--label-column", **dict.fromkeys(self.label_columns, "--label-columns")}
+
+
+def _read(rows: Any, source: str, asked: _Asked) -> Columns:
+    """The columns of a split that are read, as words and texts: of several texts or labels one each."""
+    text, label, label_columns, own = asked.text, asked.label, asked.label_columns, asked.own
+    with naming_options(asked.options()):
+        present, column = _opened(rows, source, [text, label, *own])
+        texts = split_names(text, present)
+        wanted = list(dict.fromkeys([*texts, *(label_columns or [label]), *own]))
+        for name in wanted:
+            if name not in present:
+                raise missing_column(source, name, present)
+    ids = [DEFAULT_ID_COLUMN] if DEFAULT_ID_COLUMN in present and DEFAULT_ID_COLUMN not in wanted else []
+    check_unique(source, [*wanted, *ids], present)
+    cells = {name: [None if is_missing(cell) else cell for cell in column(name)] for name in [*wanted, *ids]}
+
+    read: Columns = {text: []}
+    for place, row in enumerate(zip(*(cells[name] for name in texts), strict=True), start=1):
+        parts = [None if cell is None else check_text(cell, source, "row", place) for cell in row]
+        read[text].append(parts[0] if len(parts) == 1 else join_cells([part or "" for part in parts], len(parts)))
+    if label_columns:
+        reader, rows_of_cells = LabelColumns(label_columns), zip(*(cells[name] for name in label_columns), strict=True)
+        read[label] = []
+        for place, row in enumerate(rows_of_cells, start=1):
+            try:
+                labels = reader.read(row, partial(_word, source=source, place=place, column=label))
+            except ValueError as error:
+                raise DataError(f"{source} row {place}: column {error}") from error
+            read[label].append(None if labels == "" else list(labels))
+    else:
+        read[label] = [
+            None if cell is None else _as_labels(cell, source, place, label)
+            for place, cell in enumerate(cells[label], start=1)
+        ]
+    for name in [*own, *ids]:
+        read[name] = [
+            None if cell is None else _word(cell, source, place, name)
+            for place, cell in enumerate(cells[name], start=1)
+        ]
+    return read
+
+
+def _word(cell: Any, source: str, place: int, column: str) -> str:
+    return as_word(_plain(cell), source, "row", place, column)
+
+
+def _opened(rows: Any, source: str, names: list[str]) -> tuple[list[str], Callable[[str], list[Any]]]:
+    """Names of all columns, and what gives the cells of one."""
+    if isinstance(rows, tuple):
+        pair = _pair(rows, source, names)
+        return list(pair), pair.__getitem__
+    named = getattr(rows, "features", None) or {}
+    if _is_of(rows, "datasets", "IterableDataset"):
+        rows = list(rows)
+    if isinstance(rows, list) and rows and all(isinstance(row, Mapping) for row in rows):
+        listed = rows
+        present = list(dict.fromkeys(name for row in listed for name in row))
+        return present, lambda name: [*map(_named(named.get(name)), (row.get(name) for row in listed))]
+    if isinstance(rows, Mapping) or _is_of(rows, "pandas", "DataFrame"):
+        frame: Any = rows
+        return list(frame.keys()), lambda name: one_dimension(frame[name], name)
+    if _is_of(rows, "datasets", "Dataset"):
+        plain: Any = rows.with_format(None)
+        return list(rows.column_names), lambda name: [*map(_named(named[name]), plain[name])]
+    if _is_of(rows, "polars", "LazyFrame"):
+        rows = rows.collect()
+    if not hasattr(rows, "__arrow_c_stream__") or not hasattr(rows, "columns"):
+        raise DataError(f"data is {_a(_kind(rows))}; give {KINDS}".replace("data", _split_of(source), 1))
+    # Polars, Arrow and whatever else speaks Arrow's interface.
+    table = pa.table(rows)
+    return list(table.column_names), lambda name: list(table.column(name).to_pylist())
+
+
+def _split_of(source: str) -> str:
+    return source.partition(" of ")[2] or "data"
+
+
+def _pair(rows: tuple[Any, ...], source: str, names: list[str]) -> dict[str, list[Any]]:
+    shown = _split_of(source)
+    if len(rows) != 2:
+        raise DataError(f"{shown} is a tuple of {len(rows)}; give {KINDS}")
+    if len(names) > 2:
+        raise DataError(f"the column '{names[2]}' was asked for, and (texts, labels) have no columns; give a DataFrame")
+    texts, labels = one_dimension(rows[0], "texts"), one_dimension(rows[1], "labels")
+    if len(texts) != len(labels):
+        raise DataError(f"{shown} has {len(texts):,} texts and {len(labels):,} labels; give one label a text")
+    return {names[0]: texts, names[1]: labels}
+
+
+def _named(feature: Any) -> Callable[[Any], Any]:
+    """Makes names of the numbers of a ``ClassLabel``, or of a list of them; leaves all else as it is."""
+    names = getattr(getattr(feature, "feature", feature), "names", None)
+    if not names:
+        return lambda cell: cell
+
+    def name(cell: Any) -> Any:
+        if isinstance(cell, list):
+            return [name(one) for one in cell]
+        # Hugging Face's data sets write -1 for a label that is not given.
+        return None if cell is None or cell < 0 else names[cell]
+
+    return name
+
+
+def _as_labels(cell: Any, source: str, place: int, column: str) -> str | list[str]:
+    if not isinstance(cell, list | tuple | np.ndarray | AbstractSet):
+        return as_word(_plain(cell), source, "row", place, column)
+    words = [as_word(one, source, "row", place, column) for one in map(_plain, cell)]
+    # A set has no order, and a hash needs one.
+    return sorted(words) if isinstance(cell, AbstractSet) else words
+
+
+def _plain(cell: Any) -> Any:
+    return cell.item() if isinstance(cell, np.generic) else cell
+
+
+def _as_lists(cells: list[Any], source: str) -> list[Any]:
+    for place, cell in enumerate(cells, start=1):
+        if isinstance(cell, str):
+            raise DataError(
+                f"row {place} of {source} has the one label '{cell[:60]}' where others have lists; give each row a list"
+            )
+    return [json.dumps(cell or [], ensure_ascii=False) for cell in cells]
+
+
+def _holds(path: Path, table: Any) -> bool:
+    """Whether a file holds just this table; one that cannot be read does not."""
+    try:
+        return bool(pq.read_table(path).equals(table))
+    except (OSError, pa.ArrowException):
+        return False

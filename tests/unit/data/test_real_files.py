@@ -1,0 +1,333 @@
+"""Files as people have them: of any program, in any encoding; each row of the table in the documentation is read."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from recurra.cli.main import main
+from recurra.core.errors import DataError
+from recurra.data.configuration import DataConfig, MultiLabelData
+from recurra.data.corpora import load_dataset
+from recurra.data.labels import LabelColumns, SeveralLabels, read_table
+from recurra.data.tables import TableFile, stream_texts
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "own-data.md"
+ROWS = [
+    (f"the room number {number} was {('dirty', 'lovely')[number % 2]}", ("neg", "pos")[number % 2])
+    for number in range(40)
+]
+SEVERAL = [(text, [label, *(["late"] if number % 3 == 0 else [])]) for number, (text, label) in enumerate(ROWS)]
+FLAGS = [(text, str(number % 2), str(number % 3 // 2)) for number, (text, _) in enumerate(ROWS)]
+LISTS = [(text, str(labels).replace(",", "@")) for text, labels in SEVERAL]
+
+
+def table(separator: str = ",", header: str = "text,label", rows: list[tuple[str, ...]] = ROWS, end: str = "\n") -> str:
+    lines = [header, *(",".join(row) for row in rows)]
+    return "".join(line.replace(",", separator) + end for line in lines)
+
+
+def json_lines(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def label_studio(labels: list[list[str]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": number,
+            "data": {"text": text},
+            "annotations": [{"result": [{"from_name": "sentiment", "type": "choices", "value": {"choices": own}}]}],
+        }
+        for number, ((text, _), own) in enumerate(zip(ROWS, labels, strict=True))
+    ]
+
+
+ONE, ANY = [[label] for _, label in ROWS], [labels for _, labels in SEVERAL]
+INTENTS = {label: [text for text, own in ROWS if own == label] for label in ("neg", "pos")}
+FILES: dict[str, bytes] = {
+    "commas.csv": table().encode(),
+    "semicolons.csv": table(";").encode(),
+    "declared.csv": ("sep=;\n" + table(";")).encode(),
+    "tabs.csv": table("\t").encode(),
+    "sheet.tsv": table("\t").replace("the room number 4 ", '"the room number 4 ').encode(),
+    "marked.csv": table(end="\r\n").encode("utf-8-sig"),
+    "unicode.csv": table("\t", end="\r\n").encode("utf-16"),
+    "windows.csv": table().replace("room", "caf\u00e9").encode("cp1252"),
+    "mac.csv": table(end="\r").encode(),
+    "packed.csv.gz": gzip.compress(table().encode()),
+    "packed.jsonl.xz": lzma.compress(json_lines([{"text": text, "label": label} for text, label in ROWS])),
+    "packed.tsv.bz2": bz2.compress(table("\t").encode()),
+    "lines.jsonl": json_lines([{"text": text, "label": label} for text, label in ROWS]),
+    "list.json": json.dumps([{"text": text, "label": label} for text, label in ROWS], indent=1).encode(),
+    "columns.json": json.dumps({"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]}).encode(),
+    "title.csv": table(header="title,body,label", rows=[("A room", *row) for row in ROWS]).encode(),
+    "flags.csv": table(header="text,late,rude", rows=FLAGS).encode(),
+    "bars.csv": table(rows=[(text, "|".join(labels)) for text, labels in SEVERAL]).encode(),
+    "python.csv": table(";", rows=LISTS).replace("@", ",").encode(),
+    "doccano.jsonl": json_lines([{"id": n, "text": text, "label": labels} for n, (text, labels) in enumerate(SEVERAL)]),
+    "studio.json": json.dumps(label_studio(ONE)).encode(),
+    "studio-many.json": json.dumps(label_studio(ANY)).encode(),
+    "studio-min.json": json.dumps([
+        {"text": text, "id": 1, "sentiment": label, "annotator": 1, "annotation_id": 2} for text, label in ROWS
+    ]).encode(),
+    "argilla.json": json.dumps([
+        {"id": n, "fields": {"text": text}, "responses": {"label": [{"value": label}]}, "suggestions": {}}
+        for n, (text, label) in enumerate(ROWS)
+    ]).encode(),
+    "prodigy.jsonl": json_lines([
+        {"text": text, "options": [], "accept": [label], "answer": "accept", "_input_hash": n}
+        for n, (text, label) in enumerate(ROWS)
+    ]),
+    "rasa.yml": ("version: '3.1'\nnlu:\n" + "".join(
+        f"- intent: {label}\n  examples: |\n" + "".join(f"    - {text}\n" for text in texts)
+        for label, texts in INTENTS.items()
+    )).encode(),
+    "fasttext.txt": "".join(f"__label__{label} {text}\n" for text, label in ROWS).encode(),
+    "tickets.csv": table(header="id,text,label", rows=[("7", *row) for row in ROWS]).encode(),
+}  # fmt: skip
+
+
+def documented() -> Iterator[str]:
+    rows = PAGE.read_text(encoding="utf-8").splitlines()
+    for row in rows:
+        if row.startswith("|") and "`recurra data describe " in row:
+            yield re.findall(r"`(recurra data describe [^`]*)`", row.replace("\\|", "|"))[-1]
+
+
+COMMANDS = list(documented())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_file_is_in_the_documentation() -> None:
+    assert {shlex.split(command)[3] for command in COMMANDS} >= set(FILES)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_the_documentation_says_to_type_reads_every_row(command: str, folder: Path, capsys: Any) -> None:
+    words = shlex.split(command)
+    if words[3] == "sheet.xlsx":
+        pytest.importorskip("openpyxl")
+    assert main([*words[1:], "--json"]) == 0, capsys.readouterr().err
+    record = json.loads(capsys.readouterr().out)
+    assert sum(split["rows"] for split in record["splits"].values()) == len(ROWS)
+    assert set(record["label_names"]) <= {"neg", "pos", "late", "rude"}
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name not in ("title.csv", "windows.csv")])
+def test_predict_reads_what_compare_reads(name: str, folder: Path) -> None:
+    texts = [text for chunk in stream_texts(name) for text in chunk]
+    assert sorted(texts) == sorted(
+        text.replace("the room number 4 ", '"the room number 4 ') if name == "sheet.tsv" else text for text, _ in ROWS
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("semicolons.csv", "with semicolons between its fields, as its header has them"),
+        ("declared.csv", "with semicolons between its fields, as its line sep=; says"),
+        ("tabs.csv", "with tabs between its fields"),
+        ("sheet.tsv", "with its quotation marks as characters"),
+        ("unicode.csv", "as UTF-16, as its first bytes say"),
+        ("studio.json", "as an export of Label Studio"),
+        ("tickets.csv", "40 values"),
+    ],
+)
+def test_how_a_file_is_read_is_noted(name: str, said: str, folder: Path) -> None:
+    assert any(said.replace("40", "39") in note for note in load_dataset(DataConfig(name=name)).notes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["windows.csv"], ["line 2", "0xe9", "--encoding cp1252"]),
+        (["windows.csv", "--encoding", "cp1251x"], ["no encoding is called so", "cp1251"]),
+        (["doccano.jsonl"], ["holds a list", "label_separator=json", "--label-separator json"]),
+        (["python.csv"], ["holds a list", "label_separator=json"]),
+        (["studio-many.json"], ["holds a list", "--label-separator json"]),
+        (["title.csv"], ["no column 'text'", "--text-column"]),
+        (["title.csv", "--text-column", "title,bdy"], ["no column 'bdy' (did you mean 'body'?)"]),
+        (["flags.csv", "--label-columns", "late,rud"], ["no column 'rud'", "--label-columns"]),
+        (["flags.csv", "--label-columns", "late"], ["at least two different columns"]),
+        (["flags.csv", "--label-columns", "late,text"], ["'text' holds"]),
+        (["bars.csv", "--label-separator", ""], ["label_separator must not be empty"]),
+        (["tickets.csv", "--id-column", "id"], ["line 3 has the id '7' of line 2", "leave --id-column out"]),
+        (["passages.json"], ["not as Label Studio exports it", "marks passages"]),
+        (["cut.csv.gz"], ["not a whole compressed file"]),
+        (["object.json"], ["one JSON object with 'a', 'b'", "a list of objects"]),
+        (["half.json"], ["row 2 is not valid JSON"]),
+        (["unmarked.csv"], ["looks like UTF-16 without its mark", "--encoding utf-16-le"]),
+        (["plain.yml"], ["no training data of Rasa"]),
+    ],
+)
+def test_what_cannot_be_read_is_one_line_with_a_way_out(
+    arguments: list[str], parts: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passages = [{"data": {"text": "a"}, "annotations": [{"result": [{"type": "labels", "value": {"labels": ["x"]}}]}]}]
+    Path("passages.json").write_text(json.dumps(passages))
+    Path("cut.csv.gz").write_bytes(FILES["packed.csv.gz"][:-20])
+    Path("object.json").write_text('{"a": 1, "b": [1]}')
+    Path("half.json").write_text('[{"text": "a", "label": 1}, {"text": ')
+    Path("unmarked.csv").write_bytes(table().encode("utf-16-le"))
+    Path("plain.yml").write_text("a: 1\n")
+    assert main(["data", "describe", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    for part in parts:
+        assert part in error
+
+
+@pytest.mark.parametrize("cells", [[[1, 0, 0], [0, 1, 1]], [[True, False], [False, True]]])
+def test_lists_of_zeros_and_ones_are_no_names_of_labels(cells: list[list[Any]], tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(json_lines([{"text": text, "label": cells[n % 2]} for n, (text, _) in enumerate(ROWS)]))
+    with pytest.raises(DataError, match=r"lists of .* but not what it is called; .* --label-columns"):
+        load_dataset(MultiLabelData(name=str(path), label_separator="json"))
+
+
+@pytest.mark.parametrize("cell", ["['a', 'b']", '["a", "b"]', "['a' 'b']", '{"choices": ["a", "b"]}'])
+def test_cells_that_are_written_as_lists_are_read_as_such(cell: str) -> None:
+    assert SeveralLabels("json").read(cell, str) == ("a", "b")
+
+
+def test_columns_of_labels_keep_their_order_and_a_missing_cell_is_no_label(folder: Path) -> None:
+    config = MultiLabelData(name="flags.csv", label_columns="rude,late")  # type: ignore[arg-type]
+    assert load_dataset(config).label_names == ["rude", "late"]
+    Path("gap.csv").write_text("text,late,rude\na,1,\nb,0,1\nc,1,1.0\n")
+    with pytest.raises(DataError, match=r"1 row without a label in column 'late, rude' \(line 2\)"):
+        read_table("gap.csv", "text", "label", labels=LabelColumns(["late", "rude"]))
+
+
+def test_separators_that_labels_seem_to_have_are_proposed(folder: Path) -> None:
+    assert any("--label-separator '|'" in note for note in load_dataset(DataConfig(name="bars.csv")).notes)
+
+
+@pytest.mark.parametrize("typed", ["|", "'|'", '"|"'])
+def test_a_separator_on_the_command_line_is_what_was_typed(typed: str, folder: Path, capsys: Any) -> None:
+    assert main(["data", "describe", "bars.csv", f"label_separator={typed}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["label_names"] == ["late", "neg", "pos"]
+
+
+def test_columns_are_joined_in_their_order_unless_one_is_called_so(folder: Path) -> None:
+    assert next(stream_texts("title.csv", "title,body"))[0] == f"A room {ROWS[0][0]}"
+    assert read_table("title.csv", "body,title", "label").texts[0] == f"{ROWS[0][0]} a room"
+    Path("named.csv").write_text('"a,b",label\nwhole,1\n')
+    assert next(stream_texts("named.csv", "a,b")) == ["whole"]
+
+
+def test_a_list_of_objects_streams_however_it_is_written(tmp_path: Path) -> None:
+    rows = [{"text": f"{'word ' * (n % 7)}{n}", "label": n % 2, "more": {"a": [n]}} for n in range(3000)]
+    for indent in (None, 0, 2):
+        (tmp_path / "a.json").write_text(json.dumps(rows, indent=indent))
+        assert [text for chunk in stream_texts(tmp_path / "a.json") for text in chunk] == [row["text"] for row in rows]
+
+
+WORDS = st.text(
+    st.sampled_from("ab ,;|\t\"'=\n\r")
+    | st.characters(min_codepoint=0x20, max_codepoint=0x2FFFF, exclude_categories=["Cs", "Cc"]),
+    max_size=25,
+)
+
+
+@st.composite
+def files(draw: Any) -> tuple[str, bytes, str | None, list[str]]:
+    """Name, content and encoding of a file, and its texts."""
+    texts = draw(st.lists(WORDS, min_size=1, max_size=6))
+    encoding = draw(
+        st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252", "cp1251", "shift_jis", "gb18030"])
+    )
+    kind = draw(st.sampled_from([".csv", ".tsv", ".tsv plain", ".jsonl", ".json"]))
+    rows = [(text, ("neg", "pos")[number % 2]) for number, text in enumerate(texts)]
+    end = draw(st.sampled_from(["\n", "\r\n", "\r"]))
+    if end == "\r":
+        # What writes such files has no line feeds.
+        rows = [(text.replace("\n", " "), label) for text, label in rows]
+        texts = [text for text, _ in rows]
+    if kind == ".tsv":
+        # Of texts with tabs and line ends both, every line may look like a row.
+        rows = [(text.replace("\t", " "), label) for text, label in rows]
+        texts = [text for text, _ in rows]
+    if kind in (".jsonl", ".json"):
+        objects = [json.dumps({"text": text, "label": label}, ensure_ascii=draw(st.booleans())) for text, label in rows]
+        content = end.join(objects) + end if kind == ".jsonl" else f"[{f',{end}'.join(objects)}]"
+    elif kind == ".tsv plain":
+        texts = [re.sub(r"[\t\n\r]", " ", text) for text in texts]
+        content = end.join(
+            ["text\tlabel", *(f"{text}\t{label}" for text, (_, label) in zip(texts, rows, strict=True)), ""]
+        )
+    else:
+        delimiter = "\t" if kind == ".tsv" else draw(st.sampled_from(",;\t|"))
+        stream = io.StringIO(newline="")
+        quoting = draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
+        csv.writer(stream, delimiter=delimiter, lineterminator=end, quoting=quoting).writerows(
+            [("text", "label"), *rows]
+        )
+        content = ("sep=;" + end if delimiter == ";" and draw(st.booleans()) else "") + stream.getvalue()
+    try:
+        raw = content.encode(encoding)
+        assume(raw.decode(encoding) == content)
+    except UnicodeError:
+        assume(False)
+    return kind, raw, None if encoding.startswith("utf") else encoding, texts
+
+
+def reads_back(path: Path, kind: str, content: bytes, encoding: str | None, texts: list[str]) -> None:
+    path = path.with_suffix(kind.partition(" ")[0])
+    path.write_bytes(content)
+    try:
+        rows = list(TableFile(path, ["text", "label"], encoding=encoding).rows(["text", "label"]))
+    except DataError as error:
+        assert "\n" not in str(error) and path.name in str(error)
+        # Only a cell of a bare carriage return, or one that would be taken for several rows, is refused.
+        assert any("\r" in text for text in texts), str(error)
+        return
+    wanted = [text.replace("\r\n", "\n").replace("\r", "\n") for text in texts]
+    got = [str(values[0]).replace("\r\n", "\n").replace("\r", "\n") for _, values in rows]
+    if kind == ".tsv plain" and got != wanted:
+        # A text that stands in quotes as a whole may as well be quoted.
+        wanted = [
+            next(csv.reader([text], delimiter="\t"), [""])[0] if text.startswith('"') else text for text in wanted
+        ]
+    assert got == wanted
+    assert [values[1] for _, values in rows] == [("neg", "pos")[number % 2] for number in range(len(texts))]
+
+
+@settings(
+    max_examples=200,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
+    deadline=None,
+)
+@given(files())
+def test_what_was_written_is_read_or_refused_in_one_line(tmp_path: Path, file: Any) -> None:
+    reads_back(tmp_path / "rows", *file)
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=10_000,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
+    deadline=None,
+)
+@given(files())
+def test_what_was_written_is_read_or_refused_in_one_line_ten_thousand_times(tmp_path: Path, file: Any) -> None:
+    reads_back(tmp_path / "rows", *file)
