@@ -1,12 +1,7 @@
-"""What a study will take, said before its first run: a few training steps of each model, in a process of their own.
-
-``python -m recurra.study.expectation`` reads the study from standard input and writes what it found as JSON.
-"""
+"""What a study will take, said before its first run: a few training steps of each model, in a worker."""
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,15 +9,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from recurra.core.environment import available_cores
-from recurra.core.errors import RecurraError
 from recurra.core.formatting import count, duration
 from recurra.core.memory import peak_memory_mib
 from recurra.study.cost import CostBook
 from recurra.study.estimate import cost_plan, model_key, training_speed
-from recurra.study.executor import rough_weight, workers_for
+from recurra.study.executor import rough_weight, threads_of
 from recurra.study.plan import plan_study
-from recurra.study.process import Call, Start, ask, start_python, threads_of
 from recurra.study.spec import StudySpec
+from recurra.study.workers import Workers
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
@@ -108,41 +102,37 @@ class Expectation:
         return [*found, f"  together: about {total}{unknown}, {at_once} (estimated in {duration(self.took_s)})"]
 
 
-def expect(
-    spec: StudySpec, output: Path, machine: Machine, *, workers: int = 0, start: Start = start_python
-) -> Expectation | str:
+def expect(spec: StudySpec, output: Path, machine: Machine, workers: Workers) -> Expectation | str:
     """Finds out what a study will take; or says why it cannot be known, which stops nothing.
 
     Args:
         spec: The study.
         output: Its folder.
         machine: Where it runs.
-        workers: Runs at once; 0 chooses as `run` does.
-        start: Starts the process.
+        workers: The study's.
     """
     began = time.time()
-    order = {"spec": spec.plain(), "output": str(output), "machine": machine.to_json(), "workers": workers}
-    ended = ask(Call("recurra.study.expectation", input=json.dumps(order)), start)
+    arguments = (spec.plain(), str(output), machine.to_json(), max(1, workers.count))
+    ended = workers.call("recurra.study.expectation:measure", *arguments)
     if ended.code:
-        return f"the time is not known: {ended.last[:300] or ended.cause}"
-    return Expectation.parse(json.loads(ended.output), time.time() - began)
+        return f"the time is not known: {ended.last.removeprefix('error: ')[:300] or ended.cause}"
+    return Expectation.parse(ended.result, time.time() - began)
 
 
-def main(order: Mapping[str, Any]) -> int:
-    """Times a few steps of each model and writes what the study will take."""
+def measure(spec_values: Mapping[str, Any], output: str, machine_json: str, workers: int) -> dict[str, Any]:
+    """Times a few steps of each model; returns what the study will take."""
     began = time.time()
     from recurra.models.quiet import quieten_libraries
 
     quieten_libraries()
-    spec, machine = StudySpec.parse(order["spec"]), Machine.from_json(order["machine"])
-    planned = plan_study(spec, Path(order["output"]))
+    spec, machine = StudySpec.parse(spec_values), Machine.from_json(machine_json)
+    planned = plan_study(spec, Path(output))
     pending = [run.config for run in planned if run.state != "done"]
-    workers = order["workers"] or workers_for(len(pending), machine)
     machine = threads_of(machine, available_cores(), workers)
     memory: dict[str, float] = {}
     startup: list[float] = []
 
-    def measure(config: RunConfig, mean_tokens: float) -> float:
+    def speed_of(config: RunConfig, mean_tokens: float) -> float:
         # What a run's process does before it trains, this one has just done: libraries where they are not imported yet,
         # data, tokens.
         startup.append(time.time() - began)
@@ -151,7 +141,7 @@ def main(order: Mapping[str, Any]) -> int:
         return speed
 
     ordered = sorted(planned, key=lambda run: rough_weight(run.config))
-    cost = cost_plan(ordered, CostBook(machine), measure)
+    cost = cost_plan(ordered, CostBook(machine), speed_of)
     before = startup[0] if startup else time.time() - began
     fits: dict[str, float | None] = {}
     seconds: dict[str, float | None] = {}
@@ -172,18 +162,9 @@ def main(order: Mapping[str, Any]) -> int:
     ]
     known_seconds = {name: value for name, value in seconds.items() if value is not None}
     taught = [config.run_id for config in pending if any(teacher.run_id for teacher in config.teachers)]
-    values = {
+    return {
         "models": [asdict(each) for each in found],
         "seconds": known_seconds,
         "workers": workers,
         "taught": taught,
     }
-    sys.stdout.write(json.dumps(values))
-    return 0
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main(json.loads(sys.stdin.read())))
-    except RecurraError as error:
-        sys.exit(str(error))

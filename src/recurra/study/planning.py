@@ -14,10 +14,9 @@ from recurra.core.formatting import duration, words
 from recurra.core.progress import Reporter
 from recurra.study.cost import CostBook
 from recurra.study.estimate import Calibrate, PlanCost, cost_plan, model_key, plain_cost, training_speed
-from recurra.study.executor import workers_for
+from recurra.study.executor import threads_of, workers_for
 from recurra.study.export_plan import PlannedExport, exports_of
 from recurra.study.plan import PlannedRun, plan_study
-from recurra.study.process import threads_of
 from recurra.study.spec import StudySpec
 from recurra.study.status import plain_run
 from recurra.tasks.machine import Machine

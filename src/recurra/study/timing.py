@@ -1,12 +1,7 @@
-"""Times all models and exports of a study side by side, and measures what exports take of memory.
-
-``python -m recurra.study.timing OUTPUT MACHINE``.
-"""
+"""Times all models and exports of a study side by side, in a worker, and measures what exports take of memory."""
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -44,20 +39,21 @@ class Timed:
     shape: tuple[Any, ...]
 
 
-def main(arguments: list[str], names: dict[str, list[str]]) -> int:
+def time_all(study: str, machine_json: str, names: dict[str, list[str]]) -> None:
     """Times the named runs and exports over their test texts and writes ``latency.json``.
 
     One model stands for all seeds of its configuration: they differ in the weights' values only.
 
     Args:
-        arguments: The study's folder, and the machine as JSON.
+        study: Its folder.
+        machine_json: The machine as JSON.
         names: ``runs`` by identifier, and ``exports`` as ``RUN/EXPORT``.
     """
     import torch
 
     from recurra.models.quiet import quieten_libraries
 
-    output, machine = Path(arguments[0]), Machine.from_json(arguments[1])
+    output, machine = Path(study), Machine.from_json(machine_json)
     quieten_libraries()
     threads = machine.threads or available_cores()
     torch.set_num_threads(threads)
@@ -85,7 +81,6 @@ def main(arguments: list[str], names: dict[str, list[str]]) -> int:
         }
     values["memory_mib"] = memory
     write_json(output / LATENCY_NAME, values)
-    return 0
 
 
 def _named(output: Path, names: dict[str, list[str]]) -> Iterator[Timed]:
@@ -149,7 +144,3 @@ def _time_data(
         for suffix in ("", WITH_EXITS)
         if f"{representatives[item.shape].name}{suffix}" in measured
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], json.loads(sys.stdin.read())))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +12,10 @@ from recurra.core.record import read_record
 from recurra.reported_study import _headline
 from recurra.study import expectation
 from recurra.study.cost import CostBook
-from recurra.study.expectation import Expectation, Expected, expect, main
-from recurra.study.process import Call, Outcome
+from recurra.study.executor import Outcome
+from recurra.study.expectation import Expectation, Expected, expect, measure
 from recurra.study.spec import StudySpec, expand
+from recurra.study.workers import Workers
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 from reviews import write_reviews
@@ -31,18 +29,14 @@ def study(folder: Path, **values: Any) -> StudySpec:
     return StudySpec.parse({**plain, "protocols": ["tuned"], "data": [rows], **values})
 
 
-def test_each_model_has_its_time_the_cheapest_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_model_has_its_time_the_cheapest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def speed(config: RunConfig, mean_tokens: float, *, threads: int, seconds: float, steps: int) -> float:
         assert (threads, seconds, steps) == (1, 0.0, 2)
         return SPEED
 
     monkeypatch.setattr(expectation, "training_speed", speed)
     spec, machine = study(tmp_path), Machine(cache_dir=tmp_path / "cache", threads=1)
-    order = {"spec": spec.plain(), "output": str(tmp_path / "out"), "machine": machine.to_json(), "workers": 2}
-    assert main(order) == 0
-    found = Expectation.parse(json.loads(capsys.readouterr().out), 1.0)
+    found = Expectation.parse(measure(spec.plain(), str(tmp_path / "out"), machine.to_json(), 2), 1.0)
     assert [(each.model, each.runs) for each in found.models] == [
         ("linear", 1), ("recurrent-tiny", 2), ("baseline-tiny", 2)
     ]  # fmt: skip
@@ -80,14 +74,9 @@ def test_lines_say_what_is_not_known() -> None:
 
 
 def test_what_cannot_be_known_is_said_and_stops_nothing(tmp_path: Path) -> None:
-    def start(call: Call, output: IO[bytes] | None = None) -> subprocess.Popen[str]:
-        assert (call.module, output is None) == ("recurra.study.expectation", False)
-        assert StudySpec.parse(json.loads(call.input)["spec"]) == study(tmp_path)
-        said = "import sys; print('a warning', file=sys.stderr); sys.exit('the file has no rows')"
-        return subprocess.Popen([sys.executable, "-c", said], stderr=subprocess.PIPE, text=True)
-
-    said = expect(study(tmp_path), tmp_path / "out", Machine(), start=start)
-    assert said == "the time is not known: the file has no rows"
+    with Workers(0, threads=1) as workers:
+        said = expect(study(tmp_path, models=["minilm-of-nobody.yaml"]), tmp_path / "out", Machine(), workers)
+    assert isinstance(said, str) and said.startswith("the time is not known: ") and "minilm-of-nobody.yaml" in said
 
 
 def test_a_run_says_the_figure_that_the_study_is_judged_by(tmp_path: Path) -> None:
