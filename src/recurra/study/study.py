@@ -133,7 +133,7 @@ def run_study(
 def _modules(pending: Sequence[RunConfig]) -> list[str]:
     """What workers import before their first run."""
     engines = {f"{PACKAGES[task_of_data(run.data).name]}.engine" for run in pending}
-    trained = [] if all(run.is_control for run in pending) else ["recurra.training.fit"]
+    trained = ["recurra.training.fit"] if any(run.needs_torch for run in pending) else []
     return ["recurra.study.run", *engines, *trained, "sklearn.linear_model"]
 
 

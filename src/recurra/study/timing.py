@@ -49,16 +49,18 @@ def time_all(study: str, machine_json: str, names: dict[str, list[str]]) -> None
         machine_json: The machine as JSON.
         names: ``runs`` by identifier, and ``exports`` as ``RUN/EXPORT``.
     """
-    import torch
-
-    from recurra.models.quiet import quieten_libraries
-
     output, machine = Path(study), Machine.from_json(machine_json)
-    quieten_libraries()
     threads = machine.threads or available_cores()
-    torch.set_num_threads(threads)
+    timed_items = list(_named(output, names))
+    if not all(item.record.model.kind == "linear" for item in timed_items):
+        import torch
+
+        from recurra.models.quiet import quieten_libraries
+
+        quieten_libraries()
+        torch.set_num_threads(threads)
     by_data: dict[tuple[str, str], list[Timed]] = defaultdict(list)
-    for item in _named(output, names):
+    for item in timed_items:
         by_data[item.record.task, task(item.record.task).engine.timing_key(item.record)].append(item)
     timed: dict[str, dict[str, LatencyRecord]] = {}
     memory: dict[str, float] = {}
@@ -115,10 +117,13 @@ def _time_data(
     engine: TaskEngine, members: list[Timed], inputs: Sequence[Any], threads: int
 ) -> dict[str, dict[str, LatencyRecord]]:
     from recurra.evaluation.latency import measure_side_by_side, synchroniser
-    from recurra.models.inference import default_device
 
     representatives = _representatives(members)
-    device = str(default_device())
+    device = "cpu"
+    if not all(item.record.model.kind == "linear" for item in members):
+        from recurra.models.inference import default_device
+
+        device = str(default_device())
     competitors = [
         competitor
         for item in representatives.values()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +16,17 @@ from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import cache_path, read_arrays, write_arrays
 from recurra.data.subsets import stratified_fraction
 from recurra.data.tokenization import read_tokenizer
-from recurra.models.adaptation.convert import piece_vectors
 from recurra.models.controls.ngrams import LinearClassifier
 from recurra.models.controls.static import StaticClassifier
 from recurra.models.controls.weights import LinearModel
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.task import LINEAR, LINEAR_TUNED
-from recurra.tasks.labelling.teacher import Lesson
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import encoder_of
 from recurra.tasks.runs import RunConfig
+
+if TYPE_CHECKING:
+    from recurra.tasks.labelling.teacher import Lesson
 
 # Training rows on which a control is fitted to see how long it takes.
 ROWS_TO_TIME = 500
@@ -73,6 +74,8 @@ def fit_control(config: RunConfig, dataset: TextDataset, machine: Machine, lesso
     path = cache_path(f"pieces-{source.sha256}", machine.cache_dir)
     kept = read_arrays(path, source.sha256, ["vectors"])
     if kept is None:
+        from recurra.models.adaptation.convert import piece_vectors
+
         kept = {"vectors": piece_vectors(source, tokenizer).numpy()}
         write_arrays(path, source.sha256, kept)
     pieces = (kept["vectors"], tokenizer.backend_tokenizer)
