@@ -83,7 +83,7 @@ def _report(name: str, output: Path) -> dict[str, str]:
     from recurra.cli.output import present_study
     from recurra.core.record import read_any_record
     from recurra.reported_study import StudyResult, study_report
-    from recurra.study.process import Outcome
+    from recurra.study.executor import Outcome
     from recurra.study.spec import load_study
     from recurra.tasks.runs import RunConfig
 

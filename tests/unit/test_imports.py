@@ -49,7 +49,7 @@ ALLOWED = {
     ("study.harness.__main__", "models.quiet"): "transformers: after lm-eval's own start",
     ("study.harness.__main__", "study.harness"): "lm-eval: its absence is told in one line",
     ("study.model_auditing", "models.folder"): "torch: presets are listed without it",
-    ("study.expectation", "models.quiet"): "transformers: what the process of its own loads, and a study does not",
+    ("study.estimate", "models.quiet"): "transformers: a study of linear models is estimated without it",
     ("study.preflight", "models.inference"): "torch: asked only where runs are in bf16",
     ("study.timing", "evaluation.latency"): "torch: importing the module only names its file",
     ("study.run", "models.inference"): "torch: a linear model is fitted without it",

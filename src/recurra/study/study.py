@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +12,12 @@ from recurra.core.configuration import read_yaml, write_yaml
 from recurra.core.environment import available_cores
 from recurra.core.errors import StorageError
 from recurra.core.files import FolderLock, is_part, read_json, write_text
-from recurra.core.formatting import duration
 from recurra.core.progress import Reporter
 from recurra.deployment.export.formats.registry import find_format
 from recurra.deployment.export_record import WITH_EXITS
 from recurra.study.cluster import Cluster
+from recurra.study.estimate import Expectation, expect
 from recurra.study.executor import Executor, LocalExecutor, Outcome, Tell, rough_weight, threads_of, workers_for
-from recurra.study.expectation import Expectation, expect
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
 from recurra.study.plan import ROWS_NAME, SPEC_NAME, PlannedRun, plan_study, refuse_untrusted
 from recurra.study.preflight import check_measure, preflight, refuse_unheard_texts
@@ -106,7 +104,7 @@ def run_study(
             expected = expect(spec, output, machine, pool) if estimate and pending else None
             for line in expected.lines() if isinstance(expected, Expectation) else filter(None, [expected]):
                 reporter.say(line)
-            told = None if tell is None else _with_time_left(tell, pending, expected)
+            told = None if tell is None else _with_time_left(tell, expected)
             untimed = replace(machine, latency=False)
             executor: Executor
             if cluster is None:
@@ -185,20 +183,12 @@ def _exports(spec: StudySpec, output: Path, outcomes: Sequence[Outcome]) -> list
     return plan_exports(spec, output, [(outcome.config, outcome.record) for outcome in outcomes])
 
 
-def _with_time_left(tell: Tell, pending: Sequence[RunConfig], expected: Expectation | str | None) -> Tell:
+def _with_time_left(tell: Tell, expected: Expectation | str | None) -> Tell:
     """Says of a run what is to be said, and how long the others will take."""
-    waiting = [run.run_id for run in pending]
-    done: list[str] = []
-    began = time.monotonic()
 
     def told(outcome: Outcome) -> str:
-        waiting.remove(outcome.config.run_id)
-        done.append(outcome.config.run_id)
-        left = ""
-        if isinstance(expected, Expectation):
-            pace = expected.pace(done, time.monotonic() - began)
-            left = f"about {duration(pace * expected.left_s(waiting))} left"
-        return "; ".join(filter(None, [tell(outcome), left if waiting else ""]))
+        left = expected.note(outcome) if isinstance(expected, Expectation) else ""
+        return "; ".join(filter(None, [tell(outcome), left]))
 
     return told
 
