@@ -30,8 +30,8 @@ from recurra.core.record import (
     write_record,
 )
 from recurra.study.plan import plan_study, run_folder
-from recurra.study.planning import plan_with_cost
 from recurra.study.spec import StudySpec, expand
+from recurra.study.status import plan_with_cost
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 
@@ -56,7 +56,7 @@ def _planning(folder: Path, setting: Setting) -> list[Measure]:
         with mock.patch("os.fsync"):
             write_record(run_folder(full, config), _record(config))
     runs = len(expand(spec))
-    # The first look at the data tokenises them; what it found is kept.
+    # The first look at the data tokenises them.
     plan_with_cost(spec, full, machine, reporter=Reporter(quiet=True))
     figures = {
         f"planning {runs:,} runs, none begun": _seconds(lambda: plan_study(spec, empty)),

@@ -34,14 +34,14 @@ from recurra.core.errors import StorageError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
 from recurra.deployment.export.options import ExportOptions
-from recurra.study.fork_server import IMPORTED
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 from recurra.training.fit import train_transformer
 from recurra.training.masking import MaskTokens
 from recurra.training.protocols import ProtocolConfig
 
-for _name in IMPORTED:
+# What runs import sooner or later.
+for _name in ("recurra.study.timing", "recurra.models.controls.fitting", "recurra.tasks.language.engine"):
     importlib.import_module(_name)
 
 
@@ -223,4 +223,4 @@ def predict_folder(run: Path, source: Path, output: Path, moment: str) -> None:
 def export_in_a_study(output: Path, work: list[dict[str, Any]], call: int) -> None:
     """Makes exports of a study; dies before the record of one of them is written."""
     die_before(exporting_module, "write_export_record", call)
-    exporting_module.main([str(output), Machine(threads=1, latency=False).to_json(), "1"], work)
+    exporting_module.export_all(str(output), Machine(threads=1, latency=False).to_json(), 1, work)

@@ -19,8 +19,8 @@ from recurra.ladder import Entry, Ladder, choose_models
 from recurra.reported_study import StudyResult, run_and_report
 from recurra.study.assignments import Assignments, sort_keywords
 from recurra.study.plan import ROWS_NAME
-from recurra.study.planning import within_minutes
 from recurra.study.spec import StudySpec
+from recurra.study.status import within_minutes
 from recurra.study.study import refuse_folder_of_another
 from recurra.tasks.base import Given, Task, task
 from recurra.tasks.machine import Machine
@@ -99,7 +99,7 @@ def plan_comparison(
         title: Of the report.
         limits: What the recommended model may cost.
         judging: What the models are judged by.
-        minutes: Budget of training; see `recurra.study.planning.within_minutes`.
+        minutes: Budget of training; see `recurra.study.status.within_minutes`.
         output: Folder of the study.
         machine: Where data lie, threads of a run.
         workers: Runs at once; 0 chooses.
@@ -259,7 +259,7 @@ def compare(
             ``average_precision``, ``f1:LABEL``, ``average_precision:LABEL`` or ``cost:FILE`` (a CSV or
             JSON file of what each mistake costs, true by predicted label); of several labels a text ``micro_f1``,
             ``macro_f1`` or ``subset_accuracy``. None lets the data decide. It changes no run.
-        minutes: Minutes of training; see `recurra.study.planning.within_minutes`.
+        minutes: Minutes of training; see `recurra.study.status.within_minutes`.
         estimate: Whether time and memory of each model are estimated and said before the first run starts; not if
             nothing is said, or ``minutes`` were given.
         data_root: Local copies of public corpora.

@@ -270,7 +270,7 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
         logits = engine.logits(selection.texts, config.protocol.evaluation_batch_size)
         decision = OneLabel(dataset.label_names, fit_temperature(logits, selection.labels))
         record = RunRecord(
-            **run_facts(config, started),
+            **run_facts(config, started, torch.get_num_threads()),
             data=dataset.record(trained.tokenizer),
             model=trained.model,
             training=trained.training,

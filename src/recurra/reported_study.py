@@ -24,9 +24,9 @@ from recurra.report.load import group_tables, load_runs, uncollected
 from recurra.report.render.notebook import results_frame, results_html, results_text
 from recurra.report.summary import plain_summary, reporting_of, summarise
 from recurra.study.cluster import Cluster
+from recurra.study.executor import Outcome
 from recurra.study.export_plan import PlannedExport
 from recurra.study.plan import SPEC_NAME
-from recurra.study.process import Outcome
 from recurra.study.spec import StudySpec, load_study
 from recurra.study.study import StudyOutcome, look_at_outcome, read_latency_file, run_study
 from recurra.tasks.loaded_runs import LoadedRun

@@ -10,8 +10,6 @@ import ctypes
 import gc
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -41,7 +39,6 @@ def warm_up() -> None:
     import recurra.deployment.onnx.model
     import recurra.deployment.serving.server
     import recurra.study.exporting
-    import recurra.study.fork_server
     import recurra.study.run  # noqa: F401
 
     transformers.utils.logging.disable_progress_bar()
@@ -196,57 +193,11 @@ def _be_child(call: Callable[[], int], scratch: Path, writing: int) -> None:
 
 
 def command(arguments: Sequence[object]) -> Callable[[], int]:
-    """The shipped command as a function; the server that forks its workers is forked as well."""
+    """The shipped command as a function; workers of a study are processes of their own."""
 
     def call() -> int:
-        import recurra.study.fork_server as fork_server
         from recurra.cli.main import main
 
-        vars(fork_server)["_launch"] = _ForkServer
         return main([str(argument) for argument in arguments])
 
     return call
-
-
-class _ForkServer:
-    """The process of `recurra.study.fork_server`, as far as its maker knows it: forked instead of started."""
-
-    def __init__(self, orders: socket.socket) -> None:
-        self.pid = os.fork()
-        if self.pid == 0:
-            _serve(orders)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """As `subprocess.Popen.wait`."""
-        end = None if timeout is None else time.perf_counter() + timeout
-        while True:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status)
-            if end is not None and time.perf_counter() > end:
-                raise subprocess.TimeoutExpired("fork server", timeout or 0.0)
-            time.sleep(0.002)
-
-    def kill(self) -> None:
-        """As `subprocess.Popen.kill`."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-
-
-def _serve(orders: socket.socket) -> None:
-    code = 1
-    try:
-        os.dup2(orders.fileno(), 0)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for standard in (1, 2):
-            os.dup2(nowhere, standard)
-        from recurra.study.fork_server import main
-
-        code = main()
-    except BaseException:  # noqa: BLE001
-        traceback.print_exc()
-    finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)

@@ -108,7 +108,7 @@ def test_a_study_exports_what_it_has_trained(
             original(work, *arguments, **keywords)
 
         monkeypatch.setattr(study_module, name, watched)
-    monkeypatch.setattr(study_module, "ask", lambda *_, **__: pytest.fail("timed again"))
+    monkeypatch.setattr(study_module.Workers, "call", lambda *_, **__: pytest.fail("timed again"))
     again = run(spec, tmp_path, Machine(threads=1))
     assert [export.state for export in again.exports] == ["done", "done"]
     assert snapshot(tmp_path / "exports") == before
@@ -136,7 +136,7 @@ def test_killed_between_exports_the_next_start_makes_the_rest(trained: TrainedRu
 def in_this_process(exports: list[PlannedExport], output: Path, machine: Machine, *_: object, **__: object) -> None:
     """Stands in for `make_exports`, whose process takes seconds to start."""
     work = [{"run_id": item.run_id, **item.request.plain()} for item in exports]
-    assert exporting.main([str(output), machine.to_json(), "1"], work) == 0
+    exporting.export_all(str(output), machine.to_json(), 1, work)
 
 
 def test_one_export_that_fails_stops_no_other_and_is_tried_again(

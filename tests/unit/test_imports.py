@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import recurra
+from reviews import write_reviews
 
 SOURCE = Path(recurra.__file__).parent
 
@@ -42,12 +43,23 @@ ALLOWED = {
     ("study.estimate", "models.inference"): "torch: a plan is shown without it",
     ("study.model_auditing", "models.controls.linear"): "scikit-learn: a Transformer is audited without it",
     ("study.model_auditing", "models.folder"): "torch: presets are listed without it",
-    ("study.expectation", "models.quiet"): "transformers: what the process of its own loads, and a study does not",
+    ("study.estimate", "models.quiet"): "transformers: a study of linear models is estimated without it",
     ("study.preflight", "models.inference"): "torch: asked only where runs are in bf16",
     ("study.timing", "evaluation.latency"): "torch: importing the module only names its file",
-    ("study.timing", "models.inference"): "torch, likewise",
+    ("study.run", "models.inference"): "torch: a linear model is fitted without it",
+    ("study.run", "models.quiet"): "transformers, likewise",
+    ("study.run", "training.fit"): "torch, likewise",
+    ("study.timing", "models.inference"): "torch: linear models are timed without it",
     ("study.timing", "models.quiet"): "transformers, likewise",
     ("study.worker", "study.run"): "torch: the run tells that it has begun before the seconds that this takes",
+    ("tasks.classification.engine", "tasks.classification.exits"): "torch: a linear model is measured without it",
+    ("tasks.labelling.controls", "models.adaptation.convert"): "torch: vectors of pieces are computed once",
+    ("tasks.labelling.engine", "models.loading"): "torch: a linear model is fitted and measured without it",
+    ("tasks.labelling.engine", "tasks.labelling.transformer"): "torch, likewise",
+    ("tasks.labelling.training", "models.inference"): "torch, likewise",
+    ("tasks.labelling.training", "tasks.labelling.teacher"): "torch, likewise",
+    ("tasks.labelling.training", "tasks.labelling.transformer"): "torch, likewise",
+    ("tasks.run_folder", "models.accounting"): "torch, likewise",
     ("tasks.labelling.task", "tasks.labelling.configuration"): "transformers: presets need no look",
     ("tasks.language.task", "data.language.preparation"): "torch: text is described without it",
     ("tasks.language.task", "tasks.language.configuration"): "transformers: presets need no look",
@@ -80,9 +92,20 @@ def test_imports_inside_functions_are_those_listed() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["tasks.base", "tasks.classification.task", "tasks.language.task", "study.spec", "study.plan", "comparison"],
+    ["tasks.classification.engine", "tasks.language.task", "study.worker", "study.timing", "comparison"],
 )
 def test_planning_and_reporting_load_no_torch(module: str) -> None:
-    code = f"import sys, recurra.{module}; print({{'torch', 'transformers', 'ray', 'onnxruntime'}} & {{*sys.modules}})"
+    assert loads(f"import recurra.{module}") == "set()"
+
+
+def test_a_linear_model_is_trained_and_timed_without_torch(tmp_path: Path) -> None:
+    data, run = str(write_reviews(tmp_path / "reviews.csv")), str(tmp_path / "run")
+    command = ["train", "--model", "linear", "--data", data, "--output", run, "--quiet"]
+    assert loads(f"from recurra.cli.main import main; assert main({command}) == 0") == "set()"
+
+
+def loads(code: str) -> str:
+    """Which of the heavy libraries are loaded once some code has run."""
+    code += "; import sys; print({'torch', 'transformers', 'datasets', 'ray', 'onnxruntime'} & {*sys.modules})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "set()"
+    return found.stdout.splitlines()[-1]

@@ -18,8 +18,7 @@ from recurra.core.terminal import one_line
 if TYPE_CHECKING:
     from recurra.study.export_plan import PlannedExport
     from recurra.study.plan import PlannedRun
-    from recurra.study.planning import CostedPlan
-    from recurra.study.status import StudyStatus
+    from recurra.study.status import CostedPlan, StudyStatus
 
 
 EXIT_USAGE = 2
@@ -166,8 +165,8 @@ def plan(
     Example: recurra study plan configs/studies/sst2.yaml --calibrate
     """
     from recurra.core.progress import Reporter
-    from recurra.study.planning import plan_with_cost
     from recurra.study.spec import load_study
+    from recurra.study.status import plan_with_cost
     from recurra.tasks.machine import Machine
 
     spec = load_study(file, assignments or [])

@@ -88,3 +88,8 @@ def environment_record(*, threads: int, precision: str, accelerator: str | None 
         accelerator=accelerator,
         precision=precision,
     )
+
+
+def started_by_torchrun() -> bool:
+    """Whether this is one of several processes; ``WORLD_SIZE`` is torchrun's documented way to say so."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1

@@ -84,6 +84,19 @@ def peak_memory_mib() -> float:
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
+def reset_peak_memory() -> bool:
+    """Returns freed memory and counts the peak from now on, before this process does something else.
+
+    Returns:
+        Whether it could: Linux counts anew when it is asked to, other systems never do.
+    """
+    return_freed_memory()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        return True
+    return False
+
+
 def return_freed_memory() -> None:
     """Returns to the system what is freed, such as a model that was put away; the allocator would keep it."""
     gc.collect()

@@ -1,4 +1,10 @@
-"""How long runs will take, from what the study's own took or from a few training steps timed on this machine."""
+"""What runs cost: operations counted from the lengths of their rows, and seconds.
+
+A training step is a forward pass and a backward pass of twice its operations (Kaplan et al. 2020, section 2.1); an
+epoch is every training row once, at its own length and without padding. Early stopping may end a run sooner, so a run's
+cost is the most that it can take. Seconds come from records of the same model in the study, or from a few steps timed
+on this machine, or from the rate of other models.
+"""
 
 from __future__ import annotations
 
@@ -7,89 +13,168 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import RecurraError
+from recurra.core.formatting import count, duration
+from recurra.core.memory import peak_memory_mib, reset_peak_memory
 from recurra.core.record import AnyRecord
-from recurra.study.cost import BACKWARD, CostBook
-from recurra.study.plan import PlannedRun
-from recurra.tasks.base import task_of_data
+from recurra.study.executor import Outcome
+from recurra.study.plan import PlannedRun, plan_study
+from recurra.study.spec import StudySpec
+from recurra.study.workers import Workers
+from recurra.tasks.base import DataCost, task_of_data
+from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 
-MEASURED_S = 2.0
-LEAST_STEPS = 3
+BACKWARD = 2  # passes that the backward pass costs
+# Steps of each model that are timed, after one that sets everything up.
+TIMED_STEPS = 3
+# More records of one model would not make its rate much better, and reading them takes time.
+RECORDS_A_MODEL = 3
+# How far what the first runs took may stretch or shrink what is expected of the others.
+LARGEST_PACE = 3.0
 
 
-def training_speed(
-    config: RunConfig, mean_tokens: float, *, threads: int, seconds: float = MEASURED_S, steps: int = LEAST_STEPS
-) -> float:
-    """Times training steps on made-up rows of the mean length.
+class CostBook:
+    """Counts operations of runs; data are looked at once.
+
+    Args:
+        machine: Where data lie and tokens are cached.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._data: dict[str, DataCost] = {}
+        self._flops: dict[tuple[str, str, int], float] = {}
+
+    def training_flops(self, run: RunConfig, epochs: int | None = None) -> float | None:
+        """Operations of a run's training; none for a control, whose solver decides how long it works.
+
+        Args:
+            run: The run.
+            epochs: How many epochs; none takes the most that its protocol allows. Those of pretraining come on top,
+                each counted as one of the classifier: the most that they can take but for the guesses themselves.
+
+        Raises:
+            RecurraError: If the data or the model configuration cannot be used.
+        """
+        if run.is_control:
+            return None
+        data, protocol = self.data(run), run.protocol
+        passes = protocol.max_epochs if epochs is None else epochs
+        parts = [
+            (data.lengths, passes + protocol.pretraining_epochs),
+            (data.auxiliary_lengths, protocol.auxiliary_epochs),
+            (data.unlabelled_lengths, passes if run.teachers else 0),
+        ]
+        return sum(self._epoch_flops(run, data, lengths) * passes for lengths, passes in parts if lengths and passes)
+
+    def _epoch_flops(self, run: RunConfig, data: DataCost, lengths: Mapping[str, int]) -> float:
+        # The lengths of data that were looked at stay where they are.
+        key = run.model, content_hash(run.model_overrides), id(lengths)
+        if key not in self._flops:
+            self._flops[key] = (1 + BACKWARD) * task_of_data(run.data).engine.epoch_flops(run, lengths, data)
+        return self._flops[key]
+
+    def data(self, run: RunConfig) -> DataCost:
+        """What an epoch on a run's data is made of.
+
+        Raises:
+            RecurraError: If the data cannot be used.
+        """
+        key = content_hash([run.data.plain(), run.data_hash])
+        if key not in self._data:
+            self._data[key] = task_of_data(run.data).data_cost(run.data, self.machine)
+        return self._data[key]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What timing a model on this machine told.
+
+    Attributes:
+        flops_per_s: Operations a second in training; none for a control.
+        seconds: Of a fit of a control, or of what a run does beside its training.
+        memory_mib: Peak memory of the steps, on rows of the mean length; none for a control.
+    """
+
+    flops_per_s: float | None
+    seconds: float | None
+    memory_mib: float | None = None
+
+
+Measure = Callable[[RunConfig], Timed]
+
+
+def measured(book: CostBook, threads: int) -> Measure:
+    """What times a model: a few training steps on made-up rows of the mean length, or fits of a control on some rows.
+
+    Args:
+        book: Counts rows and operations.
+        threads: Threads of one run.
+    """
+
+    def measure(config: RunConfig) -> Timed:
+        if config.is_control:
+            return Timed(None, task_of_data(config.data).engine.control_seconds(config, book.machine))
+        data = book.data(config)
+        reset_peak_memory()
+        speed = training_speed(config, data.tokens / data.rows, threads=threads)
+        return Timed(speed, None, peak_memory_mib())
+
+    return measure
+
+
+def training_speed(config: RunConfig, mean_tokens: float, *, threads: int, steps: int = TIMED_STEPS) -> float:
+    """Operations a second in training, counted as in `CostBook`, from steps on made-up rows of the mean length.
 
     Args:
         config: The run whose model, batch size and precision are taken.
         mean_tokens: Mean length of its rows.
         threads: Threads of one run.
-        seconds: How long steps are timed.
-        steps: How many are timed at least, after one that is not.
-
-    Returns:
-        Operations a second, counted as in `recurra.study.cost`.
+        steps: How many are timed.
 
     Raises:
         ConfigurationError: If the model configuration is wrong.
     """
-    from recurra.models.inference import torch_threads
-
-    with torch_threads(threads):
-        forward, step_s = _step(config, mean_tokens, seconds, steps)
-    return (1 + BACKWARD) * forward * config.protocol.batch_size / step_s
-
-
-def _step(config: RunConfig, mean_tokens: float, seconds: float, steps: int) -> tuple[float, float]:
-    """Operations of a forward pass over one row, and the median seconds of a step."""
     import torch
 
-    from recurra.models.inference import default_device
+    from recurra.models.inference import autocast, default_device, torch_threads
 
-    device = default_device()
-    length, rows = max(3, round(mean_tokens)), config.protocol.batch_size
-    model, forward, labels = task_of_data(config.data).engine.sample_step(config, length)
-    model = model.to(device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(1, int(model.config.vocab_size), (rows, length), generator=generator).to(device)
-    batch = {"input_ids": ids, "labels": ids if labels is None else labels.to(device)}
-    precisions = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    dtype = precisions.get(config.precision, torch.bfloat16)
-    elapsed: list[float] = []
-    began = time.perf_counter()
-    while len(elapsed) <= steps or time.perf_counter() - began < seconds:
-        start = time.perf_counter()
-        with torch.autocast(device.type, dtype, enabled=config.precision in precisions):
-            loss = model(**batch).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        if device.type != "cpu":
-            torch.cuda.synchronize()
-        elapsed.append(time.perf_counter() - start)
+    device, rows = default_device(), config.protocol.batch_size
+    length = max(3, round(mean_tokens))
+    elapsed = []
+    with torch_threads(threads):
+        model, forward, labels = task_of_data(config.data).engine.sample_step(config, length)
+        model = model.to(device).train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+        generator = torch.Generator().manual_seed(0)
+        ids = torch.randint(1, int(model.config.vocab_size), (rows, length), generator=generator).to(device)
+        batch = {"input_ids": ids, "labels": ids if labels is None else labels.to(device)}
+        for _ in range(steps + 1):
+            start = time.perf_counter()
+            with autocast(config.precision, device):
+                loss = model(**batch).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if device.type != "cpu":
+                torch.cuda.synchronize()
+            elapsed.append(time.perf_counter() - start)
     # The first step also sets everything up.
-    return forward, statistics.median(elapsed[1:])
-
-
-# More records of one model would not make its rate much better, and reading them takes time.
-RECORDS_A_MODEL = 3
-
-Calibrate = Callable[[RunConfig, float], float]
+    return float((1 + BACKWARD) * forward * rows / statistics.median(elapsed[1:]))
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """Cost of one run: operations of its training, and seconds; none where it is not known."""
+    """Cost of one run: operations of its training, seconds, and memory in MiB; none where it is not known."""
 
     flops: float | None
     seconds: float | None
+    memory_mib: float | None = None
 
 
 @dataclass(frozen=True)
@@ -116,14 +201,14 @@ class PlanCost:
         return sum(self.runs[run.config.run_id].seconds or 0.0 for run in runs)
 
 
-def cost_plan(runs: Sequence[PlannedRun], book: CostBook, calibrate: Calibrate | None = None) -> PlanCost:
+def cost_plan(runs: Sequence[PlannedRun], book: CostBook, measure: Measure | None = None) -> PlanCost:
     """Counts and estimates the cost of every run of a plan.
 
     Args:
         runs: The plan.
         book: Counts the operations.
-        calibrate: Measures a run's operations a second at a mean length of its rows; used for models without a record
-            of theirs in the plan. None takes the rate of the other models, if there are any.
+        measure: Times models without a record of theirs in the plan. None takes the rate of the other models, if there
+            are any.
 
     Raises:
         RecurraError: If the data or a model configuration cannot be used.
@@ -132,36 +217,34 @@ def cost_plan(runs: Sequence[PlannedRun], book: CostBook, calibrate: Calibrate |
     models: dict[str, list[PlannedRun]] = defaultdict(list)
     for run in runs:
         models[model_key(run.config)].append(run)
-    measured = {key: _rate(members, book) for key, members in models.items()}
-    known = [rate for key, (rate, _) in measured.items() if rate is not None and not models[key][0].config.is_control]
-    rates: dict[str, float | None] = {}
-    basis = []
+    rates = {key: _recorded_rate(members, book) for key, members in models.items()}
+    known = [rate for key, (rate, _) in rates.items() if rate is not None and not models[key][0].config.is_control]
+    costs, basis = {}, []
     for key, members in models.items():
         config = members[0].config
-        rate, records = measured[key]
+        rate, records = rates[key]
+        memory = None
         if rate is not None:
             basis.append(f"{config.model}: from {records} of its own records here")
+        elif measure is not None and (timed := measure(config)) != Timed(None, None):
+            rate = timed.seconds if config.is_control else timed.flops_per_s
+            memory = timed.memory_mib
+            speed = "" if config.is_control or rate is None else f" ({rate / 1e9:.3g} GFLOP/s)"
+            what = "fits of some rows" if config.is_control else "a few training steps"
+            basis.append(f"{config.model}: calibrated with {what}{speed}")
         elif config.is_control:
             basis.append(f"{config.model}: no record here yet; its seconds are left out")
-        elif calibrate is not None:
-            data = book.data(config)
-            rate = calibrate(config, data.tokens / data.rows)
-            basis.append(f"{config.model}: calibrated with a few training steps ({rate / 1e9:.3g} GFLOP/s)")
         elif known:
             rate = statistics.median(known)
             basis.append(f"{config.model}: at the rate of the other models' records here ({rate / 1e9:.3g} GFLOP/s)")
         else:
             basis.append(f"{config.model}: no record here yet; --calibrate times a few training steps")
-        rates[key] = rate
-    return PlanCost(
-        {
-            run.config.run_id: RunCost(
-                flops[run.config.run_id], _seconds(flops[run.config.run_id], rates[model_key(run.config)])
-            )
-            for run in runs
-        },
-        basis,
-    )
+        for run in members:
+            operations = flops[run.config.run_id]
+            # The rate of a control is its seconds.
+            seconds = rate if rate is None or operations is None else operations / rate
+            costs[run.config.run_id] = RunCost(operations, seconds, memory)
+    return PlanCost(costs, basis)
 
 
 def model_key(config: RunConfig) -> str:
@@ -171,31 +254,21 @@ def model_key(config: RunConfig) -> str:
     return content_hash([config.model, config.model_overrides, config.precision, config.protocol.batch_size])
 
 
-def _seconds(flops: float | None, rate: float | None) -> float | None:
-    # The linear control's rate is its seconds.
-    return None if rate is None else rate if flops is None else flops / rate
-
-
-def _rate(members: Sequence[PlannedRun], book: CostBook) -> tuple[float | None, int]:
+def _recorded_rate(members: Sequence[PlannedRun], book: CostBook) -> tuple[float | None, int]:
     """Operations a second of a model over its records (seconds, for a control), and how many those were."""
-    values = []
-    for run in (run for run in members if run.state == "done"):
-        record = _readable(run)
-        if record is None:
-            continue
-        epochs = record.training.epochs
-        flops = book.training_flops(run.config, epochs)
-        seconds = whole_seconds(record)
-        if seconds > 0:
+    values: list[float] = []
+    for run in members:
+        record = readable_record(run)
+        if record is not None and (seconds := whole_seconds(record)) > 0 and len(values) < RECORDS_A_MODEL:
+            flops = book.training_flops(run.config, record.training.epochs)
             values.append(seconds if flops is None else flops / seconds)
-        if len(values) == RECORDS_A_MODEL:
-            break
     return (statistics.median(values), len(values)) if values else (None, 0)
 
 
-def _readable(run: PlannedRun) -> AnyRecord | None:
+def readable_record(run: PlannedRun) -> AnyRecord | None:
+    """The record of a run that is done, if it can be read."""
     try:
-        return run.record
+        return run.record if run.state == "done" else None
     except RecurraError:
         return None
 
@@ -206,6 +279,101 @@ def whole_seconds(record: AnyRecord) -> float:
     return record.wall_s if whole and record.wall_s is not None else record.training.wall_s
 
 
-def plain_cost(cost: RunCost) -> dict[str, Any]:
-    """Plain JSON values."""
-    return {"training_flops": cost.flops, "seconds": cost.seconds}
+class Expectation:
+    """What the runs of a study that are not done will take, and how long the rest takes as they come in.
+
+    Args:
+        runs: Those runs.
+        costs: By identifier.
+        workers: Runs at once.
+        took_s: Seconds that the estimate took.
+    """
+
+    def __init__(self, runs: Sequence[RunConfig], costs: Mapping[str, RunCost], workers: int, took_s: float) -> None:
+        self.costs, self.workers, self.took_s = costs, workers, took_s
+        self._waiting = {run.run_id: run for run in runs}
+        self._taken: dict[str, list[float]] = defaultdict(list)
+        self._ratios: list[tuple[float, float]] = []
+
+    def lines(self) -> list[str]:
+        """A line a model, the cheapest first, and one of all."""
+        models: dict[str, list[RunCost]] = defaultdict(list)
+        for run in self._waiting.values():
+            models[run.model].append(self.costs[run.run_id])
+        lines = []
+        for name, costs in sorted(models.items(), key=lambda item: item[1][0].seconds or 0.0):
+            each = "not known" if costs[0].seconds is None else f"about {duration(costs[0].seconds)}"
+            memory = costs[0].memory_mib
+            shown = "" if memory is None else f", {count(round(memory))} MiB of memory or more"
+            lines.append(f"  {name}: {f'{len(costs)} runs of ' if len(costs) > 1 else ''}{each}{shown}")
+        at_once = "one run at a time" if self.workers == 1 else f"{self.workers} runs at once"
+        known = all(cost.seconds is not None for cost in self.costs.values())
+        total = f"about {duration(self.left_s())}{'' if known else ', beside what is not known'}"
+        return [*lines, f"  together: {total}, {at_once} (estimated in {duration(self.took_s)})"]
+
+    def note(self, outcome: Outcome) -> str:
+        """Notes what became of a run; says how long the others will take, if that is known."""
+        run = self._waiting.pop(outcome.config.run_id)
+        if outcome.record is not None:
+            seconds, expected = whole_seconds(outcome.record), self.costs[run.run_id].seconds
+            self._taken[model_key(run)].append(seconds)
+            if expected:
+                self._ratios.append((seconds, expected))
+        left = self.left_s()
+        return f"about {duration(left)} left" if left else ""
+
+    def left_s(self) -> float:
+        """Seconds until all are done.
+
+        A model that was met takes what it took. Of others the met ones correct what was expected, by a factor or by as
+        many seconds a run, whichever is less.
+
+        Runs that learn from others of the study begin once those are done; each of the two takes at least as long as
+        its longest run.
+        """
+        pace, more = 1.0, 0.0
+        if self._ratios:
+            taken, expected = (sum(values) for values in zip(*self._ratios, strict=True))
+            pace = min(max(taken / expected, 1 / LARGEST_PACE), LARGEST_PACE)
+            more = (taken - expected) / len(self._ratios)
+        waves: dict[bool, list[float]] = defaultdict(list)
+        for run in self._waiting.values():
+            own, seconds = self._taken.get(model_key(run)), self.costs[run.run_id].seconds
+            wave = waves[any(teacher.run_id for teacher in run.teachers)]
+            if own:
+                wave.append(statistics.fmean(own))
+            elif seconds is not None:
+                wave.append(seconds + min((pace - 1) * seconds, more, key=abs))
+        return sum(max(sum(wave) / self.workers, *wave) for wave in waves.values() if wave)
+
+
+def expect(spec: StudySpec, output: Path, machine: Machine, workers: Workers) -> Expectation | str:
+    """Finds out in a worker what a study will take; or says why it cannot be known, which stops nothing.
+
+    Args:
+        spec: The study.
+        output: Its folder.
+        machine: Where it runs.
+        workers: The study's.
+    """
+    began = time.monotonic()
+    ended = workers.call(
+        "recurra.study.estimate:costs_of_pending", spec.plain(), str(output), machine.to_json(), workers.threads
+    )
+    if ended.code:
+        return f"the time is not known: {ended.last.removeprefix('error: ')[:300] or ended.cause}"
+    runs = [run.config for run in plan_study(spec, output) if run.state != "done"]
+    costs = {name: RunCost(**cost) for name, cost in ended.result.items()}
+    return Expectation(runs, costs, max(1, workers.count), time.monotonic() - began)
+
+
+def costs_of_pending(spec: Mapping[str, Any], output: str, machine: str, threads: int) -> dict[str, dict[str, Any]]:
+    """Cost of every run that is not done, in plain values: models are timed that have no record yet."""
+    planned = plan_study(StudySpec.parse(spec), Path(output))
+    if any(run.config.needs_torch for run in planned):
+        from recurra.models.quiet import quieten_libraries
+
+        quieten_libraries()
+    book = CostBook(Machine.from_json(machine))
+    costs = cost_plan(planned, book, measured(book, threads)).runs
+    return {run.config.run_id: vars(costs[run.config.run_id]) for run in planned if run.state != "done"}

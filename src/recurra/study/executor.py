@@ -1,23 +1,42 @@
-"""Running what a study still lacks on this machine: a process a run, as many at once as the cores carry."""
+"""Running what a study still lacks on this machine: as many runs at once as the cores carry."""
 
 from __future__ import annotations
 
-import subprocess
+import contextlib
+import signal
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError
-from recurra.core.progress import ProgressTask, Reporter
+from recurra.core.progress import Reporter
+from recurra.core.record import AnyRecord
 from recurra.study.claim import claim_folder
-from recurra.study.plan import run_folder
-from recurra.study.process import Child, Outcome, Start, outcome_of, start_python, threads_of, work
+from recurra.study.plan import look_at, note_failure, read_reason, run_folder
+from recurra.study.workers import Ended, Workers
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
+
+LOG_NAME = "log.txt"
+# What a worker calls for a run.
+EXECUTE = "recurra.study.worker:execute"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one planned run: its record, or why there is none."""
+
+    config: RunConfig
+    folder: Path
+    record: AnyRecord | None
+    error: str | None = None
+    exit_code: int = 0
+
 
 Tell = Callable[[Outcome], str]
 
@@ -34,70 +53,49 @@ class LocalExecutor:
 
     Args:
         output: The study's folder.
-        machine: Data root, caches; its ``threads`` are those of one run, 0 chooses.
-        workers: Runs at once; 0 chooses.
+        machine: Data root, caches; its ``threads`` must be those of the workers.
+        workers: Where the runs are carried out.
         reporter: For progress.
         tell: What is said of a run that is done.
-        start: Starts the process of a run.
     """
 
     def __init__(
-        self,
-        output: Path,
-        machine: Machine,
-        *,
-        workers: int,
-        reporter: Reporter,
-        tell: Tell | None = None,
-        start: Start = start_python,
+        self, output: Path, machine: Machine, workers: Workers, *, reporter: Reporter, tell: Tell | None = None
     ) -> None:
-        self.tell = tell
-        self.start = start
         self.output = output
         self.machine = machine
         self.workers = workers
         self.reporter = reporter
-        self._processes: set[Child] = set()
-        self._stopping = False
+        self.tell = tell
 
     def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
         """Executes runs and returns what became of each; one that fails does not stop the others."""
         if not pending:
             return []
-        workers = self.workers or workers_for(len(pending), self.machine)
-        machine = threads_of(self.machine, available_cores(), workers)
         queue = list(pending)
+        guard = threading.Lock()
         outcomes: list[Outcome] = []
-        lock = threading.Lock()
-        with self.reporter.task("runs", len(pending)) as task:
 
-            def take_and_work() -> None:
-                while True:
-                    with lock:
-                        if not queue:
-                            return
-                        config = queue.pop(choose_next(queue, workers))
-                    outcome = self._execute_one(config, machine, task)
-                    with lock:
-                        outcomes.append(outcome)
-                        if self.tell is not None and not self._stopping:
-                            self.reporter.stage(config.run_id, self.tell(outcome))
+        def execute_next() -> Outcome:
+            with guard:
+                config = queue.pop(choose_next(queue, self.workers.count))
+            return self._execute(config)
 
-            pool = [threading.Thread(target=take_and_work, daemon=True) for _ in range(workers)]
-            for thread in pool:
-                thread.start()
+        with self.reporter.task("runs", len(pending)) as task, ThreadPoolExecutor(self.workers.count) as threads:
             try:
-                while any(thread.is_alive() for thread in pool):
-                    time.sleep(0.1)
-            except KeyboardInterrupt:
-                self._stopping = True
-                with lock:
-                    queue.clear()
-                self._stop()
+                for future in as_completed([threads.submit(execute_next) for _ in pending]):
+                    outcome = future.result()
+                    outcomes.append(outcome)
+                    task.advance(1, note=outcome.config.run_id)
+                    if self.tell is not None:
+                        self.reporter.stage(outcome.config.run_id, self.tell(outcome))
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                self.workers.stop()
                 raise
         return outcomes
 
-    def _execute_one(self, config: RunConfig, machine: Machine, task: ProgressTask) -> Outcome:
+    def _execute(self, config: RunConfig) -> Outcome:
         folder = run_folder(self.output, config)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -109,28 +107,40 @@ class LocalExecutor:
             named = line.startswith(" ") or config.run_id in line
             self.reporter.say(line if named else f"{config.run_id}: {line}")
 
-        ended = work(folder, machine, say=say, started=self._began, start=self.start)
-        task.advance(1, note=config.run_id)
-        if self._stopping:
+        with logging_to(folder, say) as log:
+            ended = self.workers.call(EXECUTE, str(folder), self.machine.to_json(), say=log)
+        if self.workers.stopped:
             # Ended by us: that is no failure of the run.
             return Outcome(config, folder, None, "interrupted", 1)
         return outcome_of(self.output, config, ended)
 
-    def _began(self, process: Child) -> None:
-        self._processes.add(process)
-        if self._stopping:
-            # It was about to start when all were stopped.
-            process.terminate()
 
-    def _stop(self) -> None:
-        # Those that have ended are left alone by both calls.
-        for process in list(self._processes):
-            process.terminate()
-        for process in list(self._processes):
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
+@contextlib.contextmanager
+def logging_to(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """Yields what writes a line to ``log.txt`` of a run folder, and says it."""
+    with (folder / LOG_NAME).open("a", encoding="utf-8") as log:
+
+        def log_line(line: str) -> None:
+            log.write(f"{line}\n")
+            log.flush()
+            say(line)
+
+        yield log_line
+
+
+def outcome_of(output: Path, config: RunConfig, ended: Ended) -> Outcome:
+    """What became of a run; a failure that left no reason gets one in the run folder."""
+    run = look_at(output, config)
+    if ended.code == 0 and run.state == "done":
+        return Outcome(config, run.folder, run.record)
+    reason = run.reason if run.state == "refused" else read_reason(run.folder)
+    exit_code = ended.code if ended.code > 0 else 1
+    if reason is None:
+        reason = f"{ended.cause}: {ended.last or 'no message'} (see {run.folder / LOG_NAME})"
+        # Ctrl-C reaches the worker before it reaches us; it is no failure of the run.
+        if ended.code != -signal.SIGINT:
+            note_failure(run.folder, reason, kind="RunError", code=exit_code)
+    return Outcome(config, run.folder, None, reason, exit_code)
 
 
 def choose_next(queue: Sequence[RunConfig], workers: int) -> int:
@@ -158,3 +168,8 @@ def rough_weight(config: RunConfig) -> float:
 def workers_for(runs: int, machine: Machine) -> int:
     """Runs at once on this machine: as many as its cores carry at the threads of one run, at most all."""
     return max(1, min(runs, available_cores() // max(1, machine.threads)))
+
+
+def threads_of(machine: Machine, cores: int, workers: int) -> Machine:
+    """The machine with the threads of one run settled, so that all runs at once take the cores and no more."""
+    return replace(machine, threads=machine.threads or max(1, cores // workers))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from recurra.deployment.export_record import (
     read_export_record,
     record_path,
 )
-from recurra.study.plan import PlannedRun
-from recurra.study.process import Call, Start, follow, note_failure, start_python
+from recurra.study.plan import PlannedRun, note_failure
 from recurra.study.spec import StudySpec
+from recurra.study.workers import Workers
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 
@@ -128,24 +127,24 @@ def make_exports(
     output: Path,
     machine: Machine,
     reporter: Reporter,
-    *,
-    start: Start = start_python,
+    workers: Workers,
 ) -> None:
-    """Makes and evaluates exports in a process of their own; one that fails leaves its reason and stops no other.
+    """Makes and evaluates exports in a worker; one that fails leaves its reason and stops no other.
 
     Args:
         exports: Those without a record, of finished runs.
         output: The study's folder.
         machine: Where data lie; ``threads`` 0 takes all cores.
         reporter: For progress.
-        start: Starts the process.
+        workers: The study's.
     """
     if not exports:
         return
     reporter.say(f"making and evaluating {len(exports)} exports")
     work = [{"run_id": item.run_id, **item.request.plain()} for item in exports]
-    arguments = [str(output), machine.to_json(), str(machine.threads or available_cores())]
-    ended = follow(start(Call("recurra.study.exporting", arguments, json.dumps(work))), reporter.say)
+    threads = machine.threads or available_cores()
+    arguments = (str(output), machine.to_json(), threads, work)
+    ended = workers.call("recurra.study.exporting:export_all", *arguments, say=reporter.say, threads=threads)
     for item in exports if ended.code else ():
         if not record_path(item.folder).exists() and not error_path(item.folder).exists():
             note_failure_at(item.folder, ended.reason, kind="RunError", code=max(ended.code, 1))

@@ -1,12 +1,9 @@
-"""Exports of finished runs: made, evaluated, recorded. ``python -m recurra.study.exporting OUTPUT MACHINE THREADS``."""
+"""Exports of finished runs, in a worker: made, evaluated, recorded."""
 
 from __future__ import annotations
 
 import datetime
 import itertools
-import json
-import signal
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +38,6 @@ from recurra.deployment.export_record import (
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.models.quiet import quieten_libraries
 from recurra.study.export_plan import note_failure_at
-from recurra.study.worker import end_with_parent
 from recurra.tasks.machine import Machine
 from recurra.tasks.run_folder import accelerator_name
 
@@ -173,22 +169,21 @@ def make_export(reference: Reference, request: ExportRequest, output: Path) -> E
     return record
 
 
-def main(arguments: list[str], work: list[dict[str, Any]]) -> int:
+def export_all(output: str, machine: str, threads: int, work: list[dict[str, Any]]) -> None:
     """Makes exports, run by run; what fails leaves its reason beside its place.
 
     Args:
-        arguments: The study's folder, the machine as JSON, threads.
+        output: The study's folder.
+        machine: The machine as JSON.
+        threads: Of the computation.
         work: ``run_id``, ``format`` and ``precision`` of each.
     """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     quieten_libraries()
-    output, machine, reporter = Path(arguments[0]), Machine.from_json(arguments[1]), Reporter()
-    torch.set_num_threads(int(arguments[2]))
-    datasets = Datasets(machine.data_root)
+    torch.set_num_threads(threads)
+    datasets, reporter = Datasets(Machine.from_json(machine).data_root), Reporter()
     for run_id, items in itertools.groupby(work, key=lambda item: str(item["run_id"])):
         requests = [ExportRequest(format=item["format"], precision=item["precision"]) for item in items]
-        _export_one_run(run_id, requests, output, datasets, reporter)
-    return 0
+        _export_one_run(run_id, requests, Path(output), datasets, reporter)
 
 
 def _export_one_run(
@@ -206,8 +201,3 @@ def _export_one_run(
             continue
         size = record.weights_bytes / 2**20
         reporter.say(f"{run_id}/{request.name}: {size:.2f} MiB, {record.computation.describe()}")
-
-
-if __name__ == "__main__":
-    end_with_parent()
-    sys.exit(main(sys.argv[1:], json.loads(sys.stdin.read())))

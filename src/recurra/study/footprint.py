@@ -7,6 +7,8 @@ torch.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +16,6 @@ from pathlib import Path
 from recurra.core.errors import RunError
 from recurra.core.memory import peak_memory_mib
 from recurra.deployment.classifier import Classifier
-from recurra.study.process import Call, ask
 
 _BATCH = 32
 
@@ -30,10 +31,18 @@ def measure_footprint(folder: Path, texts: Sequence[str], threads: int) -> float
     Raises:
         RunError: If the process fails.
     """
-    ended = ask(Call("recurra.study.footprint", [str(folder), str(threads)], json.dumps(list(texts))))
-    if ended.code:
-        raise RunError(f"the memory of '{folder}' could not be measured ({ended.reason})")
-    return float(json.loads(ended.output)["peak_memory_mib"])
+    done = subprocess.run(
+        [sys.executable, "-m", "recurra.study.footprint", str(folder), str(threads)],
+        input=json.dumps(list(texts)),
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1][:300]
+        raise RunError(f"the memory of '{folder}' could not be measured (exit code {done.returncode}: {last})")
+    return float(done.stdout)
 
 
 def main(arguments: list[str], texts: list[str]) -> int:
@@ -44,7 +53,7 @@ def main(arguments: list[str], texts: list[str]) -> int:
     if torch is not None:
         torch.set_num_threads(threads)
     classifier.logits(texts, clean=False)
-    sys.stdout.write(json.dumps({"peak_memory_mib": peak_memory_mib()}))
+    sys.stdout.write(str(peak_memory_mib()))
     return 0
 
 

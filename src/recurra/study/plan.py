@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from recurra.core.errors import CheckpointError
-from recurra.core.files import read_json
+from recurra.core.errors import CheckpointError, StorageError
+from recurra.core.files import read_json, write_json
 from recurra.core.packed import RUNS_NAME
 from recurra.core.record import AnyRecord, holds_record, read_any_record
 from recurra.study.claim import CONFIG_NAME
@@ -93,6 +93,15 @@ def read_reason(folder: Path) -> str | None:
         return str(read_json(folder / ERROR_NAME)["error"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def note_failure(folder: Path, reason: str, *, kind: str, code: int, name: str = ERROR_NAME) -> None:
+    """Leaves the reason of a failure in a folder, for `plan`, `status` and the report."""
+    try:
+        write_json(folder / name, {"error": reason, "kind": kind, "code": code})
+    except StorageError:
+        # Where nothing can be written the caller's own message must do.
+        return
 
 
 def refuse_untrusted(runs: list[PlannedRun]) -> None:

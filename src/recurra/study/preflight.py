@@ -38,7 +38,7 @@ def preflight(configs: Iterable[RunConfig], machine: Machine) -> list[str]:
     seen: set[str] = set()
     said: list[str] = []
     for config in configs:
-        if config.precision == "bf16" and _imitates_bf16():
+        if config.precision == "bf16" and config.needs_torch and _imitates_bf16():
             said.append(_IMITATED)
         key = content_hash([{**config.plain(), "seed": 0, "teachers": [teacher.name for teacher in config.teachers]}])
         if key not in seen:

@@ -24,8 +24,9 @@ from recurra.core.progress import ProgressTask, Reporter
 from recurra.core.record import RECORD_NAME
 from recurra.study.claim import claim_folder
 from recurra.study.cluster import Cluster
-from recurra.study.plan import look_at, run_folder
-from recurra.study.process import Ended, Outcome, note_failure, outcome_of, threads_of, work
+from recurra.study.executor import EXECUTE, Outcome, logging_to, outcome_of, threads_of
+from recurra.study.plan import look_at, note_failure, run_folder
+from recurra.study.workers import Ended, Worker
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 
@@ -74,18 +75,19 @@ def run_on_node(order: RemoteRun) -> Answer:
     if _shares_folder(order):
         folder = Path(order.folder)
         _wait_for_release(folder)
-        return Answer(socket.gethostname(), work(folder, machine, say=_say_nothing, cwd=cwd))
+        return Answer(socket.gethostname(), _work(folder, machine, cwd))
     own = Path(tempfile.mkdtemp(prefix="recurra-run-"))
     try:
         claim_folder(RunConfig.parse(order.config, source="run"), own)
-        ended = work(own, machine, say=_say_nothing, cwd=cwd)
+        ended = _work(own, machine, cwd)
         return Answer(socket.gethostname(), ended, _files_of(own))
     finally:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _say_nothing(_: str) -> None:
-    """What a worker writes stands in the run's log."""
+def _work(folder: Path, machine: Machine, cwd: Path | None) -> Ended:
+    with Worker(machine.threads, cwd=cwd) as worker, logging_to(folder, lambda _: None) as log:
+        return worker.call(EXECUTE, [str(folder), machine.to_json()], log)
 
 
 def _shares_folder(order: RemoteRun) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,14 +10,11 @@ from recurra.core.environment import code_record
 from recurra.core.files import FolderLock
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyRecord, write_record
-from recurra.models.inference import check_precision, torch_threads
-from recurra.models.quiet import quieten_libraries
 from recurra.study.claim import claim_folder
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
 from recurra.tasks.run_folder import speaks_for_all
 from recurra.tasks.runs import RunConfig
-from recurra.training.fit import remove_checkpoints
 
 
 def execute_run(
@@ -38,11 +36,17 @@ def execute_run(
         StorageError: If the folder holds another run or is in use.
         RecurraError: Whatever is wrong with the data or the configuration.
     """
-    check_precision(config.precision)
-    quieten_libraries()
+    threads: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if config.needs_torch or config.precision == "fp16":
+        from recurra.models.inference import check_precision, torch_threads
+        from recurra.models.quiet import quieten_libraries
+
+        check_precision(config.precision)
+        quieten_libraries()
+        threads = torch_threads(machine.threads)
     code_record()  # remembers the commit that is loaded now: the checkout may move on during a long run
     engine = task_of_data(config.data).engine
-    with torch_threads(machine.threads):
+    with threads:
         if not speaks_for_all():
             if not (folder / RECORD_NAME).exists():
                 engine.train(config, folder, machine, Reporter(quiet=True))
@@ -56,7 +60,9 @@ def execute_run(
                 reporter.say(line)
             record = engine.execute(config, folder, machine, reporter)
             # The model is on disk. Once there is a record nobody comes back to clear up.
-            if not machine.keep_checkpoints:
+            if config.needs_torch and not machine.keep_checkpoints:
+                from recurra.training.fit import remove_checkpoints
+
                 remove_checkpoints(folder)
             write_record(folder, record)
             return record

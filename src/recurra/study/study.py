@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from recurra.core.configuration import read_yaml, write_yaml
+from recurra.core.environment import available_cores
 from recurra.core.errors import StorageError
 from recurra.core.files import FolderLock, is_part, read_json, write_text
-from recurra.core.formatting import duration
 from recurra.core.packed import RUNS_NAME
 from recurra.core.progress import Reporter
 from recurra.deployment.export.formats.registry import find_format
 from recurra.deployment.export_record import WITH_EXITS
 from recurra.study.cluster import Cluster
-from recurra.study.executor import Executor, LocalExecutor, Tell, rough_weight
-from recurra.study.expectation import Expectation, expect
+from recurra.study.estimate import Expectation, expect
+from recurra.study.executor import Executor, LocalExecutor, Outcome, Tell, rough_weight, threads_of, workers_for
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
-from recurra.study.fork_server import starting
 from recurra.study.plan import ROWS_NAME, SPEC_NAME, PlannedRun, plan_study, refuse_untrusted
 from recurra.study.preflight import check_measure, preflight, refuse_unheard_texts
-from recurra.study.process import Call, Outcome, Start, ask, start_python
 from recurra.study.progress import PROGRESS_NAME
 from recurra.study.ray_executor import RayExecutor
 from recurra.study.spec import StudySpec
+from recurra.study.workers import Workers
+from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import ENCODER
+from recurra.tasks.registry import PACKAGES
 from recurra.tasks.runs import RunConfig
 
 LATENCY_NAME = "latency.json"
@@ -92,7 +91,9 @@ def run_study(
     pending = [run.config for run in planned if run.state != "done"]
     if pending:
         check_measure(spec, machine)
-    with starting(forked=bool(pending) and cluster is None) as start:
+    at_once = workers or workers_for(len(pending), machine)
+    threads = threads_of(machine, available_cores(), at_once).threads
+    with Workers(min(at_once, len(pending)) if cluster is None else 0, threads, _modules(pending)) as pool:
         said = preflight(pending, machine)
         if cluster is not None and pending:
             cluster.check()
@@ -100,14 +101,14 @@ def run_study(
             refuse_folder_of_another(spec.name, output)
             write_text(output / SPEC_NAME, write_yaml(spec.plain()))
             _say_what_comes(spec, planned, [note, *said], reporter)
-            expected = expect(spec, output, machine, workers=workers, start=start) if estimate and pending else None
+            expected = expect(spec, output, machine, pool) if estimate and pending else None
             for line in expected.lines() if isinstance(expected, Expectation) else filter(None, [expected]):
                 reporter.say(line)
-            told = None if tell is None else _with_time_left(tell, pending, expected)
+            told = None if tell is None else _with_time_left(tell, expected)
             untimed = replace(machine, latency=False)
             executor: Executor
             if cluster is None:
-                executor = LocalExecutor(output, untimed, workers=workers, reporter=reporter, tell=told, start=start)
+                executor = LocalExecutor(output, replace(untimed, threads=threads), pool, reporter=reporter, tell=told)
             else:
                 executor = RayExecutor(output, untimed, cluster, workers=workers, reporter=reporter)
             done_now = [outcome for wave in _waves(spec, pending) for outcome in executor.execute(wave)]
@@ -117,14 +118,21 @@ def run_study(
             ]
             exports = _exports(spec, output, outcomes)
             missing = [item for item in exports if item.state in ("to do", "failed")]
-            make_exports(missing, output, machine, reporter, start=start)
+            make_exports(missing, output, machine, reporter, pool)
             exports = _exports(spec, output, outcomes)
             done = [outcome.folder for outcome in outcomes if outcome.record is not None]
             timing_error = None
             if done and machine.latency:
                 made = [item.key for item in exports if item.state == "done"]
-                timing_error = time_side_by_side(output, done, machine, reporter, exports=made, start=start)
+                timing_error = time_side_by_side(output, done, machine, reporter, pool, exports=made)
             return StudyOutcome(outcomes, exports, timing_error)
+
+
+def _modules(pending: Sequence[RunConfig]) -> list[str]:
+    """What workers import before their first run."""
+    engines = {f"{PACKAGES[task_of_data(run.data).name]}.engine" for run in pending}
+    trained = ["recurra.training.fit"] if any(run.needs_torch for run in pending) else []
+    return ["recurra.study.run", *engines, *trained, "sklearn.linear_model"]
 
 
 def _say_what_comes(spec: StudySpec, planned: Sequence[PlannedRun], notes: Sequence[str], reporter: Reporter) -> None:
@@ -175,20 +183,12 @@ def _exports(spec: StudySpec, output: Path, outcomes: Sequence[Outcome]) -> list
     return plan_exports(spec, output, [(outcome.config, outcome.record) for outcome in outcomes])
 
 
-def _with_time_left(tell: Tell, pending: Sequence[RunConfig], expected: Expectation | str | None) -> Tell:
+def _with_time_left(tell: Tell, expected: Expectation | str | None) -> Tell:
     """Says of a run what is to be said, and how long the others will take."""
-    waiting = [run.run_id for run in pending]
-    done: list[str] = []
-    began = time.monotonic()
 
     def told(outcome: Outcome) -> str:
-        waiting.remove(outcome.config.run_id)
-        done.append(outcome.config.run_id)
-        left = ""
-        if isinstance(expected, Expectation):
-            pace = expected.pace(done, time.monotonic() - began)
-            left = f"about {duration(pace * expected.left_s(waiting))} left"
-        return "; ".join(filter(None, [tell(outcome), left if waiting else ""]))
+        left = expected.note(outcome) if isinstance(expected, Expectation) else ""
+        return "; ".join(filter(None, [tell(outcome), left]))
 
     return told
 
@@ -207,9 +207,9 @@ def time_side_by_side(
     runs: Sequence[Path],
     machine: Machine,
     reporter: Reporter,
+    workers: Workers,
     *,
     exports: Sequence[str] = (),
-    start: Start = start_python,
 ) -> str | None:
     """Times all models and exports of a study in one process, in turns, unless that was done for exactly these.
 
@@ -225,7 +225,8 @@ def time_side_by_side(
             return None
     reporter.say(f"timing {len(runs)} runs{f' and {len(exports)} exports' if exports else ''} side by side")
     names = {"runs": [run.name for run in runs], "exports": list(exports)}
-    ended = ask(Call("recurra.study.timing", [str(output), machine.to_json()], json.dumps(names)), start)
+    threads = machine.threads or available_cores()
+    ended = workers.call("recurra.study.timing:time_all", str(output), machine.to_json(), names, threads=threads)
     if not ended.code:
         return None
     reason = f"the models could not be timed side by side ({ended.reason})"

@@ -1,12 +1,7 @@
-"""Times all models and exports of a study side by side, and measures what exports take of memory.
-
-``python -m recurra.study.timing OUTPUT MACHINE``.
-"""
+"""Times all models and exports of a study side by side, in a worker, and measures what exports take of memory."""
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -44,25 +39,28 @@ class Timed:
     shape: tuple[Any, ...]
 
 
-def main(arguments: list[str], names: dict[str, list[str]]) -> int:
+def time_all(study: str, machine_json: str, names: dict[str, list[str]]) -> None:
     """Times the named runs and exports over their test texts and writes ``latency.json``.
 
     One model stands for all seeds of its configuration: they differ in the weights' values only.
 
     Args:
-        arguments: The study's folder, and the machine as JSON.
+        study: Its folder.
+        machine_json: The machine as JSON.
         names: ``runs`` by identifier, and ``exports`` as ``RUN/EXPORT``.
     """
-    import torch
-
-    from recurra.models.quiet import quieten_libraries
-
-    output, machine = Path(arguments[0]), Machine.from_json(arguments[1])
-    quieten_libraries()
+    output, machine = Path(study), Machine.from_json(machine_json)
     threads = machine.threads or available_cores()
-    torch.set_num_threads(threads)
+    timed_items = list(_named(output, names))
+    if not all(item.record.model.kind == "linear" for item in timed_items):
+        import torch
+
+        from recurra.models.quiet import quieten_libraries
+
+        quieten_libraries()
+        torch.set_num_threads(threads)
     by_data: dict[tuple[str, str], list[Timed]] = defaultdict(list)
-    for item in _named(output, names):
+    for item in timed_items:
         by_data[item.record.task, task(item.record.task).engine.timing_key(item.record)].append(item)
     timed: dict[str, dict[str, LatencyRecord]] = {}
     memory: dict[str, float] = {}
@@ -85,7 +83,6 @@ def main(arguments: list[str], names: dict[str, list[str]]) -> int:
         }
     values["memory_mib"] = memory
     write_json(output / LATENCY_NAME, values)
-    return 0
 
 
 def _named(output: Path, names: dict[str, list[str]]) -> Iterator[Timed]:
@@ -120,10 +117,13 @@ def _time_data(
     engine: TaskEngine, members: list[Timed], inputs: Sequence[Any], threads: int
 ) -> dict[str, dict[str, LatencyRecord]]:
     from recurra.evaluation.latency import measure_side_by_side, synchroniser
-    from recurra.models.inference import default_device
 
     representatives = _representatives(members)
-    device = str(default_device())
+    device = "cpu"
+    if not all(item.record.model.kind == "linear" for item in members):
+        from recurra.models.inference import default_device
+
+        device = str(default_device())
     competitors = [
         competitor
         for item in representatives.values()
@@ -149,7 +149,3 @@ def _time_data(
         for suffix in ("", WITH_EXITS)
         if f"{representatives[item.shape].name}{suffix}" in measured
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], json.loads(sys.stdin.read())))

@@ -1,50 +1,60 @@
-"""One run in a process of its own: ``python -m recurra.study.worker RUN MACHINE``."""
+"""The process of a worker: ``python -m recurra.study.worker``, which takes calls one after the other.
+
+A call is a line of JSON on standard input, ``["module:function", arguments]``. Standard output and standard error are
+one stream with lines for a person, and a line that begins with `REPLY` once a call is done. When standard input ends,
+because the study has closed it or has died, the worker ends at once, in the middle of a run too.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import importlib
+import json
 import os
+import queue
 import signal
 import sys
+import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from recurra.core.errors import RecurraError
+from recurra.core.memory import reset_peak_memory
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME
+from recurra.core.tasks import load_class
 from recurra.study.claim import load_run_config
-from recurra.study.plan import ERROR_NAME
-from recurra.study.process import note_failure
+from recurra.study.plan import ERROR_NAME, note_failure
 from recurra.study.progress import ProgressReporter
 from recurra.tasks.machine import Machine
 
-_PR_SET_PDEATHSIG = 1
+REPLY = "\x1e"
 
 
-def main(arguments: list[str]) -> int:
-    """Executes the run whose configuration lies in the folder; leaves ``error.json`` if it fails.
+def execute(folder: str, machine: str) -> None:
+    """Executes the run whose configuration lies in a folder; leaves ``error.json`` if it fails.
 
     Args:
-        arguments: The run folder, and the machine as JSON.
+        folder: The run folder.
+        machine: The machine as JSON.
+
+    Raises:
+        RecurraError: Why it failed.
     """
-    # A terminal sends Ctrl-C to all processes; the one that started this speaks for all.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    folder = Path(arguments[0])
-    (folder / ERROR_NAME).unlink(missing_ok=True)
-    config = load_run_config(folder)
-    with _reporter(folder, config.protocol.max_epochs) as reporter:
-        # Takes seconds; until then there is nothing to tell but that it has begun.
+    path = Path(folder)
+    (path / ERROR_NAME).unlink(missing_ok=True)
+    config = load_run_config(path)
+    with _reporter(path, config.protocol.max_epochs) as reporter:
+        # Takes seconds if it was not imported yet; until then there is nothing to tell but that it has begun.
         from recurra.study.run import execute_run
 
         try:
-            execute_run(config, folder, Machine.from_json(arguments[1]), reporter)
+            execute_run(config, path, Machine.from_json(machine), reporter)
         except RecurraError as error:
-            if not (folder / RECORD_NAME).exists():
-                note_failure(folder, str(error), kind=type(error).__name__, code=error.exit_code)
-            reporter.say(f"error: {error}")
-            return error.exit_code
-    return 0
+            if not (path / RECORD_NAME).exists():
+                note_failure(path, str(error), kind=type(error).__name__, code=error.exit_code)
+            raise
 
 
 def _reporter(folder: Path, epochs: int) -> AbstractContextManager[Reporter]:
@@ -54,17 +64,47 @@ def _reporter(folder: Path, epochs: int) -> AbstractContextManager[Reporter]:
     return ProgressReporter(folder, epochs=epochs)
 
 
-def end_with_parent() -> None:
-    """Asks Linux to end this process with the study that started it.
+def serve(modules: list[str]) -> None:
+    """Imports modules, then takes calls; ends with standard input, or after an exception that is no `RecurraError`."""
+    calls: queue.SimpleQueue[tuple[str, list[Any]]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(calls,), daemon=True).start()
+    for name in modules:
+        importlib.import_module(name)
+    while True:
+        function, arguments = calls.get()
+        reply: dict[str, Any] = {"code": 0}
+        try:
+            reply["result"] = load_class(function)(*arguments)
+        except RecurraError as error:
+            sys.stdout.write(f"error: {error}\n")
+            reply["code"] = error.exit_code
+        # What the next run records as its peak must not be this one's.
+        reply["reusable"] = reset_peak_memory()
+        sys.stderr.flush()
+        sys.stdout.write(f"\n{REPLY}{json.dumps(reply)}\n")
+        sys.stdout.flush()
 
-    A study that is killed outright cannot end its runs; left alone they would hold their
-    folders against the next start.
-    """
-    if sys.platform.startswith("linux"):
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL("libc.so.6").prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+def _listen(calls: queue.SimpleQueue[tuple[str, list[Any]]]) -> None:
+    with os.fdopen(os.dup(0), encoding="utf-8") as lines:
+        for line in lines:
+            calls.put(json.loads(line))
+    os._exit(0)
+
+
+def main(arguments: list[str]) -> int:
+    """Serves with ``serve MODULE ...``; with ``FOLDER MACHINE`` it executes one run, as ``torchrun`` asks for."""
+    # A terminal sends Ctrl-C to all processes; the study speaks for all.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if arguments[0] == "serve":
+        serve(arguments[1:])
+    try:
+        execute(*arguments)
+    except RecurraError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return 0
 
 
 if __name__ == "__main__":
-    end_with_parent()
     sys.exit(main(sys.argv[1:]))

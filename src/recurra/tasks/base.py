@@ -38,8 +38,7 @@ class DataCost:
 
     Attributes:
         label_names: Names of the classes, where the data have any.
-        lengths: Training rows of each length in tokens, by the length as text (a key of JSON).
-        flops: Operations of a training epoch, by model; of an epoch on auxiliary rows, by model and `AUXILIARY`.
+        lengths: Training rows of each length in tokens, by the length as text.
         vocab_size: Tokens that the tokenizer tells apart; none where the head's size does not depend on them.
         auxiliary_lengths: Auxiliary rows of each length in tokens.
         unlabelled_lengths: Texts without labels of each length in tokens; students of a teacher read them.
@@ -47,7 +46,6 @@ class DataCost:
 
     label_names: list[str]
     lengths: dict[str, int]
-    flops: dict[str, float] = field(default_factory=dict)
     vocab_size: int | None = None
     auxiliary_lengths: dict[str, int] = field(default_factory=dict)
     unlabelled_lengths: dict[str, int] = field(default_factory=dict)

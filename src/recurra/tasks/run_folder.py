@@ -8,20 +8,19 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from recurra.core.environment import code_record, environment_record
+from recurra.core.environment import code_record, environment_record, started_by_torchrun
 from recurra.core.files import storage_errors, write_json
 from recurra.core.language_record import LanguageTrainingRecord
 from recurra.core.model_files import MODEL_NAME, SEAL_NAME, seal_model
 from recurra.core.record import EncoderRecord, ModelRecord, TrainingRecord
-from recurra.models.accounting import HeadKind, count_parameters, flops_per_token
-from recurra.models.configuration import RecurraConfig
 from recurra.models.names import MODEL_KEYS
 from recurra.tasks.runs import RunConfig
-from recurra.training.arguments import started_by_torchrun
+
+if TYPE_CHECKING:
+    from recurra.models.accounting import HeadKind
+    from recurra.models.configuration import RecurraConfig
 
 TRAINING_NAME = "training.json"
 
@@ -59,12 +58,13 @@ def keep_trained(
         leave_process_group()
 
 
-def run_facts(config: RunConfig, started: float) -> dict[str, Any]:
+def run_facts(config: RunConfig, started: float, threads: int) -> dict[str, Any]:
     """What the record of every run begins with: which run, when, with which code, where.
 
     Args:
         config: The run.
         started: When this process began with it, by ``time.perf_counter``.
+        threads: Of the numeric libraries.
     """
     return {
         "run_id": config.run_id,
@@ -75,7 +75,9 @@ def run_facts(config: RunConfig, started: float) -> dict[str, Any]:
         "wall_s": time.perf_counter() - started,
         "code": code_record(),
         "environment": environment_record(
-            threads=torch.get_num_threads(), precision=config.precision, accelerator=accelerator_name()
+            threads=threads,
+            precision=config.precision,
+            accelerator=None if config.is_control else accelerator_name(),
         ),
     }
 
@@ -106,6 +108,8 @@ def transformer_record(
         folder: The run folder, where its weights lie if this process speaks for all.
         encoder: The pretrained encoder that it started from, if it did.
     """
+    from recurra.models.accounting import count_parameters, flops_per_token
+
     counts = count_parameters(config, task)
     weights = folder / MODEL_NAME / "model.safetensors"
     return ModelRecord(
@@ -128,10 +132,14 @@ def speaks_for_all() -> bool:
 
 def leave_process_group() -> None:
     """Ends the distributed part in order; a process that just exits can abort the others."""
+    import torch
+
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
 def accelerator_name() -> str | None:
     """Name of the accelerator, if there is one."""
+    import torch
+
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None

@@ -102,6 +102,11 @@ class RunConfig(HashedSettings):
         return control_of(self.model, self.model_overrides)
 
     @property
+    def needs_torch(self) -> bool:
+        """Whether torch is loaded for it: not for a linear model of n-grams that no teacher taught."""
+        return not self.is_control or bool(self.teachers) or ENCODER in self.model_overrides
+
+    @property
     def is_repeated(self) -> bool:
         """Whether training protocol and seed make another run of it: not of a control, unless it learns from one."""
         return not self.is_control or bool(self.teachers)

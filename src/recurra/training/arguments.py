@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from transformers import TrainingArguments
 
+from recurra.core.environment import started_by_torchrun
 from recurra.core.seeds import derive_seed
 from recurra.training.protocols import ProtocolConfig
 
@@ -97,8 +97,3 @@ def training_arguments(
         "ddp_backend": "gloo" if started_by_torchrun() and not on_accelerator else None,
     }
     return TrainingArguments(**{**arguments, **changes})
-
-
-def started_by_torchrun() -> bool:
-    """Whether this is one of several processes; ``WORLD_SIZE`` is torchrun's documented way to say so."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1

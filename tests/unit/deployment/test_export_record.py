@@ -21,8 +21,7 @@ from recurra.deployment.export_record import (
     write_export_record,
 )
 from recurra.study.export_plan import describe_exports, plan_exports
-from recurra.study.plan import run_folder
-from recurra.study.process import note_failure
+from recurra.study.plan import note_failure, run_folder
 from recurra.study.spec import StudySpec, expand
 
 FP16 = ExportRequest(precision="fp16")

@@ -26,8 +26,8 @@ from recurra.study import cluster as cluster_module
 from recurra.study.claim import claim_folder
 from recurra.study.cluster import Cluster
 from recurra.study.plan import look_at, run_folder
-from recurra.study.process import Ended
 from recurra.study.ray_executor import Answer, RayExecutor, RemoteRun, collect, run_on_node
+from recurra.study.workers import Ended
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
@@ -122,18 +122,19 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script = tmp_path / "python"
     script.write_text(
         f"""#!{sys.executable}
-import pathlib, shutil, sys
-folder = pathlib.Path(sys.argv[3])
-print("in", pathlib.Path.cwd(), file=sys.stderr)
+import json, pathlib, shutil, sys
+folder = pathlib.Path(json.loads(sys.stdin.readline())[1][0])
+print("in", pathlib.Path.cwd())
 for name in ("model", "checkpoints"):
     (folder / name).mkdir()
     (folder / name / "weights").write_bytes(b"1234")
 shutil.copy({str(tmp_path / "made" / "record.json")!r}, folder)
+print("\\n\\x1e" + json.dumps({{"code": 0, "reusable": True}}))
 """,
         encoding="utf-8",
     )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr("recurra.study.process.sys.executable", str(script))
+    monkeypatch.setattr("recurra.study.workers.sys.executable", str(script))
     return tmp_path / "study"
 
 

@@ -5,13 +5,10 @@ The worker is a stand-in that does what its seed says, so that no test here trai
 
 from __future__ import annotations
 
-import signal
 import stat
 import sys
-import threading
+import time
 from pathlib import Path
-from queue import Queue
-from typing import IO
 
 import pytest
 
@@ -20,9 +17,9 @@ from recurra.core.progress import Reporter
 from recurra.core.record import read_record, write_record
 from recurra.data.configuration import DataConfig
 from recurra.models.names import PRESET_NAMES
-from recurra.study.executor import LocalExecutor, choose_next, rough_weight
+from recurra.study.executor import LocalExecutor, Outcome, choose_next, rough_weight, threads_of
 from recurra.study.plan import look_at, run_folder
-from recurra.study.process import Call, Child, Outcome, start_python
+from recurra.study.workers import Workers
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
 from recurra.training.protocols import PROTOCOLS
@@ -31,26 +28,29 @@ DONE, REFUSED, KILLED, SILENT, LIES, SLOW = range(6)
 
 WORKER = """#!{python}
 import json, os, pathlib, shutil, signal, sys, time, yaml
-assert sys.argv[1:3] == ["-m", "recurra.study.worker"], sys.argv
-folder, machine = pathlib.Path(sys.argv[3]), json.loads(sys.argv[4])
-seed = yaml.safe_load((folder / "config.yaml").read_text())["seed"]
-template = pathlib.Path({template!r})
-threads = os.environ["OMP_NUM_THREADS"]
-print("working on", seed, "with", machine["threads"], "threads,", threads, file=sys.stderr, flush=True)
-if seed == {SLOW}:
-    started = template.parent / "started"
-    started.touch()
-    time.sleep(100)
-if seed == {REFUSED}:
-    error = {{"error": "the file has no column 'text'", "kind": "DataError", "code": 2}}
-    (folder / "error.json").write_text(json.dumps(error))
-    sys.exit(2)
-if seed == {KILLED}:
-    os.kill(os.getpid(), signal.SIGKILL)
-if seed == {SILENT}:
-    sys.exit(5)
-if seed != {LIES}:
-    shutil.copy(template.parent / f"{{seed}}.json", folder / "record.json")
+assert sys.argv[1:4] == ["-m", "recurra.study.worker", "serve"], sys.argv
+for line in sys.stdin:
+    function, (folder, machine) = json.loads(line)
+    folder, machine = pathlib.Path(folder), json.loads(machine)
+    seed = yaml.safe_load((folder / "config.yaml").read_text())["seed"]
+    template = pathlib.Path({template!r})
+    threads = os.environ["OMP_NUM_THREADS"]
+    print("working on", seed, "with", machine["threads"], "threads,", threads, flush=True)
+    code = 0
+    if seed == {SLOW}:
+        (template.parent / "started").touch()
+        time.sleep(100)
+    elif seed == {REFUSED}:
+        error = {{"error": "the file has no column 'text'", "kind": "DataError", "code": 2}}
+        (folder / "error.json").write_text(json.dumps(error))
+        code = 2
+    elif seed == {KILLED}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif seed == {SILENT}:
+        sys.exit(5)
+    elif seed != {LIES}:
+        shutil.copy(template.parent / f"{{seed}}.json", folder / "record.json")
+    print("\\n\\x1e" + json.dumps({{"code": code, "reusable": True}}), flush=True)
 """
 
 
@@ -68,12 +68,13 @@ def make_worker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = folder / "python"
     script.write_text(WORKER.format(python=sys.executable, template=str(folder / "0.json"), **names), encoding="utf-8")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr("recurra.study.process.sys.executable", str(script))
+    monkeypatch.setattr("recurra.study.workers.sys.executable", str(script))
 
 
 def execute(output: Path, seeds: list[int], *, workers: int = 2, machine: Machine | None = None) -> dict[int, Outcome]:
-    executor = LocalExecutor(output, machine or Machine(), workers=workers, reporter=Reporter(quiet=True))
-    outcomes = executor.execute([config(seed) for seed in seeds])
+    with Workers(workers, threads=1) as pool:
+        executor = LocalExecutor(output, machine or Machine(threads=1), pool, reporter=Reporter(quiet=True))
+        outcomes = executor.execute([config(seed) for seed in seeds])
     assert sorted(outcome.config.seed for outcome in outcomes) == sorted(seeds)
     return {outcome.config.seed: outcome for outcome in outcomes}
 
@@ -110,22 +111,6 @@ def test_a_folder_that_cannot_be_used_is_that_run_s_failure_alone(
     assert outcomes[9].record is not None
 
 
-def test_nothing_to_do_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recurra.study.process.sys.executable", "/nowhere")
-    assert execute(tmp_path, []) == {}
-
-
-def test_the_cores_are_shared_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_worker(tmp_path, monkeypatch)
-    monkeypatch.setattr("recurra.study.executor.available_cores", lambda: 8)
-    cases = {(2, 0): 4, (1, 3): 3, (0, 0): 8 // 3, (0, 4): 4}
-    for number, ((workers, threads), wanted) in enumerate(cases.items()):
-        output = tmp_path / str(number)
-        execute(output, [9, 10, 11], workers=workers, machine=Machine(threads=threads))
-        log = (run_folder(output, config(9)) / "log.txt").read_text(encoding="utf-8")
-        assert f"with {wanted} threads, {wanted}" in log
-
-
 def test_only_a_record_of_this_very_configuration_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_worker(tmp_path, monkeypatch)
     output = tmp_path / "study"
@@ -139,42 +124,26 @@ def test_only_a_record_of_this_very_configuration_counts(tmp_path: Path, monkeyp
 def test_an_interruption_stops_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_worker(tmp_path, monkeypatch)
 
-    def interrupt(_: float) -> None:
-        if (tmp_path / "started").exists():
-            raise KeyboardInterrupt
+    def interrupt(_: Outcome) -> str:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
 
-    executor = LocalExecutor(tmp_path / "study", Machine(), workers=1, reporter=Reporter(quiet=True))
-    monkeypatch.setattr("recurra.study.executor.time.sleep", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        executor.execute([config(SLOW), config(9)])
+    output = tmp_path / "study"
+    with Workers(2, threads=1) as pool:
+        executor = LocalExecutor(output, Machine(threads=1), pool, reporter=Reporter(quiet=True), tell=interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            executor.execute([config(DONE), config(SLOW)])
     # Ended by us: that is no failure.
-    assert look_at(tmp_path / "study", config(SLOW)).state == "interrupted"
-    assert not run_folder(tmp_path / "study", config(9)).exists()
+    assert look_at(output, config(SLOW)).state == "interrupted"
 
 
-def test_a_worker_that_starts_while_all_are_stopped_is_stopped_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_worker(tmp_path, monkeypatch)
-    asked, interrupted, children = threading.Event(), threading.Event(), Queue[Child]()
-
-    def start(call: Call, output: IO[bytes] | None = None) -> Child:
-        asked.set()
-        assert interrupted.wait(30)
-        children.put(start_python(call, output))
-        return children.queue[0]
-
-    def interrupt(_: float) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-
-    quiet = Reporter(quiet=True)
-    executor = LocalExecutor(tmp_path / "study", Machine(), workers=1, reporter=quiet, start=start)
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("recurra.study.executor.time.sleep", interrupt)
-        executor.execute([config(SLOW)])
-    interrupted.set()
-    assert children.get(timeout=30).wait(30) == -signal.SIGTERM
+def test_the_cores_are_shared_out() -> None:
+    cases = [(0, 4, 2), (3, 1, 3), (0, 16, 1)]
+    assert [threads_of(Machine(threads=threads), 8, workers).threads for threads, workers, _ in cases] == [
+        wanted for _, _, wanted in cases
+    ]
 
 
 def test_runs_begin_in_the_plan_s_order_and_the_last_few_by_length() -> None:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 from factories import RunFactory
 from recurra.core.record import read_record
 from recurra.reported_study import _headline
-from recurra.study import expectation
-from recurra.study.cost import CostBook
-from recurra.study.expectation import Expectation, Expected, expect, main
-from recurra.study.process import Call, Outcome
+from recurra.study import estimate
+from recurra.study.estimate import CostBook, Expectation, RunCost, costs_of_pending, expect
+from recurra.study.executor import Outcome
 from recurra.study.spec import StudySpec, expand
+from recurra.study.workers import Workers
 from recurra.tasks.machine import Machine
-from recurra.tasks.runs import RunConfig
 from reviews import write_reviews
 
 SPEED = 1e9
@@ -31,63 +27,60 @@ def study(folder: Path, **values: Any) -> StudySpec:
     return StudySpec.parse({**plain, "protocols": ["tuned"], "data": [rows], **values})
 
 
-def test_each_model_has_its_time_the_cheapest_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def speed(config: RunConfig, mean_tokens: float, *, threads: int, seconds: float, steps: int) -> float:
-        assert (threads, seconds, steps) == (1, 0.0, 2)
-        return SPEED
-
-    monkeypatch.setattr(expectation, "training_speed", speed)
+def test_each_model_has_its_time_the_cheapest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "training_speed", lambda config, mean_tokens, *, threads: SPEED)
     spec, machine = study(tmp_path), Machine(cache_dir=tmp_path / "cache", threads=1)
-    order = {"spec": spec.plain(), "output": str(tmp_path / "out"), "machine": machine.to_json(), "workers": 2}
-    assert main(order) == 0
-    found = Expectation.parse(json.loads(capsys.readouterr().out), 1.0)
-    assert [(each.model, each.runs) for each in found.models] == [
-        ("linear", 1), ("recurrent-tiny", 2), ("baseline-tiny", 2)
-    ]  # fmt: skip
-    assert [each.memory_mib is None for each in found.models] == [True, False, False]
-    book, runs = CostBook(machine), {run.model: run for run in expand(spec)}
-    trained = [runs[name] for name in ("recurrent-tiny", "baseline-tiny")]
-    # What a process does before it trains is the same for both.
-    before = [found.seconds[run.run_id] - (book.training_flops(run) or 0.0) / SPEED for run in trained]
-    assert before[0] == pytest.approx(before[1]) and before[0] > 0
-    assert len(found.seconds) == len(expand(spec))
+    costs = costs_of_pending(spec.plain(), str(tmp_path / "out"), machine.to_json(), 1)
+    runs = expand(spec)
+    assert set(costs) == {run.run_id for run in runs}
+    expectation = Expectation(runs, {name: RunCost(**cost) for name, cost in costs.items()}, 1, 4.0)
+    lines = expectation.lines()
+    assert [line.split(":")[0].strip() for line in lines] == ["linear", "recurrent-tiny", "baseline-tiny", "together"]
+    assert "MiB of memory or more" in lines[1] and "MiB" not in lines[0] and "2 runs of about" in lines[2]
+    trained = {run.model: run for run in runs if not run.is_control}
+    book = CostBook(machine)
+    for run in trained.values():
+        assert costs[run.run_id]["seconds"] == pytest.approx((book.training_flops(run) or 0.0) / SPEED)
 
 
-def test_time_that_is_left_is_that_of_the_others_at_the_pace_so_far() -> None:
-    found = Expectation([], {"a": 10.0, "b": 20.0, "c": 40.0}, 1, 0.0)
-    assert found.left_s(["b", "c"]) == 60
-    assert found.pace(["a"], 15.0) == 1.5
-    assert found.pace(["a"], 1e6) == 3.0
-    assert found.pace(["a", "unknown"], 50.0) == 1.0
-    # A student waits for all that learn from nobody, also where there is a process free.
-    chained = Expectation([], found.seconds, 2, 0.0, ["b"])
-    assert chained.left_s(["a", "b", "c"]) == 40 + 20 and chained.left_s(["b"]) == 20 and chained.left_s([]) == 0
-    together = Expectation([], found.seconds, 2, 0.0)
-    assert together.left_s(["a", "b", "c"]) == 40
-    assert together.left_s(["a", "b"]) == 20
-    assert together.pace(["a"], 15.0) == 1.0
+def test_time_that_is_left_is_what_the_same_model_took_or_the_expected_at_the_pace_so_far(tmp_path: Path) -> None:
+    spec = study(tmp_path)
+    runs = {(run.model, run.seed): run for run in expand(spec)}
+    seconds = {"linear": None, "baseline-tiny": 40.0, "recurrent-tiny": 20.0}
+    costs = {run.run_id: RunCost(1.0, seconds[run.model], 988.2) for run in runs.values()}
 
+    def expectation(workers: int) -> Expectation:
+        return Expectation(list(runs.values()), costs, workers, 4.0)
 
-def test_lines_say_what_is_not_known() -> None:
-    models = [Expected("linear", 1, None, None), Expected("minilm", 3, 71.0, 988.2)]
-    assert Expectation(models, {f"m{seed}": 71.0 for seed in range(3)}, 1, 4.0).lines() == [
-        "  linear: not known",
-        "  minilm: 3 runs of about 71 s, 988 MiB of memory or more",
-        "  together: about 4 min, beside what is not known, one run at a time (estimated in 4.0 s)",
+    one = expectation(1)
+    assert one.lines() == [
+        "  linear: not known, 988 MiB of memory or more",
+        "  recurrent-tiny: 2 runs of about 20 s, 988 MiB of memory or more",
+        "  baseline-tiny: 2 runs of about 40 s, 988 MiB of memory or more",
+        "  together: about 2 min, beside what is not known, one run at a time (estimated in 4.0 s)",
     ]
+    assert expectation(2).left_s() == 60 and expectation(8).left_s() == 40
+
+    def done(key: tuple[str, int], wall_s: float | None) -> Outcome:
+        folder = RunFactory(tmp_path / f"{key}", rows={"train": 90, "validation": 60, "test": 80}).run("recurrent", 0.8)
+        record = read_record(folder).model_copy(update={"wall_s": wall_s})
+        return Outcome(runs[key], folder, None if wall_s is None else record)
+
+    one.note(done(("recurrent-tiny", 0), 30.0))
+    # Ten seconds more, or half as long again: the smaller.
+    assert one.left_s() == 30 + 2 * 50
+    one.note(done(("baseline-tiny", 0), None))
+    assert one.left_s() == 30 + 50 and "80 s" in one.lines()[-1]
+    one.note(done(("recurrent-tiny", 1), 1e6))
+    assert one.left_s() == 3 * 40
+    # Of the linear model nothing is known.
+    assert one.note(done(("baseline-tiny", 1), 50.0)) == ""
 
 
 def test_what_cannot_be_known_is_said_and_stops_nothing(tmp_path: Path) -> None:
-    def start(call: Call, output: IO[bytes] | None = None) -> subprocess.Popen[str]:
-        assert (call.module, output is None) == ("recurra.study.expectation", False)
-        assert StudySpec.parse(json.loads(call.input)["spec"]) == study(tmp_path)
-        said = "import sys; print('a warning', file=sys.stderr); sys.exit('the file has no rows')"
-        return subprocess.Popen([sys.executable, "-c", said], stderr=subprocess.PIPE, text=True)
-
-    said = expect(study(tmp_path), tmp_path / "out", Machine(), start=start)
-    assert said == "the time is not known: the file has no rows"
+    with Workers(0, threads=1) as workers:
+        said = expect(study(tmp_path, models=["minilm-of-nobody.yaml"]), tmp_path / "out", Machine(), workers)
+    assert isinstance(said, str) and said.startswith("the time is not known: ") and "minilm-of-nobody.yaml" in said
 
 
 def test_a_run_says_the_figure_that_the_study_is_judged_by(tmp_path: Path) -> None:

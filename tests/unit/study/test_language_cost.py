@@ -11,8 +11,7 @@ from recurra.data.language.corpora import load_language_dataset
 from recurra.data.language.preparation import encode_for, make_samples
 from recurra.data.language.tokenization import load_language_tokenizer
 from recurra.models.accounting import language_flops
-from recurra.study.cost import CostBook
-from recurra.study.estimate import training_speed
+from recurra.study.estimate import CostBook, training_speed
 from recurra.study.executor import rough_weight
 from recurra.tasks.language.configuration import language_configuration
 from recurra.tasks.machine import Machine
@@ -34,15 +33,7 @@ def test_a_training_costs_three_forward_passes_over_every_sample(mode: str, tmp_
     assert (len({len(row["input_ids"]) for row in samples}) == 1) == (mode == "packed")
 
 
-def test_what_was_counted_is_read_back_without_the_text(tmp_path: Path) -> None:
-    run, machine = language_run(tmp_path), Machine(cache_dir=tmp_path / "cache")
-    counted = CostBook(machine).training_flops(run)
-    (tmp_path / "river.txt").unlink()
-    assert CostBook(machine).training_flops(run) == counted
-
-
-def test_a_language_model_can_be_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recurra.study.estimate.MEASURED_S", 0.05)
+def test_a_language_model_can_be_calibrated(tmp_path: Path) -> None:
     assert training_speed(language_run(tmp_path), 16, threads=1) > 0
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from recurra.core.errors import RunError
 from recurra.core.progress import Reporter
-from recurra.study import planning
-from recurra.study.planning import within_minutes
+from recurra.study import estimate
 from recurra.study.spec import StudySpec
+from recurra.study.status import within_minutes
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, model_name
 from reviews import write_reviews
@@ -26,7 +26,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudySpec:
     def speed(config: RunConfig, mean_tokens: float, *, threads: int) -> float:
         return SPEED if config.model == "recurrent-tiny" else SPEED / 10
 
-    monkeypatch.setattr(planning, "training_speed", speed)
+    monkeypatch.setattr(estimate, "training_speed", speed)
     values: dict[str, Any] = {
         "name": "timed",
         "data": [{"name": str(write_reviews(tmp_path / "reviews.csv", 200)), "tokenizer": "trained", "max_length": 32}],

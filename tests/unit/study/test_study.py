@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import html
 import re
@@ -27,10 +26,11 @@ from recurra.core.record import AuditResult, read_record, write_record
 from recurra.report import files, summary
 from recurra.reported_study import StudyResult, report_study, run_and_report
 from recurra.study import study as study_module
+from recurra.study.executor import Outcome
 from recurra.study.plan import plan_study, run_folder
-from recurra.study.process import Outcome, start_python
 from recurra.study.spec import StudySpec
 from recurra.study.study import read_latency_file
+from recurra.study.workers import Workers
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 from reviews import review_rows, snapshot
@@ -54,7 +54,7 @@ class MadeUp:
     spoiled: set[str]
     rows: dict[str, int]
 
-    def __init__(self, output: Path, machine: Machine, **_: Any) -> None:
+    def __init__(self, output: Path, machine: Machine, *_: Any, **__: Any) -> None:
         self.output = output
 
     def execute(self, pending: Sequence[RunConfig]) -> list[Outcome]:
@@ -83,7 +83,7 @@ def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     MadeUp.started, MadeUp.failing, MadeUp.accuracies, MadeUp.spoiled = [], set(), {}, set()
     MadeUp.rows = {"train": 30, "validation": 20, "test": 20}
     monkeypatch.setattr(study_module, "LocalExecutor", MadeUp)
-    monkeypatch.setattr(study_module, "starting", lambda forked: contextlib.nullcontext(start_python))
+    monkeypatch.setattr(study_module, "Workers", lambda count, *rest: Workers(0, *rest))
     monkeypatch.setattr(study_module, "preflight", lambda pending, machine: [])
 
 

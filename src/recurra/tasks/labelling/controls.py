@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +16,16 @@ from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import cache_path, read_arrays, write_arrays
 from recurra.data.subsets import stratified_fraction
 from recurra.data.tokenization import read_tokenizer
-from recurra.models.adaptation.convert import piece_vectors
 from recurra.models.controls.fitting import fit_linear, fit_static, fit_tuned
 from recurra.models.controls.linear import LinearModel
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.task import LINEAR, LINEAR_TUNED
-from recurra.tasks.labelling.teacher import Lesson
 from recurra.tasks.machine import Machine
 from recurra.tasks.profile import encoder_of
 from recurra.tasks.runs import RunConfig
+
+if TYPE_CHECKING:
+    from recurra.tasks.labelling.teacher import Lesson
 
 # Training rows on which a control is fitted to see how long it takes.
 ROWS_TO_TIME = 500
@@ -73,27 +74,40 @@ def fit_control(config: RunConfig, dataset: TextDataset, machine: Machine, lesso
     path = cache_path(f"pieces-{source.sha256}", machine.cache_dir)
     kept = read_arrays(path, source.sha256, ["vectors"])
     if kept is None:
+        from recurra.models.adaptation.convert import piece_vectors
+
         kept = {"vectors": piece_vectors(source, tokenizer).numpy()}
         write_arrays(path, source.sha256, kept)
     return fit_static(texts, targets, kept["vectors"], tokenizer.backend_tokenizer, encoder=source.name, **how)
 
 
 def time_control(config: RunConfig, machine: Machine) -> float:
-    """Seconds that a control will take to fit: those on `ROWS_TO_TIME` rows of training, times how many more there are.
+    """Seconds that a control will take to load its data and to fit.
+
+    They come from fits on `ROWS_TO_TIME` rows of training, and on half of them. What every fit takes, however few its
+    rows, is in both, and is not multiplied. A fit before them loads libraries and vectors.
 
     Args:
         config: The run of a control.
         machine: Where the data lie.
     """
+    began = time.perf_counter()
     dataset = load_dataset(labelled(config.data), machine.data_root)
-    train = dataset.splits["train"]
-    share = min(1.0, ROWS_TO_TIME / len(train))
-    part = train if share == 1.0 else stratified_fraction(train, share, labelled(config.data).split_seed)
-    start = time.perf_counter()
-    fit_control(config, replace(dataset, splits={**dataset.splits, "train": part}), machine)
-    again = sum(learning_shares(train)) if config.model == LINEAR_TUNED else 0.0
+    loading = time.perf_counter() - began
+    train, seed = dataset.splits["train"], labelled(config.data).split_seed
+    rows = min(len(train), ROWS_TO_TIME)
+    seconds = []
+    for wanted in (rows / 2, rows / 2, rows):
+        part = train if wanted == len(train) else stratified_fraction(train, wanted / len(train), seed)
+        start = time.perf_counter()
+        fit_control(config, replace(dataset, splits={**dataset.splits, "train": part}), machine)
+        seconds.append(time.perf_counter() - start)
+    _, half, whole = seconds
+    per_row = max(0.0, whole - half) / (rows / 2)
     more = len(dataset.unlabelled) if config.teachers and dataset.unlabelled is not None else 0
-    return (time.perf_counter() - start) * (len(train) + more) / len(part) * (1 + again)
+    shares = learning_shares(train) if config.model == LINEAR_TUNED else []
+    sizes = [len(train) + more, *(share * len(train) for share in shares)]
+    return loading + sum(whole + per_row * (size - rows) for size in sizes)
 
 
 def fit_on_parts(config: RunConfig, dataset: TextDataset, machine: Machine) -> dict[int, LinearModel]:

@@ -1,4 +1,4 @@
-"""Training, evaluation, audits and timing of models that label texts. The half of such tasks that imports torch."""
+"""Training, evaluation, audits and timing of models that label texts. Torch is loaded for Transformers alone."""
 
 from __future__ import annotations
 
@@ -12,33 +12,24 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from recurra.core.configuration import content_hash
+from recurra.core.environment import available_cores
 from recurra.core.label_record import LearningCurveRecord
 from recurra.core.model_files import MODEL_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, AuditResult, LabelRunRecord, LatencyRecord
-from recurra.core.seeds import derive_seed
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.dataset import TextSplit
-from recurra.data.encoding import encode_split
-from recurra.data.vocabulary import MODEL_MAX_LENGTH
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import LabelDecision
 from recurra.deployment.engines.interface import load_engine
-from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export_record import WITH_EXITS
 from recurra.evaluation.audits.grading import grade
 from recurra.evaluation.audits.registry import Subject, run_audits
-from recurra.models.accounting import HeadKind, count_parameters, forward_flops
 from recurra.models.controls.linear import LinearModel
-from recurra.models.loading import load_classifier_model
-from recurra.models.modeling import SEVERAL_LABELS, RecurraForSequenceClassification
-from recurra.models.presets import preset as preset_configuration
 from recurra.tasks.base import Competitor, DataCost, Given, TaskEngine, named_options, refuse_options
-from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.labelling.controls import learning_curve, time_control
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.evaluation import ComputedRows, compute_evaluation
@@ -47,19 +38,13 @@ from recurra.tasks.labelling.task import LabellingTask
 from recurra.tasks.labelling.training import Trained, latency_batches, time_classifier, train_classifier
 from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown, ShownTable
-from recurra.tasks.profile import METHOD
 from recurra.tasks.run_folder import run_facts, shape_of
 from recurra.tasks.runs import RunConfig
-from recurra.training.setfit import reads_of_a_row
 
 Logits = npt.NDArray[np.float32]
 
 # Enough for a stable median and 90th percentile; a whole test set is timed where it is not larger.
 MOST_SAMPLES = 2_000
-_PROBE_ROWS = 64
-# Of a vocabulary of 30,000, what some thousand sentences use (docs/decisions/0005-reachable-vocabulary.md).
-_REACHED_PIECES = 8_192
-_PROBE_TOKENS = 40
 _EVALUATION_OPTIONS = {
     "--split": "split",
     "--data": "data",
@@ -111,12 +96,12 @@ class LabellingEngine(TaskEngine):
 
     def execute(self, config: RunConfig, folder: Path, machine: Machine, reporter: Reporter) -> LabelRunRecord:
         """Trains, measures and audits; returns the record, to be written last."""
-        started = time.perf_counter()
+        started, threads = time.perf_counter(), machine.threads or available_cores()
         trained = train_classifier(config, folder, machine, reporter)
         dataset, model_record = trained.dataset, trained.model
         reporter.stage(config.run_id, "evaluating")
         longest, windows = labelled(config.data).max_length, labelled(config.data).windows
-        engine = load_engine(
+        engine: Any = load_engine(
             folder / MODEL_NAME,
             kind=model_record.kind,
             precision=config.precision,
@@ -147,18 +132,16 @@ class LabellingEngine(TaskEngine):
         last = dataset.reported_splits[-1]
         must_not = labelled(config.data).form_must_not_predict
         audits = grade(audits, right, config.label, form_must_not_predict=must_not)
-        if isinstance(engine, TransformerEngine):
-            most = min(int(engine.model.config.max_position_embeddings), MODEL_MAX_LENGTH)
-            audits += run_audits(Subject.TOKENS, dataset, engine.tokenizer, longest, most, windows)
-            encoded = encode_split(dataset.splits[last], engine.tokenizer, longest)
-            pad_token_id = engine.model.config.pad_token_id or 0
-            audits += run_audits(Subject.CLASSIFIER, engine.model, encoded, pad_token_id=pad_token_id, seed=0)
+        if not config.is_control:
+            from recurra.tasks.labelling.transformer import audit_run
+
+            audits += audit_run(engine, dataset, dataset.splits[last], longest, windows)
         latency: dict[str, LatencyRecord] = {}
         if machine.latency:
             reporter.stage(config.run_id, "timing")
-            latency = time_classifier(classifier, dataset, config)
+            latency = time_classifier(classifier, dataset, config, threads)
         return self.record_class(
-            **run_facts(config, started),
+            **run_facts(config, started, threads),
             data=dataset.record(trained.tokenizer),
             model=model_record,
             training=trained.training,
@@ -172,7 +155,7 @@ class LabellingEngine(TaskEngine):
             mistakes=surest_mistakes(
                 classifier.predict_proba, decision, dataset.splits[last], decision.probabilities(logits[last])
             ),
-            shape=shape_of(engine.model.config) if isinstance(engine, TransformerEngine) else {},
+            shape={} if config.is_control else shape_of(engine.model.config),
         )
 
     def _learning_curve(
@@ -218,37 +201,35 @@ class LabellingEngine(TaskEngine):
         """The share of labels that stay."""
         return f"at least {100 * keep:g} % of labels as the full model has them"
 
-    def new_model(self, preset: str, overrides: Mapping[str, Any]) -> RecurraForSequenceClassification:
+    def new_model(self, preset: str, overrides: Mapping[str, Any]) -> Any:
         """A classifier of a preset with new weights."""
-        return RecurraForSequenceClassification(preset_configuration(preset, **overrides)).eval()
+        from recurra.tasks.labelling.transformer import new_model
+
+        return new_model(preset, overrides)
 
     def load_model(self, folder: Path) -> Any:
         """The classifier in a model folder."""
+        from recurra.models.loading import load_classifier_model
+
         return load_classifier_model(folder)
 
     def audit_model(self, model: Any, seed: int) -> list[AuditResult]:
         """Invariance to padding and to neighbours."""
-        config = model.config
-        rng = np.random.default_rng(derive_seed(seed, "audit", "tokens"))
-        longest = min(_PROBE_TOKENS, int(config.max_position_embeddings))
-        lengths = rng.integers(min(3, longest), longest + 1, _PROBE_ROWS)
-        rows = [{"input_ids": rng.integers(1, config.vocab_size, length)} for length in lengths]
-        return run_audits(Subject.CLASSIFIER, model, rows, pad_token_id=config.pad_token_id or 0, seed=seed)
+        from recurra.tasks.labelling.transformer import audit_model
+
+        return audit_model(model, seed)
 
     def declared_parameters(self, model: Any) -> int | None:
         """Of ours, what the accounting says."""
-        if not isinstance(model, RecurraForSequenceClassification):
-            return None
-        return count_parameters(model.config, HeadKind.CLASSIFICATION).total
+        from recurra.tasks.labelling.transformer import declared_parameters
+
+        return declared_parameters(model)
 
     def sample_step(self, config: RunConfig, length: int) -> tuple[Any, float, Any]:
-        """A classifier of two labels, with as much of its token table as texts reach: no more of it is trained."""
-        shape = model_configuration(config, ["0", "1"], None)
-        shape.vocab_size = min(shape.vocab_size, _REACHED_PIECES)
-        labels = torch.arange(config.protocol.batch_size) % 2
-        if shape.problem_type == SEVERAL_LABELS:
-            labels = torch.stack([1 - labels, labels], dim=1).float()
-        return RecurraForSequenceClassification(shape), forward_flops(shape, length), labels
+        """A classifier of two labels, with as much of its token table as texts reach."""
+        from recurra.tasks.labelling.transformer import sample_step
+
+        return sample_step(config, length)
 
     def control_seconds(self, config: RunConfig, machine: Machine) -> float | None:
         """Seconds of a fit on some of the rows, times how many more there are."""
@@ -256,9 +237,9 @@ class LabellingEngine(TaskEngine):
 
     def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], data: DataCost) -> float:
         """Operations of the forward passes over rows of these lengths."""
-        shape = model_configuration(config, data.label_names, None)
-        once = float(sum(rows * forward_flops(shape, int(length)) for length, rows in lengths.items()))
-        return once * reads_of_a_row(sum(lengths.values())) if METHOD in config.model_overrides else once
+        from recurra.tasks.labelling.transformer import epoch_flops
+
+        return epoch_flops(config, lengths, data)
 
     def timing_key(self, record: AnyRecord) -> str:
         """Runs on the same data are timed on the same texts, and those of every fold on texts of the first."""

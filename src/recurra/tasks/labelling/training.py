@@ -1,4 +1,4 @@
-"""Training a model that labels texts, and what a timing of it takes."""
+"""Training a model that labels texts, and what a timing of it takes. A linear model loads no torch."""
 
 from __future__ import annotations
 
@@ -6,52 +6,31 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-import transformers
 
 from recurra.core.errors import ConfigurationError
-from recurra.core.files import read_json
 from recurra.core.memory import peak_memory_mib
 from recurra.core.model_files import MODEL_NAME
 from recurra.core.progress import Reporter
-from recurra.core.record import EncoderRecord, LatencyRecord, ModelRecord, TrainingRecord
-from recurra.core.seeds import derive_seed
+from recurra.core.record import LatencyRecord, ModelRecord, TrainingRecord
 from recurra.data.corpora import load_dataset
-from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.encoding import EncodedSplit, encode_split
-from recurra.data.subsets import stratified_fraction
-from recurra.data.tokenization import load_tokenizer, read_tokenizer
-from recurra.data.vocabulary import describe_tokenizer
+from recurra.data.dataset import TextDataset
 from recurra.deployment.classifier import Classifier
 from recurra.evaluation.latency import measure_latency, synchroniser
-from recurra.models.accounting import HeadKind
-from recurra.models.adaptation.convert import load_encoder_weights
-from recurra.models.adaptation.source import EncoderSource
 from recurra.models.controls.linear import LinearModel
-from recurra.models.inference import default_device
-from recurra.models.modeling import RecurraForSequenceClassification
-from recurra.models.names import PRESETS
-from recurra.tasks.labelling.configuration import model_configuration
 from recurra.tasks.labelling.controls import fit_control, fit_on_parts
 from recurra.tasks.labelling.data import labelled
 from recurra.tasks.labelling.task import LINEAR_TUNED
-from recurra.tasks.labelling.teacher import Lesson, ask_teachers, taught_rows
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import METHOD, PLAN, check_method, encoder_of
-from recurra.tasks.run_folder import (
-    TRAINING_NAME,
-    keep_trained,
-    save_model_folder,
-    transformer_record,
-)
+from recurra.tasks.profile import METHOD
+from recurra.tasks.run_folder import save_model_folder
 from recurra.tasks.runs import RunConfig
-from recurra.training.fit import train_transformer
-from recurra.training.masking import MaskTokens
-from recurra.training.setfit import train_by_setfit, version
+
+if TYPE_CHECKING:
+    from recurra.tasks.labelling.teacher import Lesson
 
 # What the tuned linear control finds telling of a label, at most.
 TELLING_WORDS = 15
@@ -108,77 +87,16 @@ def train_classifier(
     weights = _row_weights(config, dataset, weights)
     lesson = None
     if config.teachers:
+        from recurra.tasks.labelling.teacher import ask_teachers
+
         lesson = ask_teachers(config, folder, dataset, cache_dir=machine.cache_dir, reporter=reporter)
     if config.is_control:
         what = f"{len(dataset.splits['train']):,} texts with {dataset.num_labels:,} labels"
         reporter.stage(config.run_id, f"fitting {config.model} to {what}")
         return _train_control(config, dataset, folder, machine, lesson)
-    source, plan = encoder_of(config.model_overrides), str(config.model_overrides.get(PLAN, ""))
-    if source is None:
-        tokenizer = load_tokenizer(labelled(config.data), dataset, machine.data_root)
-    else:
-        tokenizer = read_tokenizer(source.folder)
-    transformers.set_seed(derive_seed(config.seed, "weights"))
-    model = RecurraForSequenceClassification(model_configuration(config, dataset.label_names, len(tokenizer)))
-    train = _encode(dataset.splits["train"], tokenizer, config, machine).weighed(weights)
-    if source is not None:
-        load_encoder_weights(model.model, source, plan, torch.from_numpy(train.input_ids))
-    rows = train
-    if lesson is not None:
-        unlabelled = None if dataset.unlabelled is None else _encode(dataset.unlabelled, tokenizer, config, machine)
-        rows, lesson = taught_rows(
-            config,
-            lesson,
-            train,
-            unlabelled,
-            plan=None if source is None or source.is_adapted else source.plan(plan),
-            cache_dir=machine.cache_dir,
-            reporter=reporter,
-        )
-    done = folder / TRAINING_NAME
-    if done.exists() and (folder / MODEL_NAME).is_dir():
-        training = TrainingRecord.model_validate(read_json(done))
-    elif METHOD in config.model_overrides:
-        check_method(config.model_overrides)
-        assert source is not None
-        split = dataset.splits["train"]
-        training = train_by_setfit(
-            model,
-            source,
-            split.texts,
-            split.labels,
-            max_length=labelled(config.data).max_length,
-            seed=config.seed,
-            protocol=config.protocol.name,
-            reporter=reporter,
-        )
-        keep_trained(folder, model, tokenizer, labelled(config.data).max_length, training)
-    else:
-        training = train_transformer(
-            model.to(default_device()),
-            rows,
-            _encode(_selection(dataset, config), tokenizer, config, machine),
-            config.protocol,
-            folder=folder,
-            seed=config.seed,
-            precision=config.precision,
-            reporter=reporter,
-            mask_tokens=MaskTokens.of(tokenizer) if config.protocol.hides_tokens else None,
-            auxiliary=None
-            if dataset.auxiliary is None or not config.protocol.auxiliary_epochs
-            else _encode(dataset.auxiliary, tokenizer, config, machine).weighed(None),
-        )
-        keep_trained(folder, model, tokenizer, labelled(config.data).max_length, training)
-    described = transformer_record(
-        config.model,
-        _describe(config, source, plan),
-        model.config,
-        HeadKind.CLASSIFICATION,
-        tokens=labelled(config.data).max_length,
-        folder=folder,
-        encoder=None if source is None else _encoder_record(source, plan),
-    )
-    return Trained(dataset, training, described, describe_tokenizer(tokenizer), lesson)
+    from recurra.tasks.labelling.transformer import train_model
+
+    return Trained(dataset, *train_model(config, dataset, folder, machine, reporter, weights=weights, lesson=lesson))
 
 
 def _row_weights(
@@ -221,39 +139,6 @@ def balanced_weights(
     sums = np.bincount(labels, weights=own)
     balanced = own / sums[labels]
     return (balanced / balanced.mean()).astype(np.float32)
-
-
-def _describe(config: RunConfig, source: EncoderSource | None, plan: str) -> str:
-    if config.model_overrides.get(METHOD) is not None:
-        return f"the encoder {source.name}, trained by SetFit {version()}" if source is not None else ""
-    if source is not None:
-        return f"the encoder {source.name}, layers {source.plan(plan)}"
-    return PRESETS[config.model][0] if config.model in PRESETS else "from a model file"
-
-
-def _encoder_record(source: EncoderSource, plan: str) -> EncoderRecord:
-    return EncoderRecord(
-        name=source.name,
-        sha256=source.sha256,
-        plan=str(source.plan(plan)),
-        layers=source.num_layers,
-        licence=source.licence,
-        trained_on=source.trained_on,
-    )
-
-
-def _encode(split: TextSplit, tokenizer: Any, config: RunConfig, machine: Machine) -> EncodedSplit:
-    data = labelled(config.data)
-    return encode_split(split, tokenizer, data.max_length, machine.cache_dir, windows=data.windows)
-
-
-def _selection(dataset: TextDataset, config: RunConfig) -> TextSplit:
-    """Rows that choose the epoch."""
-    split = dataset.splits[dataset.selection_split]
-    most = config.protocol.selection_rows
-    if 0 < most < len(split):
-        return stratified_fraction(split, most / len(split), labelled(config.data).split_seed)
-    return split
 
 
 def _train_control(
@@ -300,17 +185,23 @@ def latency_batches(texts: list[str], batch_size: int) -> list[list[str]]:
     return [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
 
 
-def time_classifier(classifier: Classifier, dataset: TextDataset, config: RunConfig) -> dict[str, LatencyRecord]:
+def time_classifier(
+    classifier: Classifier, dataset: TextDataset, config: RunConfig, threads: int
+) -> dict[str, LatencyRecord]:
     """Times a classifier over the whole last reported split, at batch 1 and at the evaluation batch size."""
     texts = dataset.splits[dataset.reported_splits[-1]].texts
-    device = str(default_device()) if not config.is_control else "cpu"
+    device = "cpu"
+    if not config.is_control:
+        from recurra.models.inference import default_device
+
+        device = str(default_device())
     result: dict[str, LatencyRecord] = {}
     for batch_size in sorted({1, config.protocol.evaluation_batch_size}):
         result[f"batch_{batch_size}"] = measure_latency(
             lambda batch: classifier.logits(batch, clean=False),
             latency_batches(texts, batch_size),
             synchronise=synchroniser(device),
-            threads=torch.get_num_threads(),
+            threads=threads,
             precision=config.precision,
             device=device,
             scope="text",

@@ -9,6 +9,7 @@ from typing import Any
 
 import transformers
 
+from recurra.core.environment import available_cores
 from recurra.core.files import read_json
 from recurra.core.language_record import (
     LanguageDataRecord,
@@ -105,7 +106,7 @@ def execute_language(config: RunConfig, folder: Path, machine: Machine, reporter
         )
     reporter.stage(config.run_id, "auditing")
     return LanguageRunRecord(
-        **run_facts(config, started),
+        **run_facts(config, started, machine.threads or available_cores()),
         data=data,
         model=trained.model,
         training=trained.training,

@@ -1,0 +1,186 @@
+"""Workers of a study: processes that import once, take one call after the other, and are started anew if they die."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from recurra.study.worker import REPLY
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a call ended.
+
+    Attributes:
+        code: 0, or the exit code of an error, or of the worker if it died; negative: the signal.
+        last: The last line that was said.
+        result: What the function returned.
+    """
+
+    code: int
+    last: str = ""
+    result: Any = None
+
+    @property
+    def cause(self) -> str:
+        """What ended it, in words."""
+        return f"killed by signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
+
+    @property
+    def reason(self) -> str:
+        """The cause, and the last that was said."""
+        return f"{self.cause}: {self.last[:300] or 'no message'}"
+
+
+class Worker:
+    """One process of `recurra.study.worker`; a context that ends it.
+
+    Args:
+        threads: Threads of its numeric libraries.
+        modules: What it imports before the first call.
+        cwd: Folder that it works in; none is this process's own.
+    """
+
+    def __init__(self, threads: int, modules: Sequence[str] = (), cwd: Path | None = None) -> None:
+        self.threads = threads
+        self.reusable = True
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "recurra.study.worker", "serve", *modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"},
+            cwd=cwd,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def call(self, function: str, arguments: Sequence[Any], say: Callable[[str], None]) -> Ended:
+        """Calls ``module:function`` there and follows it to its end.
+
+        Args:
+            function: It takes and returns plain JSON values.
+            arguments: Of the function.
+            say: Gets every line that the worker writes meanwhile.
+        """
+        assert self._process.stdin is not None and self._process.stdout is not None
+        # Of a worker that has died the end is read below.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"{json.dumps([function, list(arguments)])}\n")
+            self._process.stdin.flush()
+        last = ""
+        for line in self._process.stdout:
+            if line.startswith(REPLY):
+                reply = json.loads(line.removeprefix(REPLY))
+                self.reusable = reply["reusable"]
+                return Ended(reply["code"], last, reply.get("result"))
+            if line.strip():
+                last = line.strip()
+                say(line.rstrip("\n"))
+        self.reusable = False
+        return Ended(self._process.wait(), last)
+
+    def kill(self) -> None:
+        """Ends it now, and the call that it is at."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Ends it and waits for that; between two calls it has nothing to lose."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+class Workers:
+    """The workers of a study; a context that ends them.
+
+    Args:
+        count: How many are started right away, to import beside whoever starts them.
+        threads: Threads of each.
+        modules: What they import before the first call.
+    """
+
+    def __init__(self, count: int, threads: int, modules: Sequence[str] = ()) -> None:
+        self.count, self.threads = count, threads
+        self.stopped = False
+        self._modules = modules
+        self._guard = threading.Lock()
+        self._busy: set[Worker] = set()
+        self._idle = [Worker(threads, modules) for _ in range(count)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.stop()
+        for worker in self._idle:
+            worker.close()
+
+    def call(
+        self, function: str, *arguments: Any, say: Callable[[str], None] = lambda _: None, threads: int = 0
+    ) -> Ended:
+        """Calls a function in a worker that is idle, or in a new one; see `Worker.call`.
+
+        Args:
+            function: ``module:function``.
+            arguments: Of the function.
+            say: Gets every line that the worker writes.
+            threads: Threads of the numeric libraries; 0 takes those of all workers.
+        """
+        worker = self._take(threads or self.threads)
+        try:
+            return worker.call(function, arguments, say)
+        except BaseException:
+            worker.kill()
+            worker.reusable = False
+            raise
+        finally:
+            with self._guard:
+                self._busy.discard(worker)
+                if worker.reusable:
+                    self._idle.append(worker)
+            if not worker.reusable:
+                worker.close()
+
+    def _take(self, threads: int) -> Worker:
+        with self._guard:
+            for worker in [worker for worker in self._idle if worker.threads != threads]:
+                # Libraries read their threads when they are loaded.
+                self._idle.remove(worker)
+                worker.close()
+            worker = self._idle.pop() if self._idle else Worker(threads, self._modules)
+            self._busy.add(worker)
+            if self.stopped:
+                worker.kill()
+            return worker
+
+    def stop(self) -> None:
+        """Kills every worker, those that will be started too: a call under way ends with what ended its worker."""
+        with self._guard:
+            self.stopped = True
+            for worker in (*self._busy, *self._idle):
+                worker.kill()
