@@ -222,7 +222,7 @@ def csv_rows(
         columns: Columns that must be there.
         optional: Columns whose values are None where there are none.
         delimiter: What stands between two fields.
-        quoted: Whether quotation marks hold a field together; otherwise they are characters like any other.
+        quoted: Whether quotation marks hold a field together.
         skipped: Lines that stand before the header.
 
     Raises:
@@ -533,9 +533,9 @@ def check_text(value: Any, where: str, unit: str, place: int, *, longest: int | 
 
     Args:
         value: The cell.
-        where: What it stands in, in quotes, for messages.
+        where: What it stands in, in quotes; with unit and place, for messages.
         unit: What ``place`` counts.
-        place: Where in the source, from 1.
+        place: From 1.
         longest: Most characters, or None for any number: a novel, not a row of a table.
 
     Raises:

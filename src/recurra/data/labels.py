@@ -139,10 +139,6 @@ class FileTable:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def at(self, place: int) -> str:
-        """Where a row stands, for messages."""
-        return f"{self.source} {self.unit} {place}"
-
 
 class LabelColumn:
     """How the cells of a label column are read: one label a row.
@@ -154,15 +150,11 @@ class LabelColumn:
     columns: Sequence[str] = ()
 
     def read(self, cell: Any, word: Callable[[Any], str]) -> Any:
-        """What a row's labels are; the empty text if there is none where one is needed.
-
-        Args:
-            cell: As it stands in the file.
-            word: Makes a word of a part of it.
+        """What a row's labels are, as ``word`` makes them; the empty text if there is none where one is needed.
 
         Raises:
-            DataError: If a part of it is no word.
-            ValueError: If it is nothing that labels can be read from; the reader adds the place.
+            DataError: If a part of the cell is no word.
+            ValueError: If it is nothing that labels can be read from; the caller adds the place.
         """
         if isinstance(cell, Choices) and len(cell) <= 1:
             return word(cell[0]) if cell else ""
@@ -175,7 +167,7 @@ class LabelColumn:
         """The class names of a table.
 
         Raises:
-            DataError: If there is one class only, or so many that the column can hardly be a label.
+            DataError: If there is one only, or so many that the column can hardly be a label.
         """
         counts = Counter(table.labels)
         if len(counts) < 2:
@@ -184,11 +176,7 @@ class LabelColumn:
                 f"{table.source} has one class only: all {len(table)} rows have the label '{only[:60]}' in column "
                 f"'{label_column}'; a classifier needs at least two"
             )
-        if len(counts) > 2 and len(counts) * 2 > len(table):
-            raise DataError(
-                f"{table.source} has {len(counts)} different labels in {len(table)} rows of column '{label_column}'; "
-                f"name the right column with --label-column{_separator_hint(counts)}"
-            )
+        _refuse_many(table, label_column, counts, _separator_hint(counts))
         return order_labels(counts)
 
     def values(self, table: FileTable, names: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -197,10 +185,7 @@ class LabelColumn:
         Raises:
             DataError: If a label is not among the names.
         """
-        index = {name: position for position, name in enumerate(names)}
-        for label, place in zip(table.labels, table.places, strict=True):
-            if label not in index:
-                raise _unknown_label(table, place, label, names)
+        index = _index(table, names)
         return np.fromiter((index[label] for label in table.labels), dtype=np.int64, count=len(table))
 
 
@@ -252,11 +237,7 @@ class SeveralLabels(LabelColumn):
                 f"{table.source} has {len(counts)} different labels in column '{label_column}' with the separator "
                 f"'{self.separator}'; at least two are needed"
             )
-        if len(counts) > 2 and len(counts) * 2 > len(table):
-            raise DataError(
-                f"{table.source} has {len(counts)} different labels in {len(table)} rows of column '{label_column}'; "
-                f"name the right column with --label-column, and the separator, which is '{self.separator}'"
-            )
+        _refuse_many(table, label_column, counts, f", and the separator, which is '{self.separator}'")
         return order_labels(counts)
 
     def values(self, table: FileTable, names: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -265,22 +246,15 @@ class SeveralLabels(LabelColumn):
         Raises:
             DataError: If a label is not among the names.
         """
-        index = {name: position for position, name in enumerate(names)}
+        index = _index(table, names)
         values = np.zeros((len(table), len(names)), dtype=np.int64)
-        for row, (labels, place) in enumerate(zip(table.labels, table.places, strict=True)):
-            for label in labels:
-                if label not in index:
-                    raise _unknown_label(table, place, label, names)
-                values[row, index[label]] = 1
+        for row, labels in enumerate(table.labels):
+            values[row, [index[label] for label in labels]] = 1
         return values
 
 
 class LabelColumns(SeveralLabels):
-    """Reads one column of 0 and 1 for each label.
-
-    Args:
-        columns: Names of the columns, which are those of the labels.
-    """
+    """Reads one column of 0 and 1 for each label."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         super().__init__("")
@@ -297,17 +271,21 @@ class LabelColumns(SeveralLabels):
         return tuple(name for name, value in values.items() if value in ("1", "true"))
 
     def names(self, table: FileTable, label_column: str) -> list[str]:
-        """The columns, in their order.
-
-        Raises:
-            DataError: If one has no 1.
-        """
+        """The columns in their order, each of which must have a 1 somewhere."""
         del label_column
         present = {label for labels in table.labels for label in labels}
         for name in self.columns:
             if name not in present:
                 raise DataError(f"{table.source} has no row with 1 in column '{name}'; leave it out of --label-columns")
         return list(self.columns)
+
+
+def _refuse_many(table: FileTable, label_column: str, counts: Collection[str], more: str) -> None:
+    if len(counts) > 2 and len(counts) * 2 > len(table):
+        raise DataError(
+            f"{table.source} has {len(counts)} different labels in {len(table)} rows of column '{label_column}'; "
+            f"name the right column with --label-column{more}"
+        )
 
 
 def _parsed_list(cell: Any) -> list[Any] | dict[str, Any] | None:
@@ -337,12 +315,19 @@ def _separator_hint(counts: Mapping[str, int]) -> str:
     return ""
 
 
-def _unknown_label(table: FileTable, place: int, label: str, names: Sequence[str]) -> DataError:
+def _index(table: FileTable, names: Sequence[str]) -> dict[str, int]:
+    """The position of each name; refuses a table with a label that is none of them."""
+    index = {name: position for position, name in enumerate(names)}
+    rows = zip(table.places, map(_names, table.labels), strict=True)
+    unknown = next(((place, label) for place, labels in rows for label in labels if label not in index), None)
+    if unknown is None:
+        return index
+    place, label = unknown
     key = spelling_key(label)
     joins = any(spelling_key(name) == key for name in names) and not looks_missing(label)
-    return DataError(
-        f"{table.at(place)} has the label '{label[:60]}'{did_you_mean(label, names)}, which the training data lacks; "
-        f"its labels are {', '.join(names[:20])}; correct the label"
+    raise DataError(
+        f"{table.source} {table.unit} {place} has the label '{label[:60]}'{did_you_mean(label, names)}, which the "
+        f"training data lacks; its labels are {', '.join(names[:20])}; correct the label"
         f"{', train with data.join_labels=true' if joins else ''} or add training rows that have it"
     )
 
@@ -379,11 +364,10 @@ def read_table(
 
     Args:
         path: The file.
-        text_column: Column with the text; or several with commas between, which are joined.
-        label_column: Column with the label: words or whole numbers.
-        group_column: Column whose equal values belong together.
-        id_column: Column with unique identities; None takes ``id`` if there is such a column and its values are unique,
-            else the place.
+        text_column: This and the other columns are as in `recurra.data.configuration.DataConfig`.
+        label_column: See ``text_column``.
+        group_column: See ``text_column``.
+        id_column: See ``text_column``.
         labels: Reads the cells of the label column; none takes words.
         skip_unlabelled: Whether rows without a label are left out and told in the table instead of an error; None is an
             error too, for callers whose users have no such choice.
@@ -404,64 +388,58 @@ def read_table(
         **({group_column: "--group-column"} if group_column else {}),
         **({id_column: "--id-column"} if id_column else {}),
     }
-    rows = _Rows(file, text_columns, label_columns, clean, reader)
-    optional = [] if id_column else [DEFAULT_ID_COLUMN]
+    rows = _Rows(file, text_columns, label_columns, group_column, id_column, clean, reader)
     with naming_options(options):
-        for place, values in file.rows([*text_columns, *others], optional, whole=True):
-            rows.add(place, values, group_column, id_column)
-    return rows.table(group_column, id_column, skip_unlabelled=skip_unlabelled)
+        for place, values in file.rows([*text_columns, *others], [] if id_column else [DEFAULT_ID_COLUMN], whole=True):
+            rows.add(place, values)
+    return rows.table(skip_unlabelled=skip_unlabelled)
 
 
+@dataclass
 class _Rows:
     """Rows of a file on their way into a table."""
 
-    def __init__(
-        self,
-        file: TableFile,
-        text_columns: Sequence[str],
-        label_columns: Sequence[str],
-        clean: str,
-        reader: LabelColumn,
-    ) -> None:
-        self.file, self.clean, self.reader = file, clean, reader
-        self.width, self.label_width = len(text_columns), len(label_columns)
-        self.text_column, self.label_column = ", ".join(text_columns), ", ".join(label_columns)
-        self.texts: list[str] = []
-        self.labels: list[Any] = []
-        self.ids: list[str] = []
-        self.groups: list[str] = []
-        self.places: list[int] = []
-        self.headers: list[int] = []
-        self.unlabelled: list[int] = []
-        self.empty = 0
-        self.removed: Counter[str] = Counter()
-        # Fields at both ends of the further lines of a cell, by the place of the row.
-        self.inner: dict[int, set[str]] = {}
+    file: TableFile
+    text_columns: Sequence[str]
+    label_columns: Sequence[str]
+    group_column: str | None
+    id_column: str | None
+    clean: str
+    reader: LabelColumn
+    headers: list[int] = field(default_factory=list)
+    removed: Counter[str] = field(default_factory=Counter)
+    # Fields at both ends of the further lines of a cell, by the place of the row.
+    inner: dict[int, set[str]] = field(default_factory=dict)
 
-    def add(self, place: int, values: Sequence[Any], group_column: str | None, id_column: str | None) -> None:
+    def __post_init__(self) -> None:
+        self.label_column = ", ".join(self.label_columns)
+        self.made = FileTable(self.file.source, self.file.unit, [], [], [], [] if self.group_column else None, [])
+        self.empty = 0
+
+    def add(self, place: int, values: Sequence[Any]) -> None:
         """Adds a row, unless it has no text or no label."""
-        source, unit = self.file.source, self.file.unit
-        raw = join_cells([check_text(cell, source, unit, place) for cell in values[: self.width]], self.width)
+        source, unit, width = self.file.source, self.file.unit, len(self.text_columns)
+        raw = join_cells([check_text(cell, source, unit, place) for cell in values[:width]], width)
         self.removed.update(removed_by(raw, self.clean))
         text = clean_text(raw, self.clean)
         if not text:
             self.empty += 1
             return
-        cells = values[self.width : self.width + self.label_width]
-        label = self._label(cells if self.reader.columns else cells[0], place)
+        behind = width + len(self.label_columns)
+        label = self._label(values[width:behind] if self.reader.columns else values[width], place)
         if label == "":
-            self.unlabelled.append(place)
+            self.made.unlabelled.append(place)
             return
         if self.file.delimiter and "\n" in raw:
             lines = [line.split(self.file.delimiter) for line in raw.splitlines() if self.file.delimiter in line]
             self.inner[place] = {end.strip() for fields in lines for end in (fields[0], fields[-1])}
-        behind = list(values[self.width + self.label_width :])
-        self.texts.append(text)
-        self.labels.append(label)
-        self.groups.append(self._word(behind[0], place, group_column) if group_column else "")
-        self.ids.append(self._word(behind[-1], place, id_column or DEFAULT_ID_COLUMN) or f"{unit}-{place}")
-        self.places.append(place)
-        if _folded(label) == _folded(self.label_column) and _folded(raw) == _folded(self.text_column):
+        self.made.texts.append(text)
+        self.made.labels.append(label)
+        self.made.places.append(place)
+        self.made.ids.append(self._word(values[-1], place, self.id_column or DEFAULT_ID_COLUMN) or f"{unit}-{place}")
+        if self.made.groups is not None:
+            self.made.groups.append(self._word(values[behind], place, self.group_column))
+        if _folded(label) == _folded(self.label_column) and _folded(raw) == _folded(", ".join(self.text_columns)):
             self.headers.append(place)
 
     def _word(self, cell: Any, place: int, column: str | None) -> str:
@@ -480,64 +458,52 @@ class _Rows:
             )
         return label
 
-    def table(self, group_column: str | None, id_column: str | None, *, skip_unlabelled: bool | None) -> FileTable:
+    def table(self, *, skip_unlabelled: bool | None) -> FileTable:
         """All rows that were added.
 
         Raises:
             DataError: If there are none, ids repeat, or rows have no label.
         """
-        source, unit, without = self.file.source, self.file.unit, len(self.unlabelled)
-        if without and not skip_unlabelled:
+        source, unlabelled = self.file.source, self.made.unlabelled
+        places = f"{self.file.unit} {listed_places(unlabelled)}"
+        if unlabelled and not skip_unlabelled:
             of = "" if source.startswith("'") else f" of {source}"
             skip = ", or leave them out with --skip-unlabelled" if skip_unlabelled is False else ""
             raise DataError(
-                f"{source} has {without:,} row{'s' * (without > 1)} without a label in column '{self.label_column}' "
-                f"({unit} {listed_places(self.unlabelled)}{of}); fill them in or remove the rows{skip}"
+                f"{source} has {len(unlabelled):,} row{'s' * (len(unlabelled) > 1)} without a label in column "
+                f"'{self.label_column}' ({places}{of}); fill them in or remove the rows{skip}"
             )
-        if not self.texts:
-            what = "no rows"
-            if self.empty:
-                what = f"{self.empty} rows, all without text after cleaning"
-                if self.removed:
-                    what += f", which takes out {' and '.join(sorted(self.removed))} (data.clean=none keeps them)"
-            what = f"{without:,} rows with text, all without label" if without else what
-            raise DataError(f"{source} has {what}; give rows with text in column '{self.text_column}'")
-        notes = [*self.file.notes, *self._unique_ids(id_column), *self._removed_notes()]
-        if without:
-            notes.append(
-                f"{without:,} rows of {source} have no label and are left out "
-                f"({unit} {listed_places(self.unlabelled)})."
-            )
-        own_groups = self.groups if group_column else None
-        return FileTable(
-            source, unit, self.texts, self.labels, self.ids, own_groups, self.places, self.empty,
-            [*notes, *self._odd_rows()], self.unlabelled,
-        )  # fmt: skip
+        if not self.made.texts:
+            what = f"{self.empty} rows, all without text after cleaning" if self.empty else "no rows"
+            if self.empty and self.removed:
+                what += f", which takes out {' and '.join(sorted(self.removed))} (data.clean=none keeps them)"
+            what = f"{len(unlabelled):,} rows with text, all without label" if unlabelled else what
+            raise DataError(f"{source} has {what}; give rows with text in column '{', '.join(self.text_columns)}'")
+        repeats = self._repeated_ids()
+        ids = [f"{self.file.unit}-{place}" for place in self.made.places] if repeats else self.made.ids
+        notes = [*self.file.notes, *repeats]
+        if self.removed:
+            what = " and ".join(f"{kind} out of {rows:,} texts" for kind, rows in sorted(self.removed.items()))
+            notes.append(f"Cleaning takes {what} of {source}; data.clean=none leaves texts as they are.")
+        if unlabelled:
+            notes.append(f"{len(unlabelled):,} rows of {source} have no label and are left out ({places}).")
+        return replace(self.made, ids=ids, empty=self.empty, notes=[*notes, *self._odd_rows()])
 
-    def _unique_ids(self, id_column: str | None) -> list[str]:
-        """Numbers the rows where ids repeat, and says so; refuses repeats in a column that was named."""
+    def _repeated_ids(self) -> list[str]:
+        """Says that ids repeat; refuses repeats in a column that was named."""
         first: dict[str, int] = {}
-        repeats = [
-            place for place, one in zip(self.places, self.ids, strict=True) if first.setdefault(one, place) != place
-        ]
+        rows = list(zip(self.made.places, self.made.ids, strict=True))
+        repeats = [(place, name) for place, name in rows if first.setdefault(name, place) != place]
         if not repeats:
             return []
-        source, unit = self.file.source, self.file.unit
-        repeated = self.ids[self.places.index(repeats[0])]
-        where = f"{source} {unit} {repeats[0]} has the id '{shown(repeated)[1:-1]}' of {unit} {first[repeated]}"
-        if id_column:
-            raise DataError(f"{where} (column '{id_column}'); make the ids unique, or leave --id-column out")
-        self.ids = [f"{unit}-{place}" for place in self.places]
+        (place, name), unit = repeats[0], self.file.unit
+        where = f"{self.file.source} {unit} {place} has the id '{shown(name)[1:-1]}' of {unit} {first[name]}"
+        if self.id_column:
+            raise DataError(f"{where} (column '{self.id_column}'); make the ids unique, or leave --id-column out")
         return [
             f"{where}: {len(repeats):,} values of column '{DEFAULT_ID_COLUMN}' repeat, so rows are numbered; "
             "--id-column names another."
         ]
-
-    def _removed_notes(self) -> list[str]:
-        if not self.removed:
-            return []
-        what = " and ".join(f"{kind} out of {rows:,} texts" for kind, rows in sorted(self.removed.items()))
-        return [f"Cleaning takes {what} of {self.file.source}; data.clean=none leaves texts as they are."]
 
     def _odd_rows(self) -> list[str]:
         """What is said of headers among the rows, and of rows inside cells."""
@@ -545,10 +511,9 @@ class _Rows:
         if self.headers:
             notes.append(
                 f"{self.file.source} repeats its header among the rows ({self.file.unit} "
-                f"{_listed([str(place) for place in self.headers], ', ')}), where it is taken as a text with a label; "
-                "remove it."
+                f"{listed_places(self.headers, _MOST_SHOWN)}), where it is taken as a text with a label; remove it."
             )
-        known = {label for label in self.labels if isinstance(label, str)}
+        known = {label for label in self.made.labels if isinstance(label, str)}
         swallowed = [place for place, ends in self.inner.items() if ends & known]
         if swallowed:
             notes.append(

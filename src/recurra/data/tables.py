@@ -10,6 +10,7 @@ import bz2
 import codecs
 import gzip
 import importlib.util
+import io
 import itertools
 import json
 import lzma
@@ -18,7 +19,7 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -47,7 +48,7 @@ from recurra.data.formats import (
 )
 
 # Of a file that is no list of rows, and so is read whole.
-MAX_DOCUMENT_BYTES = 2**28
+MAX_DOCUMENT_CHARACTERS = 2**28
 STANDARD_INPUT = "-"
 # Large enough for batches of like length, small enough that a chunk of long texts takes a few MiB.
 CHUNK_ROWS = 4096
@@ -75,7 +76,7 @@ def check_path(path: Path, allowed: Sequence[str]) -> None:
     """Refuses what is not a readable file of a known format.
 
     Raises:
-        DataError: With the closest name in the folder, the formats that are read, or what the system says of the path.
+        DataError: With the closest name, the formats that are read, or what the system says of the path.
     """
     try:
         status = path.stat()
@@ -115,14 +116,7 @@ def is_fasttext(path: Path | str) -> bool:
 
 
 def check_pyarrow(otherwise: str) -> None:
-    """Looks whether Parquet can be read and written, without importing what does: the slim environment has it not.
-
-    Args:
-        otherwise: What to do without it, for the message.
-
-    Raises:
-        UnavailableError: If pyarrow is not installed.
-    """
+    """Refuses Parquet where pyarrow is not installed, as in the slim environment; ``otherwise`` is what to do then."""
     if importlib.util.find_spec("pyarrow") is None:
         raise UnavailableError(
             f"Parquet needs the package pyarrow, which is not installed; pip install pyarrow, {otherwise}"
@@ -147,8 +141,7 @@ class TableFile:
         tool: The labelling tool that wrote it, if one did.
 
     Raises:
-        DataError: If it cannot be read.
-        UnavailableError: If its format needs a package that is not installed.
+        RecurraError: If it cannot be read, or its format needs a package that is not installed.
     """
 
     def __init__(
@@ -240,12 +233,12 @@ class TableFile:
             self._name_tool("Label Studio")
 
     def _recognise(self) -> None:
-        first = next(iter(self._records()), None)
+        first = next(self._records(), None)
         tool = None if first is None else _tool_of(first[1])
         if tool is not None:
             self._flatten = tool[1]
             self._name_tool(tool[0])
-            first = next(iter(self._records()))
+            first = next(self._records())
         self.header = [] if first is None else list(first[1])
 
     def _name_tool(self, name: str) -> None:
@@ -289,10 +282,14 @@ class TableFile:
                 ) from error
 
     def _document(self) -> str:
-        text = "".join(itertools.takewhile(bool, self._lines(pieces=True)))
-        if len(text) > MAX_DOCUMENT_BYTES:
-            raise DataError(f"{self.source} has {len(text):,} characters in one object; write one JSON object a line")
-        return text
+        text = io.StringIO()
+        for piece in self._lines(pieces=True):
+            if text.write(piece) and text.tell() > MAX_DOCUMENT_CHARACTERS:
+                raise DataError(
+                    f"{self.source} is one object of more than {MAX_DOCUMENT_CHARACTERS:,} characters; write one JSON "
+                    "object a line"
+                )
+        return text.getvalue()
 
     def _sheet(self) -> Any:
         if importlib.util.find_spec("openpyxl") is None or importlib.util.find_spec("pandas") is None:
@@ -326,12 +323,9 @@ class TableFile:
             check_single_values(self.path, columns)
 
     def rows(self, columns: Sequence[str], optional: Sequence[str] = (), *, whole: bool = False) -> Iterator[Row]:
-        """Yields the rows.
+        """Yields the rows, with the values of columns that must be there and of optional ones.
 
-        Args:
-            columns: Columns that must be there.
-            optional: Columns whose values are None where there are none.
-            whole: Whether all rows will be kept: Parquet that unfolds to too much for that is refused at once.
+        If all rows will be kept (``whole``), Parquet that unfolds to too much for that is refused at once.
 
         Raises:
             DataError: If a row cannot be read, or a column is missing or there twice.
@@ -346,15 +340,8 @@ class TableFile:
             return record_rows(
                 self._records(), self.source, columns, optional, unit=self.unit, lenient=self._flatten is not None
             )
-        rows = csv_rows(
-            self._lines(),
-            self.source,
-            columns,
-            optional,
-            self.delimiter,
-            quoted=self._quoted,
-            skipped=self._skipped,
-        )
+        layout: Any = {"quoted": self._quoted, "skipped": self._skipped}
+        rows = csv_rows(self._lines(), self.source, columns, optional, self.delimiter, **layout)
         return ((place, tuple(map(_choices_of_cell, cells))) for place, cells in rows) if self.tool else rows
 
     def _parquet_rows(self, columns: Sequence[str], optional: Sequence[str], *, whole: bool) -> Iterator[Row]:
@@ -389,11 +376,10 @@ class Choices(list[Any]):
 
 
 def _is_json(text: str) -> bool:
-    try:
+    with suppress(ValueError, RecursionError):
         json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
+        return True
+    return False
 
 
 def _rows_of_document(text: str, source: str) -> Iterator[dict[str, Any]]:
@@ -535,18 +521,7 @@ class TextRows:
 def stream_texts(
     path: Path | str, text_column: str = "text", chunk_rows: int = CHUNK_ROWS, *, encoding: str | None = None
 ) -> Iterator[list[str]]:
-    """Yields the raw texts of a file in chunks, in order, in constant memory; rows without text come as ``""``.
-
-    Args:
-        path: A file of any format, ``.txt`` with one text a line among them, or ``-`` for standard input, whose lines
-            are texts or, if the first begins with a brace, JSON objects.
-        text_column: Column with the text; or several with commas between, which are joined.
-        chunk_rows: Rows a chunk; fewer where their texts have `MAX_CHUNK_CHARACTERS` together.
-        encoding: Of a text file without a mark; none is UTF-8.
-
-    Raises:
-        DataError: If the file cannot be read; what came before the defect was yielded.
-    """
+    """Yields the raw texts of a file in chunks, in constant memory; ``""`` where there is none; see `stream_rows`."""
     return (rows.texts for rows in stream_rows(path, text_column, (), chunk_rows, encoding=encoding))
 
 
@@ -558,14 +533,15 @@ def stream_rows(
     *,
     encoding: str | None = None,
 ) -> Iterator[TextRows]:
-    """Yields rows of a file in chunks as `stream_texts` does, with the values of other columns.
+    """Yields the raw texts of a file in chunks, as `stream_texts` does, with the values of other columns.
 
     Args:
-        path: As `stream_texts` takes it; one without columns if ``columns`` is empty.
-        text_column: Likewise.
+        path: A file of any format, ``.txt`` with one text a line among them, or ``-`` for standard input, whose lines
+            are texts or, if the first begins with a brace, JSON objects.
+        text_column: Column with the text; or several with commas between, which are joined.
         columns: Further columns, the text's own perhaps among them; a row that lacks one has None there.
         chunk_rows: Rows a chunk; fewer where their cells have `MAX_CHUNK_CHARACTERS` together.
-        encoding: Likewise.
+        encoding: Of a text file without a mark; none is UTF-8.
 
     Raises:
         DataError: If the file cannot be read; what came before the defect was yielded.
@@ -610,10 +586,10 @@ def _text_rows(
 def plain_rows(
     stream: BinaryIO, source: str, jsonl_column: str | None = None, *, encoding: str | None = None
 ) -> Iterator[Row]:
-    """Yields the lines of a stream, each as one text.
+    """Yields the lines of a stream of bytes, each as one text; or the cells of a column, if they are JSON objects.
 
     Args:
-        stream: A text file or standard input, opened for bytes.
+        stream: A text file or standard input.
         source: Its name in quotes, for messages.
         jsonl_column: If given, and the first line begins with a brace, lines are JSON objects with this column.
         encoding: Of a stream without a mark; none is UTF-8.

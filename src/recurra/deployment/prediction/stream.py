@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import ConfigurationError, DataError
-from recurra.data.tables import STANDARD_INPUT, STREAM_FORMATS, TableFile, TextRows, stream_rows
+from recurra.data.tables import STANDARD_INPUT, STREAM_FORMATS, TableFile, TextRows, format_of, is_fasttext, stream_rows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.explanation import explain
 from recurra.deployment.prediction.layout import PredictedRows, PredictionWriter
@@ -59,7 +59,7 @@ class KeptColumns:
         Raises:
             DataError: If the file cannot be read, or its columns cannot all be kept.
         """
-        if source is None or source == STANDARD_INPUT:
+        if source is None or source == STANDARD_INPUT or (format_of(source) == ".txt" and not is_fasttext(source)):
             return None
         table = TableFile(source, text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS)
         names = table.columns()
@@ -67,7 +67,7 @@ class KeptColumns:
             table.check(names)
         except DataError as error:
             raise DataError(f"{error}, or leave all but the text out with --no-keep-columns") from error
-        return cls(table.path, names, tuple(table.notes)) if table.kind != "txt" else None
+        return cls(table.path, names, tuple(table.notes))
 
 
 def predict_chunks(

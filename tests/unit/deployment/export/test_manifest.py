@@ -144,7 +144,7 @@ def _outside(folder: Path) -> None:
 
 
 def _other_cleaning(folder: Path) -> None:
-    write_manifest(folder, manifest(folder, cleaning="recurra-2"))
+    write_manifest(folder, manifest(folder, cleaning="recurra-9"))
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -164,7 +164,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "unknown key": (lambda f: change(f, extra=1), "is not an export of ours: 'extra'"),
     "a list": (lambda f: (f / "export.json").write_text("[1]"), "is not an export of ours"),
     "a file outside": (_outside, "is not an export of ours: 'files"),
-    "another cleaning": (_other_cleaning, "wants texts cleaned by 'recurra-2', this version has 'recurra-1'"),
+    "another cleaning": (
+        _other_cleaning,
+        "wants texts cleaned by 'recurra-9', this version has recurra-1, recurra-2, none",
+    ),
     "a pickle": (lambda f: (f / "model.pkl").touch(), "holds 'model.pkl', a pickle, which can run code when it is"),
 }
 
