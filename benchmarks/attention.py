@@ -1,4 +1,4 @@
-"""Attention in bf16 on a CPU: `recurra.models.rows.padded.attend` against ``scaled_dot_product_attention``."""
+"""Attention in bf16 on a CPU: `recurra.models.rows.attend` against ``scaled_dot_product_attention``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
 from benchmarks.turns import median_ms
 from recurra.models.presets import preset
-from recurra.models.rows.padded import attend
+from recurra.models.rows import attend
 
 BATCH_SIZE = 16
 TOKENS = (13, 32, 128)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
 from benchmarks.turns import median_ms
-from recurra.models.convolution import DepthwiseConvolution
+from recurra.models.layers import DepthwiseConvolution
 from recurra.models.presets import preset
 
 # Rows and tokens of a batch in which the preset is trained.

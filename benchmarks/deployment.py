@@ -28,8 +28,7 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.build import save_tokenizer
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
-from recurra.models.accounting import forward_flops
-from recurra.models.presets import preset
+from recurra.models.presets import forward_flops, preset
 
 OURS, PIPELINE, PLAIN, FUSED = "recurra int8", "BERT, pipeline", "BERT, int8", "BERT, int8, fused"
 LABELS = ["negative", "positive"]

@@ -21,7 +21,7 @@ from recurra.core.errors import ConfigurationError, RunError
 from recurra.core.files import read_json
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.build import export_run
-from recurra.deployment.export.options import ExportOptions
+from recurra.deployment.export.manifest import ExportOptions
 from recurra.models.presets import preset
 
 EXITS = "recurra int8 with calibrated exits"

@@ -2,7 +2,7 @@
 
 The machine's rate is that of a large square product in the same precision, taken in turns with the batches; the rate at
 the model's own four shapes is printed beside it. Operations are those executed, padding included
-(`recurra.models.accounting.forward_flops`).
+(`recurra.models.presets.forward_flops`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from benchmarks import models
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
 from recurra.data.batching import sorted_batches
-from recurra.deployment.engines.packing import padded_inputs
-from recurra.deployment.engines.trained import TransformerEngine
-from recurra.models.accounting import forward_flops
+from recurra.deployment.engines.trained import TransformerEngine, padded_inputs
 from recurra.models.configuration import RecurraConfig
 from recurra.models.inference import PRECISIONS
+from recurra.models.presets import forward_flops
 
 BATCH_SIZE = 32
 SQUARE = 2048

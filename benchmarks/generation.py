@@ -18,8 +18,7 @@ from benchmarks import language_models
 from benchmarks.lockstep import Job
 from benchmarks.measures import Measure, Setting
 from recurra.models.cache import growth_bytes_per_token
-from recurra.models.exits.measures import confidence, mean_of_rows
-from recurra.models.exits.rule import Decision, ExitRule
+from recurra.models.exits.rules import Decision, ExitRule, confidence, mean_of_rows
 from recurra.models.presets import preset
 
 PRESET, QUICK_PRESET = "crt-small", "crt-tiny"

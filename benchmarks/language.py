@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 from benchmarks import language_models
 from benchmarks.lockstep import Job, ask, in_turns
 from benchmarks.measures import Measure, Setting
-from recurra.core.memory import peak_memory_mib
+from recurra.core.environment import peak_memory_mib
 from recurra.models.heads import VocabularyHeads, vocabulary_cross_entropy
 from recurra.models.inference import autocast
 from recurra.models.presets import preset

@@ -6,10 +6,9 @@ from typing import Any
 
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from recurra.models.accounting import language_flops
 from recurra.models.configuration import RecurraConfig
 from recurra.models.language_modeling import RecurraForCausalLM
-from recurra.models.presets import preset
+from recurra.models.presets import language_flops, preset
 
 HEAD_WIDTH = 64
 
@@ -20,7 +19,7 @@ def ours(name: str, **overrides: Any) -> RecurraForCausalLM:
 
 
 def gpt2_flops(width: int, layers: int, vocabulary: int, tokens: int) -> float:
-    """Operations a token of a forward pass, counted as `recurra.models.accounting` counts ours."""
+    """Operations a token of a forward pass, counted as `recurra.models.presets` counts ours."""
     layer = 2 * 12 * width * width + 4 * width * (tokens + 1) / 2
     return layers * layer + 2 * width * vocabulary
 

@@ -12,7 +12,7 @@ from benchmarks import corpus as corpora
 from benchmarks.lockstep import Job, ask
 from benchmarks.measures import Measure, Setting
 from benchmarks.trainer import train_bert, train_ours, trainer_arguments
-from recurra.core.memory import peak_memory_mib
+from recurra.core.environment import peak_memory_mib
 
 OURS, OURS_FP32, BERT = "recurra bf16", "recurra fp32", "BERT"
 

@@ -33,8 +33,7 @@ from recurra.data.configuration import DataConfig
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import write_predictions
 from recurra.report import summarise_runs, write_report
-from recurra.tasks.runs import make_run
-from recurra.tasks.variants import ModelVariant
+from recurra.tasks.runs import ModelVariant, make_run
 from recurra.training.protocols import PROTOCOLS
 
 ROWS = {"train": 60_000, "held_out": 864, "validation": 872, "test": 1_821}

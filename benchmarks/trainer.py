@@ -28,7 +28,7 @@ from benchmarks.measures import Measure, Setting
 from recurra.data.batching import Collator, LengthGroupedBatchSampler
 from recurra.data.encoding import EncodedSplit
 from recurra.models.inference import autocast
-from recurra.training.arguments import training_arguments
+from recurra.training.fit import training_arguments
 from recurra.training.protocols import PROTOCOLS
 from recurra.training.trainer import RecurraTrainer
 from recurra.training.vocabulary import reachable_vocabulary

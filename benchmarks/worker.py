@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from benchmarks.lockstep import Job
-from recurra.core.memory import tune_allocator
+from recurra.core.environment import tune_allocator
 
 # Modules, imported by name: the Trainer takes seconds to import and most competitors do without it.
 WORKLOADS = {

@@ -6,7 +6,7 @@ import numpy as np
 
 from recurra.core.record import CodeRecord, EnvironmentRecord
 from recurra.deployment.engines.computation import Computation
-from recurra.deployment.export.records import CheckRecord
+from recurra.deployment.export.manifest import CheckRecord
 from recurra.deployment.export_record import ExportedSplit, ExportRecord
 from recurra.evaluation.metrics import evaluate_logits
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from recurra.core.configuration import content_hash
-from recurra.core.label_record import LearningCurveRecord, MistakeRecord
 from recurra.core.record import (
     AuditResult,
     CodeRecord,
@@ -18,14 +17,16 @@ from recurra.core.record import (
     EnvironmentRecord,
     EpochRecord,
     LatencyRecord,
+    LearningCurveRecord,
     LengthSummary,
+    MistakeRecord,
     ModelRecord,
     RunRecord,
     SplitRecord,
     TrainingRecord,
     write_record,
 )
-from recurra.deployment.engines.depth import softmax
+from recurra.deployment.engines.computation import softmax
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import write_predictions
 

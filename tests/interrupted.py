@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import transformers
 
-import recurra.core.folders as folders_module
+import recurra.core.files as folders_module
 import recurra.deployment.export.build as export_module
 import recurra.deployment.export.formats.safetensors as safetensors_format_module
 import recurra.deployment.prediction.folder as folder_module
@@ -33,12 +33,12 @@ import recurra.training.trainer as trainer_module
 from recurra.core.errors import StorageError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
-from recurra.deployment.export.options import ExportOptions
+from recurra.deployment.export.manifest import ExportOptions
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 from recurra.training.fit import train_transformer
-from recurra.training.masking import MaskTokens
 from recurra.training.protocols import ProtocolConfig
+from recurra.training.vocabulary import MaskTokens
 
 # What runs import sooner or later.
 for _name in ("recurra.study.timing", "recurra.models.controls.fitting", "recurra.tasks.language.engine"):

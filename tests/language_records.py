@@ -6,7 +6,10 @@ import math
 from typing import Any
 
 from recurra.core.exits_record import EarlyExitRecord, ExitsRecord, TimedEarlyExit
-from recurra.core.language_record import (
+from recurra.core.record import (
+    AuditResult,
+    CodeRecord,
+    EnvironmentRecord,
     HeadRecord,
     LanguageDataRecord,
     LanguageEpochRecord,
@@ -14,8 +17,8 @@ from recurra.core.language_record import (
     LanguageRunRecord,
     LanguageSplitRecord,
     LanguageTrainingRecord,
+    ModelRecord,
 )
-from recurra.core.record import AuditResult, CodeRecord, EnvironmentRecord, ModelRecord
 
 TOKENS, WORDS, BYTES = 1200, 1000, 5000
 HEADS = ("exit-1", "exit-2", "final")

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from recurra.data.language.configuration import LanguageDataConfig
-from recurra.tasks.runs import RunConfig, make_run
-from recurra.tasks.variants import ModelVariant
+from recurra.tasks.runs import ModelVariant, RunConfig, make_run
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, load_protocol
 
 TINY = {

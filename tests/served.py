@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 
 from recurra import Classifier
-from recurra.deployment.engines.depth import Depth, Early
-from recurra.deployment.export.records import CalibrationRecord
+from recurra.deployment.engines.computation import Depth, Early
+from recurra.deployment.export.manifest import CalibrationRecord
 from recurra.deployment.serving.application import Application
 from recurra.deployment.serving.limits import ApiKeys, ServerLimits
 from recurra.deployment.serving.models import ServedModel, describe_model
 from recurra.deployment.serving.observation import EventLog
 from recurra.deployment.serving.server import Server, listen, make_server
-from recurra.models.exits.rule import ExitRule
-from recurra.models.exits.rules import ConfidenceRule
+from recurra.models.exits.rules import ConfidenceRule, ExitRule
 from recurra.models.exits.thresholds import depths_under
 
 HASH = "0" * 64

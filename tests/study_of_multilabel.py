@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from factories import RunFactory, leakage
-from recurra.core.label_record import MistakeRecord, MultiLabelRunRecord
-from recurra.core.record import DecisionRecord, read_record, write_record
+from recurra.core.record import DecisionRecord, MistakeRecord, MultiLabelRunRecord, read_record, write_record
 from recurra.deployment.decision import AnyLabels
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
 from recurra.tasks.loaded_runs import LoadedRun
-from recurra.tasks.multilabel.measures import measure_labels
+from recurra.tasks.multilabel.reporting import measure_labels
 from recurra.tasks.questions import Contrast, Questions
 from recurra.tasks.summary import Summary
 

@@ -25,13 +25,11 @@ from sklearn.utils.validation import check_is_fitted
 from recurra.core.configuration import content_hash
 from recurra.core.environment import available_cores
 from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.core.files import FolderLock
-from recurra.core.folders import atomic_folder
-from recurra.core.model_files import MODEL_NAME, SEAL_NAME
+from recurra.core.files import FolderLock, atomic_folder
 from recurra.core.packed import HISTORY_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, RunRecord, read_record, write_record
-from recurra.core.sealed import SealedByValues
+from recurra.core.sealed import MODEL_NAME, SEAL_NAME, SealedByValues
 from recurra.data.cleaning import CAREFUL
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import IN_MEMORY
@@ -42,12 +40,11 @@ from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import OneLabel
 from recurra.deployment.engines.interface import load_engine
 from recurra.deployment.engines.trained import TransformerEngine
-from recurra.evaluation.calibration import fit_temperature
-from recurra.evaluation.metrics import evaluate_logits
+from recurra.evaluation.metrics import evaluate_logits, fit_temperature
 from recurra.models.inference import check_precision, torch_threads
 from recurra.models.quiet import quiet_loading
 from recurra.study.assignments import sort_keywords
-from recurra.study.claim import CONFIG_NAME, claim_folder
+from recurra.study.plan import CONFIG_NAME, claim_folder
 from recurra.tasks.classification.task import TASK
 from recurra.tasks.labelling.training import train_classifier
 from recurra.tasks.machine import Machine

@@ -11,9 +11,9 @@ from typing import Any
 
 from recurra.core.best_run import BEST_NAME, BestRunRecord
 from recurra.core.errors import RecurraError, RunError
-from recurra.core.formatting import duration
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, EpochRecord, holds_any_record, read_any_record
+from recurra.core.terminal import duration
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
@@ -23,10 +23,10 @@ from recurra.report.files import write_study_report
 from recurra.report.load import group_tables, load_runs, uncollected
 from recurra.report.render.notebook import results_frame, results_html, results_text
 from recurra.report.summary import plain_summary, reporting_of, summarise
-from recurra.study.cluster import Cluster
 from recurra.study.executor import Outcome
 from recurra.study.export_plan import PlannedExport
 from recurra.study.plan import SPEC_NAME
+from recurra.study.ray_executor import Cluster
 from recurra.study.spec import StudySpec, load_study
 from recurra.study.study import StudyOutcome, look_at_outcome, read_latency_file, run_study
 from recurra.tasks.loaded_runs import LoadedRun

@@ -20,8 +20,7 @@ from recurra.core.record import RunRecord, read_record
 from recurra.deployment.decision import read_decision
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions
-from recurra.study.claim import load_run_config
-from recurra.study.plan import plan_study
+from recurra.study.plan import load_run_config, plan_study
 from recurra.study.spec import load_study
 from reviews import TINY_DATA, review_rows, snapshot, write_csv, write_reviews, write_tiny_model
 

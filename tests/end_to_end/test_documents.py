@@ -22,7 +22,7 @@ from recurra.core.errors import ConfigurationError
 from recurra.core.packed import read_study_bytes, study_files
 from recurra.core.record import holds_any_record
 from recurra.deployment.export.formats.registry import find_precision
-from recurra.evaluation.positions import PositionLoss
+from recurra.evaluation.perplexity import PositionLoss
 from recurra.models.configuration import RecurraConfig
 from recurra.study.spec import StudySpec, expand, load_study
 from recurra.tasks.runs import resolve_model

@@ -18,12 +18,11 @@ pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError
-from recurra.deployment.engines.depth import Depth, Early
+from recurra.deployment.engines.computation import Depth, Early
 from recurra.deployment.export import ExportOptions, export_run
 from recurra.deployment.export.check import CheckRows, calibrate_exits
 from recurra.deployment.export.manifest import ExportManifest, read_export, write_manifest
-from recurra.models.exits.rule import ExitRule
-from recurra.models.exits.rules import ConfidenceRule
+from recurra.models.exits.rules import ConfidenceRule, ExitRule
 from recurra.models.exits.thresholds import depths_under
 from reviews import review_rows, train_linear, train_tiny, write_csv
 

@@ -15,8 +15,7 @@ import recurra
 from factories import leakage
 from recurra.comparison import cross_validated
 from recurra.core.best_run import find_run
-from recurra.core.label_record import MultiLabelRunRecord
-from recurra.core.record import AuditResult
+from recurra.core.record import AuditResult, MultiLabelRunRecord
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.evaluation.audits.grading import keep_rows, kept_rows
@@ -25,7 +24,7 @@ from recurra.evaluation.predictions import Predictions, read_predictions, read_s
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
 from recurra.reported_study import StudyResult
-from recurra.tasks.classification.folds import POOLING, predictions_of
+from recurra.tasks.classification.errors import POOLING, predictions_of
 from recurra.tasks.labelling.folds import pool_folds
 from recurra.tasks.loaded_runs import LoadedRun
 from reviews import review_rows, write_csv, write_reviews, write_tiny_model

@@ -21,9 +21,8 @@ from recurra.cli.main import main
 from recurra.core.record import read_language_record
 from recurra.data.language.configuration import LanguageDataConfig
 from recurra.data.language.corpora import load_language_dataset
-from recurra.data.language.encoding import encode_running_text
-from recurra.data.language.tokenization import read_language_tokenizer
-from recurra.study.claim import claim_folder
+from recurra.data.language.tokenization import encode_running_text, read_language_tokenizer
+from recurra.study.plan import claim_folder
 from recurra.tasks.machine import Machine
 from reviews import snapshot
 from tiny_runs import TrainedRun

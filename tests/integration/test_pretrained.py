@@ -22,7 +22,7 @@ from recurra.core.record import RunRecord, read_record
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.deployment.export.build import export_run
-from recurra.deployment.export.options import ExportOptions
+from recurra.deployment.export.manifest import ExportOptions
 from recurra.models.adaptation.source import find_encoder
 from recurra.models.controls.fitting import fit_tuned
 from recurra.models.loading import load_classifier_model
@@ -260,7 +260,7 @@ def test_a_classifier_of_transformers_and_a_linear_model_teach_by_their_answers(
     assert told == ["skipped", "passed"]
     # Labels are matched by name, whatever their order.
     rows = ["a good film", "the plot"]
-    from recurra.deployment.engines.foreign import ForeignClassifier
+    from recurra.deployment.engines.trained import ForeignClassifier
 
     model = ForeignClassifier.load(foreign, precision="fp32")
     with torch.no_grad():

@@ -23,12 +23,11 @@ from recurra.core.errors import ConfigurationError, StorageError
 from recurra.core.progress import Reporter
 from recurra.core.record import RunRecord, read_record
 from recurra.deployment.decision import OneLabel, read_decision
-from recurra.deployment.engines.depth import softmax
-from recurra.evaluation.calibration import fit_temperature
-from recurra.evaluation.metrics import evaluate_logits
+from recurra.deployment.engines.computation import softmax
+from recurra.evaluation.metrics import evaluate_logits, fit_temperature
 from recurra.evaluation.predictions import read_predictions
 from recurra.models.names import MODEL_KEYS
-from recurra.study.claim import claim_folder
+from recurra.study.plan import claim_folder
 from recurra.study.run import execute_run
 from recurra.tasks.labelling.training import balanced_weights
 from recurra.tasks.machine import Machine

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import CheckpointError, RunError
-from recurra.core.model_files import SEAL_NAME, seal_model
+from recurra.core.sealed import SEAL_NAME, seal_model
 from recurra.deployment.classifier import checked_scores
 from tiny_runs import TrainedRun
 

@@ -29,7 +29,7 @@ import uvicorn
 from recurra import Classifier
 from recurra.core.best_run import BEST_NAME, BestRunRecord
 from recurra.core.errors import CheckpointError
-from recurra.core.folders import atomic_folder
+from recurra.core.files import atomic_folder
 from recurra.deployment.export import ExportOptions, export_run
 from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import ModelSource, ServedModel, hash_model, open_models

@@ -16,9 +16,9 @@ from interrupted import export_in_a_study, in_a_process
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.configuration import read_yaml, write_yaml
-from recurra.core.model_files import seal_model
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record
+from recurra.core.sealed import seal_model
 from recurra.data.corpora import load_dataset
 from recurra.deployment.export_record import read_export_record
 from recurra.evaluation.metrics import evaluate_logits

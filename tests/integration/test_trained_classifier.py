@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 from recurra import Classifier
 from recurra.core.record import read_record
 from recurra.data.cleaning import clean_texts
-from recurra.deployment.engines.depth import softmax
+from recurra.deployment.engines.computation import softmax
 from recurra.evaluation.predictions import read_predictions
 from reviews import review_rows
 from tiny_runs import TrainedRun

@@ -9,8 +9,7 @@ import pytest
 
 from recurra import Classifier, RecurraClassifier
 from recurra.cli.main import main
-from recurra.core.label_record import MultiLabelRunRecord
-from recurra.core.record import RunRecord, read_record
+from recurra.core.record import MultiLabelRunRecord, RunRecord, read_record
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.encoding import encode_windows
 from recurra.deployment.export.manifest import read_manifest

@@ -59,7 +59,7 @@ ALLOWED = {
     ("tasks.labelling.training", "models.inference"): "torch, likewise",
     ("tasks.labelling.training", "tasks.labelling.teacher"): "torch, likewise",
     ("tasks.labelling.training", "tasks.labelling.transformer"): "torch, likewise",
-    ("tasks.run_folder", "models.accounting"): "torch, likewise",
+    ("tasks.run_folder", "models.presets"): "torch, likewise",
     ("tasks.labelling.task", "tasks.labelling.configuration"): "transformers: presets need no look",
     ("tasks.language.task", "data.language.preparation"): "torch: text is described without it",
     ("tasks.language.task", "tasks.language.configuration"): "transformers: presets need no look",

@@ -27,7 +27,7 @@ def list_corpora(as_json: options.Json = False) -> None:
     """
     from recurra.data.corpora import CORPORA
     from recurra.data.language.configuration import MODES
-    from recurra.data.language.sources import SOURCES
+    from recurra.data.language.corpora import SOURCES
 
     labelled = [
         {

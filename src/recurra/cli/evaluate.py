@@ -43,7 +43,7 @@ def evaluate(
 
     Example: recurra evaluate runs/reviews --data more.csv --output predictions.csv
     """
-    from recurra.core.memory import tune_allocator
+    from recurra.core.environment import tune_allocator
     from recurra.core.record import RECORD_NAME, read_any_record
     from recurra.deployment.export.manifest import read_source_record
     from recurra.models.quiet import quieten_libraries

@@ -8,7 +8,7 @@ import typer
 
 from recurra.cli import options
 from recurra.cli.output import print_json, print_lines, print_table
-from recurra.models.exits.registry import threshold_rule_names
+from recurra.models.exits.rules import threshold_rule_names
 
 if TYPE_CHECKING:
     from recurra.study.exits import ExitChoice
@@ -41,7 +41,7 @@ def exits(
 
     Example: recurra exits runs/wikitext --bound 0.01
     """
-    from recurra.core.memory import tune_allocator
+    from recurra.core.environment import tune_allocator
     from recurra.evaluation.benchmark import whole_numbers
     from recurra.models.quiet import quieten_libraries
     from recurra.study.exits import choose_exits, keep_exits

@@ -59,7 +59,7 @@ def export(
     """
     from recurra.core.progress import Reporter
     from recurra.deployment.export.build import export_run
-    from recurra.deployment.export.options import ExportOptions
+    from recurra.deployment.export.manifest import ExportOptions
     from recurra.models.quiet import quieten_libraries
 
     quieten_libraries()

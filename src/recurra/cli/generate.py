@@ -65,8 +65,8 @@ def generate(
     from recurra.core.progress import Reporter
     from recurra.deployment.generation import GenerationSettings, Generator
     from recurra.deployment.language_model import LanguageModel
-    from recurra.deployment.prediction.stream import source_chunks
-    from recurra.models.exits.registry import make_rule
+    from recurra.deployment.prediction.files import source_chunks
+    from recurra.models.exits.rules import make_rule
     from recurra.models.quiet import quieten_libraries
 
     run = options.one_run(run, quiet=quiet)

@@ -22,7 +22,7 @@ def models(
 
     Example: recurra models crt-deep
     """
-    from recurra.models.catalogue import describe_presets
+    from recurra.models.presets import describe_presets
 
     presets = describe_presets(num_labels=labels)
     if name is not None:

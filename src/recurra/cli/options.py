@@ -12,7 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from recurra.data.configuration import RunData
-from recurra.models.exits.registry import summarise_rules
+from recurra.models.exits.rules import summarise_rules
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Print every column of the results, however wide.")]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from recurra.core.progress import Reporter
     from recurra.data.tables import TextRows
     from recurra.deployment.classifier import Classifier
+    from recurra.deployment.prediction.files import KeptColumns, PredictionCounts
     from recurra.deployment.prediction.folder import FolderJob
-    from recurra.deployment.prediction.stream import KeptColumns, PredictionCounts
-    from recurra.models.exits.rule import ExitRule
+    from recurra.models.exits.rules import ExitRule
 
 
 class EngineName(StrEnum):
@@ -136,12 +136,11 @@ def predict(
         on_ray = {"address": address, "workers": workers, "cpus": worker_cpus, "retries": retries}
         _predict_folder(job, on_ray if engine is EngineName.RAY else None, as_json=as_json, quiet=quiet)
         return
-    from recurra.core.memory import tune_allocator
+    from recurra.core.environment import tune_allocator
     from recurra.core.progress import Reporter
     from recurra.deployment.classifier import Classifier
     from recurra.deployment.export.manifest import needs_torch
-    from recurra.deployment.prediction.files import check_output
-    from recurra.deployment.prediction.stream import KeptColumns, source_chunks
+    from recurra.deployment.prediction.files import KeptColumns, check_output, source_chunks
 
     if output is not None:
         check_output(output, source)
@@ -226,7 +225,7 @@ def _check_output_options(output: Path | None, *, escape_formulas: bool, keep_co
 
 def _exit_rule(name: str | None, threshold: float | None, exit_after: int | None) -> ExitRule | None:
     """The exit rule that is asked for; none is the one that an export carries."""
-    from recurra.models.exits.registry import CALIBRATED, make_rule
+    from recurra.models.exits.rules import CALIBRATED, make_rule
 
     if name != CALIBRATED:
         return make_rule(name, threshold=threshold, after=exit_after, known=[CALIBRATED])
@@ -283,7 +282,7 @@ def _job(
 
 def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: bool, quiet: bool) -> None:
     """Predicts a folder, on a Ray cluster if one is named, and says what came of it; raises if a file failed."""
-    from recurra.core.memory import tune_allocator
+    from recurra.core.environment import tune_allocator
     from recurra.core.progress import Reporter
     from recurra.deployment.prediction.folder import RayEngine, predict_folder
 
@@ -292,7 +291,7 @@ def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: b
         tune_allocator()
         result = predict_folder(job, reporter)
     else:
-        from recurra.study.cluster import Cluster, Wording
+        from recurra.study.ray_executor import Cluster, Wording
 
         wording = Wording(unit="a worker", needs="--worker-cpus", switch="--engine ray", extra="batch")
         cluster = Cluster(on_ray.pop("address"), cpus=on_ray["cpus"], wording=wording)
@@ -325,9 +324,8 @@ def _write(
     kept: KeptColumns | None,
     explain_words: int | None,
 ) -> PredictionCounts:
-    from recurra.deployment.prediction.files import open_writer
-    from recurra.deployment.prediction.stream import write_stream
-    from recurra.deployment.prediction.text_writers import JsonDocumentWriter, LineWriter
+    from recurra.deployment.prediction.files import open_writer, write_stream
+    from recurra.deployment.prediction.layout import JsonDocumentWriter, LineWriter
 
     explains = explain_words is not None
     stream = partial(write_stream, classifier, chunks, explain_words=explain_words)

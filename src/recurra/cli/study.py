@@ -32,7 +32,7 @@ def present_plan(plan: CostedPlan, *, as_json: bool) -> None:
     Raises:
         typer.Exit: 2 if a record cannot be trusted.
     """
-    from recurra.core.formatting import amount, duration
+    from recurra.core.terminal import amount, duration
 
     if as_json:
         print_json(plan.plain())
@@ -81,7 +81,7 @@ def present_status(status: StudyStatus, *, as_json: bool) -> None:
     Raises:
         typer.Exit: 2 if a record cannot be trusted.
     """
-    from recurra.core.formatting import duration
+    from recurra.core.terminal import duration
 
     if as_json:
         print_json(status.plain())
@@ -113,7 +113,7 @@ def _counted(runs: Sequence[PlannedRun]) -> str:
 
 
 def _progress(run: PlannedRun) -> str:
-    from recurra.core.formatting import duration
+    from recurra.core.terminal import duration
 
     progress = run.progress
     if progress is None:
@@ -213,7 +213,7 @@ def run(
     """
     from recurra.core.progress import Reporter
     from recurra.reported_study import run_and_report
-    from recurra.study.cluster import Cluster
+    from recurra.study.ray_executor import Cluster
     from recurra.study.spec import load_study
     from recurra.tasks.machine import Machine
 

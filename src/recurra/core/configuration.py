@@ -278,3 +278,14 @@ def content_hash(value: Any, length: int = 16) -> str:
     """Returns a hash of plain JSON values that does not depend on the order of keys (SHA-256, hexadecimal)."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]
+
+
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """Returns a seed for one purpose (31 bits), independent of those for other purposes.
+
+    Args:
+        seed: The run's seed.
+        purpose: What the seed is for, for example ``("split", "validation")``.
+    """
+    text = "/".join(str(part) for part in (seed, *purpose))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

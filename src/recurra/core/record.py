@@ -1,37 +1,20 @@
-"""The record of a run: what was run, on what, with which result. Written last and atomically.
-
-A run without a record did not happen. Everything that the report, the README tables and the studies show is read from
-records; nothing is computed twice.
-
-Schema 2 added ``content_hash`` and ``wall_s``, schema 3 ``task`` and with it the records of language models
-(`recurra.core.language_record`), schema 4 the status ``note`` of audits and what is measured of
-calibration. Older records are read as they are. A change that an older version would read wrongly raises the number; so
-does a new field of a part, because unknown keys are refused. A new field of the record itself needs a default only, at
-which it is left out (`recurra.core.configuration.HashedSettings`).
-"""
+"""Everything about one run, as its record holds it: of models that label texts and of language models."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
+from pydantic import Field, model_validator
+
+from recurra.core.configuration import HashedSettings
 from recurra.core.errors import CheckpointError
-from recurra.core.label_record import (
-    DataRecord,
-    EpochRecord,
-    LabelRunRecord,
-    LengthSummary,
-    MetricsRecord,
-    RunRecord,
-    SplitRecord,
-    TeacherRecord,
-    TrainingRecord,
-)
-from recurra.core.language_record import LanguageRunRecord
 from recurra.core.packed import in_study, read_study_bytes
 from recurra.core.record_parts import (
     AnyDecisionRecord,
+    AnyTrainingRecord,
     AuditResult,
     CodeRecord,
     DecisionRecord,
@@ -40,9 +23,439 @@ from recurra.core.record_parts import (
     LatencyRecord,
     ModelRecord,
     OneLabelRecord,
+    Part,
+    RunRecordBase,
 )
 from recurra.core.sealed import hash_of_text, read_sealed
 from recurra.core.tasks import TASKS, load_class
+
+
+class LengthSummary(Part):
+    """Lengths of the texts of a split in words. ``counts[i]`` texts have ``edges[i] <= words < edges[i + 1]``."""
+
+    mean: float
+    median: float
+    p90: float
+    max: int
+    edges: list[int]
+    counts: list[int]
+
+
+class SplitRecord(Part):
+    """One split: fingerprint (content and order), rows, rows a label, lengths in words."""
+
+    fingerprint: str
+    rows: int
+    label_counts: dict[str, int]
+    words: LengthSummary
+
+
+class DataRecord(Part):
+    """What it ran on. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated."""
+
+    name: str
+    protocol: str
+    fingerprint: str
+    label_names: list[str]
+    selection_split: str
+    reported_splits: list[str]
+    splits: dict[str, SplitRecord]
+    dropped: dict[str, int] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+    tokenizer: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_splits(self) -> DataRecord:
+        named = ["train", self.selection_split, *self.reported_splits]
+        if missing := [name for name in named if name not in self.splits]:
+            raise ValueError(f"names the split '{missing[0]}' and says nothing of it")
+        return self
+
+
+class EpochRecord(Part):
+    """One epoch. Losses are means over examples; ``wall_s`` is the epoch's own."""
+
+    epoch: int
+    train_loss: float
+    validation_loss: float
+    validation_accuracy: float
+    learning_rate: float
+    wall_s: float
+
+
+class TrainingRecord(AnyTrainingRecord):
+    """How a classifier's training went, epoch by epoch."""
+
+    history: list[EpochRecord] = Field(default_factory=list)
+
+
+class MetricsRecord(HashedSettings):
+    """Quality on one split.
+
+    Attributes:
+        rows: Examples evaluated.
+        accuracy: Share that is right.
+        precision: Of the positive class (label 1) for two classes, macro mean for more; so are ``recall`` and ``f1``.
+        recall: See ``precision``.
+        f1: See ``precision``.
+        loss: Mean cross-entropy of the softmax of the logits, in nats, as they are before the temperature.
+        accuracy_interval: 95 % interval over examples (Wilson).
+        confusion_matrix: ``[true][predicted]`` counts.
+        calibration_error: Expected calibration error of the probabilities that the model gives
+            (`recurra.evaluation.metrics`); none in records from before there was a temperature.
+        uncalibrated_error: The same of the softmax of the logits, without the temperature.
+        average_precision: Of each label, by the softmax of the logits; none of one that no row has, and none at all in
+            records from before it was measured.
+    """
+
+    rows: int
+    accuracy: float
+    precision: float
+    recall: float
+    f1: float
+    loss: float
+    accuracy_interval: tuple[float, float]
+    confusion_matrix: list[list[int]]
+    calibration_error: float | None = None
+    uncalibrated_error: float | None = None
+    average_precision: list[float | None] | None = None
+
+    def figures(self) -> dict[str, str]:
+        """What a model card shows, by heading."""
+        low, high = self.accuracy_interval
+        error = self.calibration_error
+        return {
+            "accuracy": f"{self.accuracy:.4f}",
+            "95 % interval": f"{low:.4f} to {high:.4f}",
+            "precision": f"{self.precision:.4f}",
+            "recall": f"{self.recall:.4f}",
+            "F1": f"{self.f1:.4f}",
+            "loss": f"{self.loss:.4f}",
+            **({} if error is None else {"calibration error": f"{error:.4f}"}),
+        }
+
+
+class TeacherRecord(HashedSettings):
+    """Whom a model learned from.
+
+    Attributes:
+        names: Of the teachers, as they were asked for; several are averaged.
+        runs: Their runs; empty of one that we did not train.
+        identities: Hashes of what they are.
+        rows: Training rows that they answered.
+        compares_states: Whether states on the way were compared, and not answers alone.
+        wall_s: Seconds that their answers took; little if they were kept from another run.
+        train_accuracy: Share of the training rows on which they say what the label says.
+        agreement: Share of the rows that chose the epoch on which the student says what they say.
+        unlabelled_rows: Texts without labels that they answered.
+    """
+
+    names: list[str]
+    runs: list[str]
+    identities: list[str]
+    rows: int
+    compares_states: bool
+    wall_s: float
+    train_accuracy: float
+    agreement: float
+    unlabelled_rows: int = 0
+
+
+class LearningCurveRecord(HashedSettings):
+    """The same model fitted on parts of the training rows, each twice as large as the one before; the last is all.
+
+    Attributes:
+        split: The split whose rows are counted.
+        rows: Training rows.
+        right: Share of the split's rows that are all right.
+        last_gain: 95 % interval over rows of what the last doubling gained (paired, normal approximation).
+    """
+
+    split: str
+    rows: list[int]
+    right: list[float]
+    last_gain: tuple[float, float]
+
+
+class MistakeRecord(HashedSettings):
+    """A row with a wrong label.
+
+    Attributes:
+        id: Identity of the row, as in the predictions.
+        labels: The true label, or labels.
+        said: The wrong one of which the model is surest.
+        probability: How sure.
+        words: Those that this label hangs on most, the strongest first, by leaving each out
+            (`recurra.deployment.explanation`); none of a text that is too long for it.
+    """
+
+    id: str
+    labels: list[str]
+    said: str
+    probability: float
+    words: list[str] | None = None
+
+
+class LabelRunRecord(RunRecordBase):
+    """Everything about one run of a model that labels texts; each task of that kind says of which metrics.
+
+    Attributes:
+        decision: How its logits become labels; none takes the most probable label, by their softmax.
+        teacher: Whom it learned from; none if from the labels alone.
+        learning_curve: How it does with fewer training rows; of the tuned linear control alone.
+        telling_words: By label, the words and pairs that add most to its score in texts that have it, the strongest
+            first; of the tuned linear control alone.
+        mistakes: Those that it is surest of on the last reported split, the surest first; none in records from before
+            they were looked at.
+    """
+
+    # What a model card says under the figures; empty for what it says of classifiers.
+    figures_note: ClassVar[str] = ""
+
+    data: DataRecord
+    training: TrainingRecord
+    metrics: dict[str, Any]
+    decision: AnyDecisionRecord | None = None
+    teacher: TeacherRecord | None = None
+    learning_curve: LearningCurveRecord | None = None
+    telling_words: dict[str, list[str]] | None = None
+    mistakes: list[MistakeRecord] | None = None
+
+
+class RunRecord(LabelRunRecord):
+    """Everything about one run of a classifier. See the parts."""
+
+    schema_version: Literal[1, 2, 3, 4] = 4
+    task: Literal["classification"] = "classification"
+    metrics: dict[str, MetricsRecord]
+
+    @classmethod
+    def fits(cls, text: bytes, values: dict[str, Any]) -> bool:
+        """Whether a file is what was written; those of the first schema have no hash and are taken as they are."""
+        unsealed = values.get("schema_version") == 1 and values.get("content_hash") is None
+        return unsealed or super().fits(text, values)
+
+
+# Classes are called unequal when the largest has at least this many times the rows of the smallest.
+UNEQUAL = 3.0
+
+
+def are_unequal(counts: Iterable[int]) -> bool:
+    """Whether classes with these numbers of rows are unequal enough for accuracy to mislead."""
+    present = [count for count in counts if count > 0]
+    return len(present) > 1 and max(present) >= UNEQUAL * min(present)
+
+
+class LabelFiguresRecord(Part):
+    """How well one label is found. A ratio without a denominator is 0.
+
+    Attributes:
+        precision: Share of the texts given the label that have it.
+        recall: Share of the texts with the label that were given it.
+        f1: Their harmonic mean.
+        support: Texts that have it.
+        predicted: Texts that were given it.
+    """
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+    predicted: int
+
+
+class MultiLabelMetricsRecord(Part):
+    """Quality on one split.
+
+    Attributes:
+        rows: Texts evaluated.
+        micro_f1: F1 over all pairs of a text and a label.
+        micro_f1_interval: 95 % interval of it over texts (percentile bootstrap).
+        macro_f1: Mean of the labels' F1; one that never occurs counts as 0.
+        subset_accuracy: Share of texts whose labels are all right.
+        hamming_loss: Share of pairs of a text and a label that are wrong.
+        loss: Mean binary cross-entropy over texts and labels, in nats; it knows no thresholds.
+        labels: By label.
+        calibration_error: Expected calibration error of the decisions about each label, 0.5 taken as the threshold
+            (`recurra.evaluation.metrics`); none in records from before there was a temperature.
+        uncalibrated_error: The same without the temperature.
+    """
+
+    rows: int
+    micro_f1: float
+    micro_f1_interval: tuple[float, float]
+    macro_f1: float
+    subset_accuracy: float
+    hamming_loss: float
+    loss: float
+    labels: dict[str, LabelFiguresRecord]
+    calibration_error: float | None = None
+    uncalibrated_error: float | None = None
+
+    def figures(self) -> dict[str, str]:
+        """What a model card shows, by heading."""
+        low, high = self.micro_f1_interval
+        return {
+            "micro F1": f"{self.micro_f1:.4f}",
+            "95 % interval": f"{low:.4f} to {high:.4f}",
+            "macro F1": f"{self.macro_f1:.4f}",
+            "all labels right": f"{self.subset_accuracy:.4f}",
+            "Hamming loss": f"{self.hamming_loss:.4f}",
+            "loss": f"{self.loss:.4f}",
+            **({} if self.calibration_error is None else {"calibration error": f"{self.calibration_error:.4f}"}),
+        }
+
+
+class MultiLabelRunRecord(LabelRunRecord):
+    """Everything about one multi-label run. See the parts."""
+
+    figures_note: ClassVar[str] = (
+        "Intervals are of micro F1 over rows (bootstrap). This is one training with one seed; another seed would move "
+        "the figures.\nMicro F1 counts pairs of a text and a label; macro F1 is the mean over labels."
+    )
+
+    schema_version: Literal[3, 4] = 4
+    task: Literal["multi-label classification"] = "multi-label classification"
+    metrics: dict[str, MultiLabelMetricsRecord]
+    decision: DecisionRecord
+
+
+FINAL_HEAD = "final"
+# The audit's results on batch norms as they are in training: the evaluated figures do not leak for that.
+IN_TRAINING = "causality.training."
+
+
+def is_of_causality(audit: str) -> bool:
+    """Whether an audit of this name says that evaluated figures leak, if it fails."""
+    return audit.startswith("causality.") and not audit.startswith(IN_TRAINING)
+
+
+class LanguageSplitRecord(Part):
+    """One split as it was used: all of it, or in mode ``lines`` its long lines.
+
+    ``words`` count one end-of-line a line, ``bytes`` are UTF-8 with one for each end of line, ``tokens`` include
+    end-of-text; ``samples`` are those of training, none for other splits, which are evaluated whole.
+    """
+
+    fingerprint: str
+    texts: int
+    words: int
+    bytes: int
+    tokens: int
+    samples: int | None = None
+
+
+class LanguageDataRecord(Part):
+    """What it ran on. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated.
+
+    Attributes:
+        fingerprint: Of the corpus as it was read, all splits.
+        tokenizer: What the tokenizer is; ``lossless`` says whether figures by word and byte mean anything.
+    """
+
+    name: str
+    unit: str
+    mode: Literal["packed", "lines"]
+    context: int
+    fingerprint: str
+    selection_split: str
+    reported_splits: list[str]
+    splits: dict[str, LanguageSplitRecord]
+    notes: list[str] = Field(default_factory=list)
+    tokenizer: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def protocol(self) -> str:
+        """How the text becomes samples, in a word."""
+        return f"{self.mode}-{self.context}"
+
+
+class LanguageEpochRecord(Part):
+    """One epoch. ``wall_s`` is the epoch's own.
+
+    Attributes:
+        train_loss: Mean of the objective over the epoch's steps, nats a token: the weighed mean of all heads, in
+            training mode.
+        validation_loss: The objective on the selection split, in evaluation mode.
+        validation_heads: Nats a token there by head, ``exit-2`` and so on and ``final``.
+    """
+
+    epoch: int
+    train_loss: float
+    validation_loss: float
+    validation_heads: dict[str, float]
+    learning_rate: float
+    wall_s: float
+
+
+class LanguageTrainingRecord(AnyTrainingRecord):
+    """How a language model's training went, epoch by epoch."""
+
+    history: list[LanguageEpochRecord] = Field(default_factory=list)
+
+
+class HeadRecord(Part):
+    """How well one head predicts a split.
+
+    Attributes:
+        loss: Nats a token.
+        token_perplexity: ``exp(loss)``; comparable for one tokenizer only. None where it is beyond all numbers.
+        word_perplexity: By words of the text, the unit of published WikiText figures; None also if the tokenizer loses
+            part of a text.
+        bits_per_byte: None if the tokenizer loses part of a text.
+    """
+
+    loss: float
+    token_perplexity: float | None
+    word_perplexity: float | None
+    bits_per_byte: float | None
+
+
+class LanguageMetricsRecord(Part):
+    """Quality on one split, every token scored once.
+
+    Attributes:
+        tokens: Tokens, end-of-text included.
+        words: Words, one end-of-line a line included.
+        bytes: Bytes in UTF-8.
+        context: Tokens that are read at once.
+        stride: Tokens from one window to the next; equal to ``context`` for blocks that do not overlap.
+        heads: By head: ``exit-N`` after recurrence N, and ``final``.
+    """
+
+    tokens: int
+    words: int
+    bytes: int
+    context: int
+    stride: int
+    heads: dict[str, HeadRecord]
+
+    @property
+    def final(self) -> HeadRecord:
+        """The last head."""
+        return self.heads[FINAL_HEAD]
+
+
+class LanguageRunRecord(RunRecordBase):
+    """Everything about one run of a language model. See the parts; it came with schema 3."""
+
+    schema_version: Literal[3, 4] = 4
+    task: Literal["language modelling"] = "language modelling"
+    data: LanguageDataRecord
+    training: LanguageTrainingRecord
+    metrics: dict[str, LanguageMetricsRecord]
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the causality audit failed: its predictions read what they are to predict."""
+        return any(is_of_causality(audit.name) for audit in self.failed_audits())
+
+    @property
+    def label(self) -> str:
+        """The model's name for tables; that of a leaking model says so."""
+        name = self.model.preset
+        return f"{name} (leaks)" if self.leaks and "leaks" not in name else name
+
 
 __all__ = [
     "RECORD_NAME",

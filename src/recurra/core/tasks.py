@@ -30,16 +30,16 @@ class RegisteredTask:
 TASKS = {
     "language modelling": RegisteredTask(
         "recurra.tasks.language",
-        "recurra.core.language_record:LanguageRunRecord",
+        "recurra.core.record:LanguageRunRecord",
         "recurra.data.language.configuration:LanguageDataConfig",
     ),
     "multi-label classification": RegisteredTask(
         "recurra.tasks.multilabel",
-        "recurra.core.label_record:MultiLabelRunRecord",
+        "recurra.core.record:MultiLabelRunRecord",
         "recurra.data.configuration:MultiLabelData",
     ),
     "classification": RegisteredTask(
-        "recurra.tasks.classification", "recurra.core.label_record:RunRecord", "recurra.data.configuration:DataConfig"
+        "recurra.tasks.classification", "recurra.core.record:RunRecord", "recurra.data.configuration:DataConfig"
     ),
 }
 

@@ -19,13 +19,19 @@ from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.demo_corpus import generate_demo
 from recurra.data.domains import LOCAL_SOURCES, PUBLIC_SOURCES, load_domains
-from recurra.data.language.sources import SOURCES
-from recurra.data.polarity import AMAZON_POLARITY, YELP_POLARITY, load_polarity
-from recurra.data.reviews import AMAZON_REVIEWS, PRODUCT_REVIEWS, YELP_REVIEWS, YELP_SENTENCES, load_reviews
-from recurra.data.splits import load_files
-from recurra.data.sst2 import load_sst2, with_treebank_labels
-from recurra.data.sst2_source import LAYOUT, PUBLIC_NAME
-from recurra.data.subsets import length_tail, rows_of_each_label, stratified_fraction
+from recurra.data.language.corpora import SOURCES
+from recurra.data.reviews import (
+    AMAZON_POLARITY,
+    AMAZON_REVIEWS,
+    PRODUCT_REVIEWS,
+    YELP_POLARITY,
+    YELP_REVIEWS,
+    YELP_SENTENCES,
+    load_polarity,
+    load_reviews,
+)
+from recurra.data.splits import length_tail, load_files, rows_of_each_label, stratified_fraction
+from recurra.data.sst2 import LAYOUT, PUBLIC_NAME, load_sst2, with_treebank_labels
 from recurra.data.tables import TABLE_FORMATS
 from recurra.data.unlabelled import UnlabelledSource, with_unlabelled
 

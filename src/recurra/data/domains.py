@@ -25,14 +25,25 @@ from pathlib import Path
 
 import numpy as np
 
+from recurra.core.configuration import derive_seed
 from recurra.core.errors import DataError
-from recurra.core.seeds import derive_seed
 from recurra.data.cleaning import clean_texts
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.polarity import AMAZON_POLARITY, YELP_POLARITY, Release, draw, read_release
-from recurra.data.pools import joined, without_empty, without_repeats
-from recurra.data.reviews import AMAZON_REVIEWS, YELP_REVIEWS, LocalReviews, read_reviews
-from recurra.data.sst2_source import read_glue_parts, read_sentence_sources
+from recurra.data.reviews import (
+    AMAZON_POLARITY,
+    AMAZON_REVIEWS,
+    YELP_POLARITY,
+    YELP_REVIEWS,
+    LocalReviews,
+    Release,
+    draw,
+    joined,
+    read_release,
+    read_reviews,
+    without_empty,
+    without_repeats,
+)
+from recurra.data.sst2 import read_glue_parts, read_sentence_sources
 
 # One way of writing for texts that were tokenised in different ways.
 #

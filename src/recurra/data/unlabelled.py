@@ -12,7 +12,7 @@ import numpy as np
 from recurra.core.errors import DataError
 from recurra.data.cleaning import FIRST, clean_text
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.pools import rows_that_give_away, text_identity
+from recurra.data.reviews import rows_that_give_away, text_identity
 from recurra.data.tables import STREAM_FORMATS, TableFile, stream_texts
 
 # A text is asked about in every epoch: more of them are another project.

@@ -11,14 +11,15 @@ import numpy.typing as npt
 
 from recurra.core.best_run import find_run, no_run
 from recurra.core.errors import CheckpointError, ConfigurationError, no_numbers
-from recurra.core.model_files import sealed_model
 from recurra.core.record import RECORD_NAME, read_record
+from recurra.core.sealed import sealed_model
 from recurra.data.cleaning import FIRST, check_texts, clean_texts, recorded_cleaning
 from recurra.data.windows import recorded_reading
 from recurra.deployment.decision import LabelDecision, OneLabel, read_decision
-from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, Computation
-from recurra.deployment.engines.depth import (
+from recurra.deployment.engines.computation import (
+    DEFAULT_BATCH_SIZE,
     Classified,
+    Computation,
     DeepEngine,
     Depth,
     Trace,
@@ -28,9 +29,8 @@ from recurra.deployment.engines.depth import (
 )
 from recurra.deployment.engines.interface import ConcurrentEngine, Engine, load_engine
 from recurra.deployment.export.formats.registry import find_format
-from recurra.deployment.export.manifest import is_export, read_export
-from recurra.deployment.export.records import CalibrationRecord
-from recurra.models.exits.rule import ExitRule
+from recurra.deployment.export.manifest import CalibrationRecord, is_export, read_export
+from recurra.models.exits.rules import ExitRule
 
 
 class Classifier:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError
 from recurra.core.record_parts import AnyDecisionRecord, DecisionRecord, OneLabelRecord
-from recurra.deployment.engines.depth import softmax
+from recurra.deployment.engines.computation import softmax
 
 Floats = npt.NDArray[np.floating[Any]]
 Probabilities = npt.NDArray[np.float64]

@@ -14,7 +14,7 @@ from recurra.core.record import AnyRecord, CodeRecord, EnvironmentRecord, Metric
 from recurra.core.sealed import SealedByValues
 from recurra.deployment.engines.computation import Computation
 from recurra.deployment.export.formats.registry import find_precision
-from recurra.deployment.export.records import CalibrationRecord, CheckRecord
+from recurra.deployment.export.manifest import CalibrationRecord, CheckRecord
 
 EXPORTS_NAME = "exports"
 # Behind the name of an export: the same with texts leaving at its exits.

@@ -15,7 +15,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, TextStreamer
 from recurra.core.errors import ConfigurationError, no_numbers, unknown
 from recurra.deployment.language_model import LanguageModel, pad_left
 from recurra.models.cache import PER_LOOP, POLICIES, SHARED, RecurraCache, make_cache
-from recurra.models.exits.rule import ExitRule
+from recurra.models.exits.rules import ExitRule
 
 NO_CACHE = "none"
 CACHES = (*POLICIES, NO_CACHE)

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.core.model_files import sealed_model
+from recurra.core.sealed import sealed_model
 from recurra.core.terminal import one_line
 from recurra.data.language.tokenization import read_language_tokenizer
 from recurra.models.controls import holds_linear_model

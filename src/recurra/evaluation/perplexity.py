@@ -1,14 +1,286 @@
-"""Perplexity by token and by word, and bits per byte: one sum of nats, three things to divide it by."""
+"""Loss and perplexity of running text, token by token, by position, by head."""
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from recurra.data.language.encoding import EncodedText
-from recurra.evaluation.positions import PositionLoss, loss_by_position, token_positions
-from recurra.evaluation.scoring import BATCH_POSITIONS, score_texts
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from recurra.core.errors import ConfigurationError, RunError
+from recurra.data.language.tokenization import EncodedText
+from recurra.models.inference import autocast
+
+
+@dataclass(frozen=True)
+class Window:
+    """A piece of a text, with the tokens that are scored in it.
+
+    Attributes:
+        text: Index of the text.
+        start: First token of the piece. What is read is one token before it up to the last but one: each token of the
+            piece is predicted.
+        scored: First token that no window before has scored.
+        end: One past the last token.
+    """
+
+    text: int
+    start: int
+    scored: int
+    end: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are read."""
+        return self.end - self.start
+
+
+def scoring_windows(lengths: Sequence[int], context: int, stride: int | None = None) -> Iterator[Window]:
+    """Yields windows over texts; a token is scored in the first window that holds it, where most is before it.
+
+    Args:
+        lengths: Tokens of each text.
+        context: Tokens of a window.
+        stride: Tokens from one window to the next; ``context`` (the default) gives blocks that do not overlap.
+
+    Raises:
+        ConfigurationError: For a context or stride that cannot be.
+    """
+    if context < 1:
+        raise ConfigurationError(f"context {context} is impossible; allowed: from 1 token")
+    step = context if stride is None else stride
+    if not 1 <= step <= context:
+        raise ConfigurationError(f"stride {step} is impossible; allowed: 1 to the context, {context}")
+    for text, length in enumerate(lengths):
+        start = scored = 0
+        while scored < length:
+            end = min(start + context, length)
+            yield Window(text, start, scored, end)
+            start, scored = start + step, end
+
+
+@dataclass(frozen=True)
+class PositionLoss:
+    """Mean loss at each position of a window.
+
+    An honest model's falls with the position, because it has more to read. A model that reads ahead is lost where
+    nothing is ahead: at the last one, whose token lies behind the window.
+
+    Attributes:
+        loss: Nats a token; none at a position where no token is scored, as with a stride.
+        tokens: Tokens that were scored there.
+    """
+
+    loss: tuple[float | None, ...]
+    tokens: tuple[int, ...]
+
+    def mean(self, positions: slice) -> float | None:
+        """Nats a token over some positions, each token counted once."""
+        counted = [
+            (nats, count) for nats, count in zip(self.loss[positions], self.tokens[positions], strict=True) if count
+        ]
+        total = sum(count for _, count in counted)
+        return sum((nats or 0.0) * count for nats, count in counted) / total if total else None
+
+    def plain(self) -> dict[str, Any]:
+        """Returns plain JSON values."""
+        return {"loss": list(self.loss), "tokens": list(self.tokens)}
+
+
+def token_positions(lengths: Sequence[int], context: int, stride: int | None = None) -> npt.NDArray[np.int64]:
+    """Returns the position at which each token is predicted, shape ``(tokens of all texts,)``.
+
+    Position p is that of a token before which p + 1 tokens are read: the first of a window reads the one before it.
+
+    Args:
+        lengths: Tokens of each text.
+        context: As in `recurra.evaluation.perplexity.scoring_windows`, like ``stride``.
+        stride: Tokens from one window to the next; none gives blocks.
+
+    Raises:
+        ConfigurationError: For a context or stride that cannot be.
+    """
+    pieces = [
+        np.arange(window.scored - window.start, window.end - window.start)
+        for window in scoring_windows(lengths, context, stride)
+    ]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *pieces])
+
+
+def loss_by_position(nats: npt.NDArray[np.float64], positions: npt.NDArray[np.int64], context: int) -> PositionLoss:
+    """Averages the nats of tokens by the position that each was predicted at.
+
+    Args:
+        nats: From `recurra.evaluation.perplexity.score_texts`, ``(tokens,)``.
+        positions: From `token_positions`, ``(tokens,)``.
+        context: Positions of a window.
+    """
+    tokens = np.bincount(positions, minlength=context)
+    sums = np.bincount(positions, weights=nats, minlength=context)
+    return PositionLoss(
+        tuple(float(total / count) if count else None for total, count in zip(sums, tokens, strict=True)),
+        tuple(map(int, tokens)),
+    )
+
+
+FINAL = "final"
+# Logits of so many positions are held at once for each head: 412 MB in FP32 for GPT-2's vocabulary.
+BATCH_POSITIONS = 2048
+# The loss needs a second copy of the logits, of so many positions at a time.
+_CHUNK_POSITIONS = 256
+
+Scores = dict[str, npt.NDArray[np.float64]]
+
+
+@torch.inference_mode()
+def score_texts(
+    model: Any,
+    texts: Sequence[npt.NDArray[np.integer[Any]]],
+    *,
+    first_read: int,
+    context: int,
+    stride: int | None = None,
+    batch_positions: int = BATCH_POSITIONS,
+    precision: str = "fp32",
+    exits: bool = False,
+) -> Scores:
+    """Scores each token of each text once.
+
+    Args:
+        model: Any module that is called like a causal language model of transformers; put into evaluation mode.
+        texts: Token ids of each text, shape ``(tokens,)``. Nothing is read across texts.
+        first_read: Token that is read before the first of a text, so that this one is scored too: end-of-text.
+        context: Tokens that are read at once.
+        stride: Tokens from one window to the next; None gives blocks. See `recurra.evaluation.perplexity`.
+        batch_positions: Positions of a batch; at least one window is taken.
+        precision: Precision of the matrix products.
+        exits: Also score the heads on the way, if the model's output has ``exit_logits``, a mapping or a tuple.
+
+    Returns:
+        Nats of all tokens, in order, shape ``(tokens of all texts,)``, by head: ``final``, and ``exit-1`` and so on
+        (or the mapping's keys).
+
+    Raises:
+        ConfigurationError: For a context that the model cannot read, an impossible stride, or tokens that the model
+            does not know.
+        RunError: If the model gives what is not a number.
+    """
+    _check_context(model, context)
+    windows = list(scoring_windows([len(text) for text in texts], context, stride))
+    _check_tokens(model, texts, first_read)
+    starts = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)])
+    heads: Scores = {}
+    was_training = model.training
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    accepted = inspect.signature(model.forward).parameters
+    fixed = {"use_cache": False, "output_exits": True} if exits else {"use_cache": False}
+    fixed = {name: value for name, value in fixed.items() if name in accepted}
+    model.eval()
+    try:
+        with autocast(precision, device):
+            for batch in _batches(windows, batch_positions):
+                inputs, targets = _assemble(batch, texts, first_read)
+                # Right of the window there is nothing that a causal model could read: the mask spares it the work.
+                mask = {"attention_mask": (targets != -1).to(device)} if (targets == -1).any() else {}
+                kept = inputs.shape[1] - min(window.scored - window.start for window in batch)
+                last = {"logits_to_keep": kept} if "logits_to_keep" in accepted else {}
+                output = model(input_ids=inputs.to(device), **mask, **last, **fixed)
+                for name, logits in _heads(output, exits).items():
+                    head_logits, wanted = logits[:, -kept:], targets[:, -kept:].to(device)
+                    nats = heads.setdefault(name, np.zeros(int(starts[-1])))
+                    _place(_nats(head_logits, wanted), nats, batch, starts, inputs.shape[1] - kept)
+                    del head_logits
+                # Otherwise these logits would live on while the next batch makes its own.
+                del output, logits
+    finally:
+        model.train(was_training)
+    for name, nats in heads.items():
+        if np.isnan(nats).any():
+            raise RunError(f"the model's logits ({name}) are not numbers; check its weights, or use precision=fp32")
+    return heads or {FINAL: np.zeros(int(starts[-1]))}
+
+
+def _place(
+    found: npt.NDArray[Any],
+    values: npt.NDArray[Any],
+    batch: Sequence[Window],
+    starts: npt.NDArray[np.int64],
+    left_out: int,
+) -> None:
+    """Puts what was found at the positions ``(rows, positions but the first left_out)`` where the tokens stand."""
+    for row, window in enumerate(batch):
+        first = window.scored - window.start - left_out
+        piece = found[row, first : first + window.end - window.scored]
+        values[starts[window.text] + window.scored : starts[window.text] + window.end] = piece
+
+
+def _check_context(model: Any, context: int) -> None:
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if limit and context > limit:
+        raise ConfigurationError(f"context {context} is more than the model can read; allowed: 1 to {limit} tokens")
+
+
+def _check_tokens(model: Any, texts: Sequence[npt.NDArray[np.integer[Any]]], first_read: int) -> None:
+    largest = max([first_read, *(int(text.max()) for text in texts if len(text))])
+    if largest >= model.config.vocab_size:
+        raise ConfigurationError(
+            f"token {largest} is unknown to the model, which has {model.config.vocab_size} tokens; "
+            "the tokenizer does not fit it: take the one that the model was trained with"
+        )
+
+
+def _batches(windows: Sequence[Window], positions: int) -> Iterator[list[Window]]:
+    """Windows of like length together, the longest first."""
+    ordered = sorted(windows, key=lambda window: -window.tokens)
+    start = 0
+    while start < len(ordered):
+        rows = max(1, positions // ordered[start].tokens)
+        yield ordered[start : start + rows]
+        start += rows
+
+
+def _assemble(
+    batch: Sequence[Window], texts: Sequence[npt.NDArray[np.integer[Any]]], first_read: int
+) -> tuple[Tensor, Tensor]:
+    """Tokens that are read and to be predicted, ``(rows, tokens)``; to the right of a window the target is -1."""
+    width = max(window.tokens for window in batch)
+    inputs = np.full((len(batch), width), first_read, dtype=np.int64)
+    targets = np.full((len(batch), width), -1, dtype=np.int64)
+    for row, window in enumerate(batch):
+        text = texts[window.text]
+        targets[row, : window.tokens] = text[window.start : window.end]
+        inputs[row, 1 : window.tokens] = text[window.start : window.end - 1]
+        if window.start:
+            inputs[row, 0] = text[window.start - 1]
+    return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+
+def _heads(output: Any, exits: bool) -> dict[str, Tensor]:
+    early = getattr(output, "exit_logits", None) if exits else None
+    if early is None:
+        return {FINAL: output.logits}
+    if not isinstance(early, dict):
+        early = {f"exit-{number}": logits for number, logits in enumerate(early, start=1)}
+    return {**{str(name): logits for name, logits in early.items()}, FINAL: output.logits}
+
+
+def _nats(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float64]:
+    """Cross-entropy of each position, ``(rows, tokens)``, 0 where the target is -1."""
+    flat, wanted = logits.flatten(0, 1), targets.flatten()
+    parts = [
+        functional.cross_entropy(
+            part.to(torch.promote_types(part.dtype, torch.float32)), goal, reduction="none", ignore_index=-1
+        )
+        for part, goal in zip(flat.split(_CHUNK_POSITIONS), wanted.split(_CHUNK_POSITIONS), strict=True)
+    ]
+    return torch.cat(parts).double().cpu().numpy().reshape(targets.shape)
 
 
 @dataclass(frozen=True)
@@ -66,7 +338,7 @@ def evaluate_perplexity(
 
     Args:
         model: Called like a causal language model of transformers.
-        encoded: The split, from `recurra.data.language.encoding.encode_running_text`.
+        encoded: The split, from `recurra.data.language.tokenization.encode_running_text`.
         context: Tokens that are read at once.
         stride: Tokens from one window to the next; None gives blocks that do not overlap.
         packed: Whether a text may read the texts before it; if not, every text begins anew (mode ``lines``).
@@ -79,7 +351,7 @@ def evaluate_perplexity(
         The figures by head, ``final`` among them.
 
     Raises:
-        ConfigurationError: See `recurra.evaluation.scoring.score_texts`.
+        ConfigurationError: See `recurra.evaluation.perplexity.score_texts`.
         RunError: If the model gives what is not a number.
     """
     texts = [encoded.joined] if packed else [encoded.text(index) for index in range(len(encoded))]

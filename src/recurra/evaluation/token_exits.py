@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutput
 
 from recurra.core.errors import ConfigurationError
-from recurra.evaluation.scoring import BATCH_POSITIONS, FINAL, score_texts
+from recurra.evaluation.perplexity import BATCH_POSITIONS, FINAL, score_texts
 from recurra.models.cache import PER_LOOP, SHARED, RecurraCache, check_serving, growth_bytes_per_token
-from recurra.models.exits.measures import CONFIDENCE, ExitMeasure, every_row
-from recurra.models.exits.registry import threshold_rule
-from recurra.models.exits.rule import Decision, ExitRule
+from recurra.models.exits.rules import CONFIDENCE, Decision, ExitMeasure, ExitRule, every_row, threshold_rule
 from recurra.models.exits.thresholds import CalibratedExits, candidate_thresholds
 from recurra.models.language_modeling import RecurraForCausalLM
 
@@ -65,7 +63,7 @@ def score_token_exits(
 
     Args:
         model: Ours; not one that leaks.
-        texts: See `recurra.evaluation.scoring.score_texts`; read in blocks.
+        texts: See `recurra.evaluation.perplexity.score_texts`; read in blocks.
         rule: Decides for each token; none stops none early.
         first_read: See there.
         context: See there.
@@ -130,7 +128,7 @@ def calibrate_language(
 
     Args:
         model: Ours, with exits.
-        texts: Validation texts, see `recurra.evaluation.scoring.score_texts`, and so the next.
+        texts: Validation texts, see `recurra.evaluation.perplexity.score_texts`, and so the next.
         bound: Largest growth of the loss as a share of the full model's, for example 0.01.
         first_read: See there.
         context: See there.
@@ -208,7 +206,7 @@ def compare_cache_policies(
 
     Args:
         model: Ours; not one that leaks.
-        texts: See `recurra.evaluation.scoring.score_texts`, and so the next two.
+        texts: See `recurra.evaluation.perplexity.score_texts`, and so the next two.
         first_read: See there.
         context: See there.
         dtype: Type of the keys and values whose bytes are counted.

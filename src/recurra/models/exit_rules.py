@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 
 from recurra.models.exits import ConfidenceRule, EntropyRule, FixedExit
-from recurra.models.exits.registry import make_rule, read_rule
-from recurra.models.exits.rule import ExitRule
+from recurra.models.exits.rules import ExitRule, make_rule, read_rule
 
 __all__ = ["ConfidenceRule", "EntropyRule", "ExitRule", "FixedExit", "make_rule", "read_rule"]
 

@@ -16,10 +16,15 @@ from recurra.core.errors import ConfigurationError
 from recurra.models.cache import RecurraCache
 from recurra.models.configuration import RecurraConfig
 from recurra.models.exits.loop import Stop
-from recurra.models.exits.rule import ExitRule, check_exit
+from recurra.models.exits.rules import ExitRule, check_exit
 from recurra.models.heads import IGNORED, VocabularyHeads, next_token_targets, vocabulary_cross_entropy, weigh_losses
-from recurra.models.keywords import called_by_transformers
-from recurra.models.modeling import RecurraModel, RecurraPreTrainedModel, check_exiting, wants_states
+from recurra.models.modeling import (
+    RecurraModel,
+    RecurraPreTrainedModel,
+    called_by_transformers,
+    check_exiting,
+    wants_states,
+)
 
 
 @dataclass

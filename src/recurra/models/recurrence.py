@@ -7,12 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from recurra.models.attention import SelfAttention
 from recurra.models.configuration import RecurraConfig
-from recurra.models.feed_forward import make_feed_forward
-from recurra.models.normalisation import Dropout, make_norm
-from recurra.models.relaxation import leave_matrices, relax
-from recurra.models.rows.layout import RowLayout
+from recurra.models.layers import Dropout, SelfAttention, leave_matrices, make_feed_forward, make_norm, relax
+from recurra.models.rows import RowLayout
 
 
 class Layer(nn.Module):
@@ -115,7 +112,7 @@ class RecurrentCore(nn.Module):
     Guo et al., section 4.1.2. One call is one of these times; the loop is `recurra.models.exits.loop.run_recurrences`.
     Optional, ours: a recurrence embedding and the injection of the core's first input are added to what F reads; they
     do not enter the residual term. Recurrences may have norms, biases and low-rank updates of their own, see
-    `recurra.models.relaxation`.
+    `recurra.models.layers`.
     """
 
     def __init__(self, config: RecurraConfig) -> None:

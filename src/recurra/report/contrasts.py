@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from recurra.core.formatting import p_value, words
+from recurra.core.terminal import p_value, words
 from recurra.evaluation.significance import discordant_odds_ratio, holm, mean_interval
 from recurra.report.compare import (
     ScoredModel,

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from recurra.core.formatting import significant, words
-from recurra.report.pareto import SIZE, costs_of, latency_cost
-from recurra.report.summary import reporting_of
+from recurra.core.terminal import significant, words
+from recurra.report.summary import SIZE, costs_of, latency_cost, reporting_of
 from recurra.tasks import drawing
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry
 from recurra.tasks.loaded_runs import LoadedRun
@@ -79,7 +78,7 @@ def quality_against_cost(
     Args:
         table: The table.
         costs: Of each model, by label.
-        cost: The cost as `recurra.report.pareto` calls it, for the front.
+        cost: The cost as `recurra.report.summary` calls it, for the front.
         name: The same in words.
         unit: Of the cost.
         key: Unique in the page.

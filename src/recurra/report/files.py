@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.files import read_json, write_json, write_text
-from recurra.core.formatting import slug
+from recurra.core.terminal import slug
 from recurra.deployment.export_record import ExportRecord
 from recurra.report.figures import Drawings, draw, standalone
 from recurra.report.load import load_runs

@@ -18,9 +18,9 @@ from recurra.core.errors import RecurraError
 from recurra.core.record import LatencyRecord, read_any_record
 from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.evaluation.predictions import read_correctness, read_predictions
-from recurra.tasks.estimates import MOST_WAITED, MeasuredExports, kept_waiting
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
-from recurra.tasks.registry import part_of
+from recurra.tasks.measures import MOST_WAITED, MeasuredExports, kept_waiting
+from recurra.tasks.profile import part_of
 from recurra.tasks.reporting import Reporting
 
 

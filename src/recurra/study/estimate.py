@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.configuration import content_hash
+from recurra.core.environment import peak_memory_mib, reset_peak_memory
 from recurra.core.errors import RecurraError
-from recurra.core.formatting import count, duration
-from recurra.core.memory import peak_memory_mib, reset_peak_memory
 from recurra.core.record import AnyRecord
+from recurra.core.terminal import count, duration
 from recurra.study.executor import Outcome
 from recurra.study.plan import PlannedRun, plan_study
 from recurra.study.spec import StudySpec

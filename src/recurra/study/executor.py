@@ -15,8 +15,7 @@ from recurra.core.environment import available_cores
 from recurra.core.errors import RecurraError
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord
-from recurra.study.claim import claim_folder
-from recurra.study.plan import look_at, note_failure, read_reason, run_folder
+from recurra.study.plan import claim_folder, look_at, note_failure, read_reason, run_folder
 from recurra.study.workers import Ended, Workers
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine

@@ -14,9 +14,7 @@ from recurra.core.errors import ConfigurationError
 from recurra.core.exits_record import EXITS_NAME, EarlyExitRecord, ExitsRecord, TimedEarlyExit
 from recurra.core.record import read_any_record
 from recurra.evaluation.latency import measure_side_by_side, synchroniser
-from recurra.models.exits.measures import CONFIDENCE
-from recurra.models.exits.rule import ExitRule
-from recurra.models.exits.rules import ConfidenceRule, FixedExit
+from recurra.models.exits.rules import CONFIDENCE, ConfidenceRule, ExitRule, FixedExit
 from recurra.models.exits.thresholds import CalibratedExits
 from recurra.models.inference import default_device, torch_threads
 from recurra.tasks.base import EXITS, FULL, ExitQuality, ExitSubject, Given, refuse_options, task

@@ -22,10 +22,10 @@ from recurra.core.record import LabelRunRecord, read_record
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.engines.depth import DeepEngine
+from recurra.deployment.engines.computation import DeepEngine
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.check import CheckRows, check_split, rows_of
-from recurra.deployment.export.options import ExportOptions
+from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.export_record import (
     ExportedExits,
     ExportedSplit,

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from recurra.core.environment import peak_memory_mib
 from recurra.core.errors import RunError
-from recurra.core.memory import peak_memory_mib
 from recurra.deployment.classifier import Classifier
 
 _BATCH = 32

@@ -16,7 +16,7 @@ from recurra.core.errors import ConfigurationError, RecurraError, UnavailableErr
 from recurra.core.record import RECORD_NAME, read_language_record
 from recurra.data.language.configuration import LanguageDataConfig
 from recurra.deployment.language_model import LanguageModel
-from recurra.models.exits.rule import check_exit
+from recurra.models.exits.rules import check_exit
 from recurra.models.inference import PRECISIONS, autocast, check_precision, default_device
 from recurra.models.quiet import quieten_libraries
 

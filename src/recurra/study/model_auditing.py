@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recurra.core.configuration import override
+from recurra.core.configuration import derive_seed, override
 from recurra.core.errors import CheckpointError, ConfigurationError, RecurraError, did_you_mean
-from recurra.core.model_files import sealed_model
 from recurra.core.packed import run_folders
 from recurra.core.record import RECORD_NAME, AnyRecord, AuditResult, holds_any_record, read_any_record
-from recurra.core.seeds import derive_seed
+from recurra.core.sealed import sealed_model
 from recurra.tasks.base import TaskEngine, task, tasks
 from recurra.tasks.profile import presets
 from recurra.tasks.summary import Summary

@@ -12,7 +12,7 @@ from recurra.data.configuration import DataConfig
 from recurra.study.spec import StudySpec
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
-from recurra.tasks.registry import part_of
+from recurra.tasks.profile import part_of
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.runs import RunConfig
 

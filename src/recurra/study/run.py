@@ -10,7 +10,7 @@ from recurra.core.environment import code_record
 from recurra.core.files import FolderLock
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, AnyRecord, write_record
-from recurra.study.claim import claim_folder
+from recurra.study.plan import claim_folder
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
 from recurra.tasks.run_folder import speaks_for_all

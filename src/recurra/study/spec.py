@@ -14,17 +14,22 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.data.configuration import RunData
 from recurra.deployment.export_record import ExportRequest
 from recurra.tasks.base import Task, task_of_data
-from recurra.tasks.cost_matrix import Costs
 from recurra.tasks.profile import TEACHER, controls
-from recurra.tasks.questions import PRECISIONS, Contrast, Judging, PublishedReference, with_costs
-from recurra.tasks.runs import DataEntry, RunConfig, Seed, asked_teachers, make_run, model_name, resolve_model
-from recurra.tasks.variants import (
+from recurra.tasks.questions import PRECISIONS, Contrast, Costs, Judging, PublishedReference, with_costs
+from recurra.tasks.runs import (
+    DataEntry,
     ModelEntry,
     ModelVariant,
     ProtocolEntry,
     ProtocolVariant,
+    RunConfig,
+    Seed,
     TeacherConfig,
+    asked_teachers,
     locate_teacher,
+    make_run,
+    model_name,
+    resolve_model,
     teacher_names,
 )
 from recurra.training.protocols import ProtocolConfig
@@ -37,9 +42,9 @@ class StudySpec(Settings):
         name: Short name; the report's file name and heading.
         title: Heading of the report; the name if empty.
         data: Corpora or files, all of one task.
-        models: Presets, ``linear``, model files, or variants written out; see `recurra.tasks.variants.ModelVariant`.
+        models: Presets, ``linear``, model files, or variants written out; see `recurra.tasks.runs.ModelVariant`.
         protocols: Training protocols by name or file, or variants written out; see
-            `recurra.tasks.variants.ProtocolVariant`.
+            `recurra.tasks.runs.ProtocolVariant`.
         protocol_overrides: ``key=value`` on top of each protocol.
         seeds: Seeds; a control is deterministic and runs once.
         precision: Precision of the matrix products, or several.

@@ -13,9 +13,9 @@ from typing import Any
 from recurra.core.environment import available_cores
 from recurra.core.errors import ConfigurationError, RecurraError, RunError, StorageError
 from recurra.core.files import LOCK_NAME
-from recurra.core.formatting import duration, words
 from recurra.core.packed import in_study
 from recurra.core.progress import Reporter
+from recurra.core.terminal import duration, words
 from recurra.study.estimate import (
     RECORDS_A_MODEL,
     CostBook,

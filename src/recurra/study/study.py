@@ -15,20 +15,17 @@ from recurra.core.packed import RUNS_NAME
 from recurra.core.progress import Reporter
 from recurra.deployment.export.formats.registry import find_format
 from recurra.deployment.export_record import WITH_EXITS
-from recurra.study.cluster import Cluster
 from recurra.study.estimate import Expectation, expect
 from recurra.study.executor import Executor, LocalExecutor, Outcome, Tell, rough_weight, threads_of, workers_for
 from recurra.study.export_plan import PlannedExport, exports_of, make_exports, plan_exports
-from recurra.study.plan import ROWS_NAME, SPEC_NAME, PlannedRun, plan_study, refuse_untrusted
+from recurra.study.plan import PROGRESS_NAME, ROWS_NAME, SPEC_NAME, PlannedRun, plan_study, refuse_untrusted
 from recurra.study.preflight import check_measure, preflight, refuse_unheard_texts
-from recurra.study.progress import PROGRESS_NAME
-from recurra.study.ray_executor import RayExecutor
+from recurra.study.ray_executor import Cluster, RayExecutor
 from recurra.study.spec import StudySpec
 from recurra.study.workers import Workers
 from recurra.tasks.base import task_of_data
 from recurra.tasks.machine import Machine
-from recurra.tasks.profile import ENCODER
-from recurra.tasks.registry import PACKAGES
+from recurra.tasks.profile import ENCODER, PACKAGES
 from recurra.tasks.runs import RunConfig
 
 LATENCY_NAME = "latency.json"

@@ -16,8 +16,8 @@ from recurra.core.record import AnyRecord, LatencyRecord, read_any_record
 from recurra.deployment.export_record import EXPORTS_NAME, WITH_EXITS
 from recurra.study.footprint import measure_footprint
 from recurra.tasks.base import TaskEngine, task
-from recurra.tasks.estimates import WAITED
 from recurra.tasks.machine import Machine
+from recurra.tasks.measures import WAITED
 
 LATENCY_NAME = "latency.json"
 

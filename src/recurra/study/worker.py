@@ -19,14 +19,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from recurra.core.environment import reset_peak_memory
 from recurra.core.errors import RecurraError
-from recurra.core.memory import reset_peak_memory
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME
 from recurra.core.tasks import load_class
-from recurra.study.claim import load_run_config
-from recurra.study.plan import ERROR_NAME, note_failure
-from recurra.study.progress import ProgressReporter
+from recurra.study.plan import ERROR_NAME, ProgressReporter, load_run_config, note_failure
 from recurra.tasks.machine import Machine
 
 REPLY = "\x1e"

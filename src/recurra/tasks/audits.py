@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from recurra.core import formatting as form
+from recurra.core import terminal as form
 from recurra.core.record import AuditResult
 from recurra.evaluation.audits.grading import effect_of
 from recurra.evaluation.audits.registry import Subject, looks_at, meaning

@@ -18,8 +18,7 @@ from recurra.core.record import AnyRecord, AuditResult
 from recurra.data.configuration import RunData
 from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown
-from recurra.tasks.profile import TaskProfile, profile_of_data
-from recurra.tasks.registry import PACKAGES, part_of
+from recurra.tasks.profile import PACKAGES, TaskProfile, part_of, profile_of_data
 from recurra.tasks.runs import RunConfig
 
 # Names of what is timed of an exit rule.
@@ -28,7 +27,7 @@ FULL, EXITS = "full", "exits"
 Given = Mapping[str, Any]
 
 if TYPE_CHECKING:
-    from recurra.models.exits.rule import ExitRule
+    from recurra.models.exits.rules import ExitRule
     from recurra.models.exits.thresholds import CalibratedExits
 
 

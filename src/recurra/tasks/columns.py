@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from recurra.core import formatting as form
-from recurra.tasks.estimates import Estimate
+from recurra.core import terminal as form
+from recurra.tasks.measures import Estimate
 from recurra.tasks.summary import Timing
 
 Place = Literal["terminal", "html", "latex", "csv"]

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from markupsafe import Markup, escape
 
-from recurra.core.formatting import count, decimal
+from recurra.core.terminal import count, decimal
 
 WIDTH, HEIGHT = 380.0, 264.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 366.0, 12.0, 218.0

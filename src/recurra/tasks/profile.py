@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar
 
-from recurra.core.errors import ConfigurationError, UnavailableError, unknown
+from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError, unknown
+from recurra.core.tasks import TASKS
 from recurra.data.configuration import RunData
 from recurra.models.adaptation.source import EncoderSource, find_encoder
-from recurra.tasks.registry import PACKAGES, part_of
 from recurra.training.protocols import ProtocolConfig, load_protocol
+
+# In the order in which they are asked whether data are theirs.
+PACKAGES = {name: task.package for name, task in TASKS.items()}
+
+
+@cache
+def part_of(name: str, part: str) -> Any:
+    """Loads one part of a task.
+
+    Args:
+        name: As records have it.
+        part: ``task``, ``reporting`` or ``engine``.
+
+    Raises:
+        CheckpointError: If there is no such task: a newer version wrote the record.
+    """
+    if name not in PACKAGES:
+        raise CheckpointError(
+            f"the task '{name}' is not known to this version (known: {', '.join(sorted(PACKAGES))}); upgrade recurra"
+        )
+    return getattr(importlib.import_module(f"{PACKAGES[name]}.{part}"), part.upper())
+
 
 # Keys among a model's that say what it starts from, who trains it and whom it learns from; the others are those of its
 # configuration.

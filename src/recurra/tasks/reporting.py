@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from recurra.core.errors import ConfigurationError, unknown
-from recurra.core.formatting import significant
+from recurra.core.terminal import significant
 from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.columns import Table
 from recurra.tasks.drawing import Chart
-from recurra.tasks.estimates import ExportLine, MeasuredExports
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
-from recurra.tasks.measures import Measure
+from recurra.tasks.measures import ExportLine, Measure, MeasuredExports
 from recurra.tasks.questions import Judging, Limits, Questions
 from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ModelSummary, Summary, TableSummary, unspoiled
 

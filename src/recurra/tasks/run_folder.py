@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from recurra.core.environment import code_record, environment_record, started_by_torchrun
 from recurra.core.files import storage_errors, write_json
-from recurra.core.language_record import LanguageTrainingRecord
-from recurra.core.model_files import MODEL_NAME, SEAL_NAME, seal_model
-from recurra.core.record import EncoderRecord, ModelRecord, TrainingRecord
+from recurra.core.record import EncoderRecord, LanguageTrainingRecord, ModelRecord, TrainingRecord
+from recurra.core.sealed import MODEL_NAME, SEAL_NAME, seal_model
 from recurra.models.names import MODEL_KEYS
 from recurra.tasks.runs import RunConfig
 
 if TYPE_CHECKING:
-    from recurra.models.accounting import HeadKind
     from recurra.models.configuration import RecurraConfig
+    from recurra.models.presets import HeadKind
 
 TRAINING_NAME = "training.json"
 
@@ -108,7 +107,7 @@ def transformer_record(
         folder: The run folder, where its weights lie if this process speaks for all.
         encoder: The pretrained encoder that it started from, if it did.
     """
-    from recurra.models.accounting import count_parameters, flops_per_token
+    from recurra.models.presets import count_parameters, flops_per_token
 
     counts = count_parameters(config, task)
     weights = folder / MODEL_NAME / "model.safetensors"

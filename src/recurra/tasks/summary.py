@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
-from recurra.tasks.estimates import ExportLine
+from recurra.tasks.measures import ExportLine
 
 SUMMARY_VERSION = 3
 # The priority under which the model stands that is taken if nothing else is asked.
@@ -65,7 +65,7 @@ class ModelSummary:
         scores: By split, as its task has them; a `recurra.tasks.measures.Measure` reads its estimate from there.
         latency: By batch size in samples, as text (a key of JSON).
         fronts: Costs (``latency 1``, ``size``) by which no model of the table is both cheaper and better; see
-            `recurra.report.pareto`.
+            `recurra.report.summary`.
         audited: Whether any audit was run on any of its runs.
         failed_audits: Names of the audits that failed for any of its runs.
         failed_groups: The same, by family and split: ``leakage on test``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from recurra.core import formatting as form
+from recurra.core import terminal as form
 from recurra.tasks.columns import (
     EVERYWHERE,
     NUMBERS,

@@ -45,7 +45,7 @@ class ProtocolConfig(HashedSettings):
             or padding. Above 0, tokens that the training split lacks read as ``[MASK]`` afterwards (`recurra.training.
             masking`).
         weight_averaging: Decay of a moving average of the weights, a step; what is evaluated, chosen and saved is then
-            the average (`recurra.training.averaging`). 0 averages nothing.
+            the average (`recurra.training.trainer`). 0 averages nothing.
         pretraining_epochs: Passes of masked-token prediction over the training split's texts, without their labels,
             before anything else (`recurra.training.stages`).
         pretraining_learning_rate: Peak learning rate of those passes; none means ``learning_rate``.

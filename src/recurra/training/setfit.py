@@ -28,10 +28,10 @@ import torch
 from safetensors.torch import save_file
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
-from recurra.core.memory import peak_memory_mib
+from recurra.core.configuration import derive_seed
+from recurra.core.environment import peak_memory_mib
 from recurra.core.progress import ProgressTask, Reporter
 from recurra.core.record import TrainingRecord
-from recurra.core.seeds import derive_seed
 from recurra.models.adaptation.convert import load_encoder_weights
 from recurra.models.adaptation.source import EncoderSource
 from recurra.models.folder import WEIGHTS_NAME

@@ -17,18 +17,18 @@ from torch.nn import functional
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.modeling_outputs import MaskedLMOutput
 
+from recurra.core.configuration import derive_seed
 from recurra.core.errors import RunError
 from recurra.core.files import read_json
 from recurra.core.progress import ProgressTask, Reporter
-from recurra.core.seeds import derive_seed
 from recurra.data.batching import Collator
 from recurra.data.containment import rows_not_inside_others
 from recurra.data.encoding import EncodedSplit
 from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel, RecurraPreTrainedModel
 from recurra.training.checkpoint import latest_checkpoint
 from recurra.training.distillation import RowLoss, TaughtCollator
-from recurra.training.masking import NOT_GUESSED, MaskTokens, tokens_to_guess
 from recurra.training.trainer import RecurraTrainer, TimedCheckpoints
+from recurra.training.vocabulary import NOT_GUESSED, MaskTokens, tokens_to_guess
 
 
 def train_stage(

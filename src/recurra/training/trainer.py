@@ -6,25 +6,27 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from safetensors.torch import load_model
+from safetensors.torch import load_model, save_model
 from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from recurra.core.errors import RunError
 from recurra.core.files import storage_errors, write_text
 from recurra.core.progress import ProgressTask
-from recurra.data.batching import LengthGroupedBatchSampler, sorted_batches
+from recurra.data.batching import Collator, LengthGroupedBatchSampler, sorted_batches
 from recurra.data.encoding import EncodedSplit
-from recurra.training.averaging import WeightAverage
 from recurra.training.checkpoint import (
     EPOCH_NAME,
     OPTIMIZER_NAME,
@@ -40,7 +42,126 @@ from recurra.training.checkpoint import (
     save_schedule,
 )
 from recurra.training.distillation import Distillation, RowLoss
-from recurra.training.windows import TEXT_WINDOWS, WholeTexts, WholeTextsCollator, pool_logits
+
+# What a checkpoint keeps beside the averaged weights, to go on from.
+UNAVERAGED_NAME = "unaveraged.safetensors"
+
+
+def decay_at(step: int, decay: float) -> float:
+    """Share of the old average that step ``step`` (from 1) keeps: rises to ``decay``, so that the start is forgotten.
+
+    ``min(decay, (1 + step) / (10 + step))``, the rule of TensorFlow's ``ExponentialMovingAverage``.
+    """
+    return min(decay, (1 + step) / (10 + step))
+
+
+class WeightAverage(TrainerCallback):
+    """Averages the weights after every optimiser step: ``average = d * average + (1 - d) * weights``.
+
+    ``d`` is `decay_at` the step. The average begins as the weights that training begins with.
+
+    Args:
+        model: Its parameters are averaged; the same objects must stay in it.
+        decay: Largest ``d``.
+    """
+
+    def __init__(self, model: PreTrainedModel, decay: float) -> None:
+        self.model = model
+        self.decay = decay
+        self._weights = list(model.parameters())
+        self._averages: list[Tensor] = [weight.detach().clone() for weight in self._weights]
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Takes the step's weights in."""
+        share = 1 - decay_at(state.global_step, self.decay)
+        with torch.no_grad():
+            for average, weight in zip(self._averages, self._weights, strict=True):
+                average.lerp_(weight, share)
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Puts the averages in the model's place for the time."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        for index, weight in enumerate(self._weights):
+            self._averages[index], weight.data = weight.data, self._averages[index]
+
+    def save_weights(self, checkpoint: Path) -> None:
+        """Writes the weights that training goes on with, beside the averages that a checkpoint holds as its model."""
+        with storage_errors(checkpoint):
+            save_model(self.model, str(checkpoint / UNAVERAGED_NAME))
+
+    def restore(self, checkpoint: Path) -> None:
+        """Takes the averages from the model, into which the checkpoint was loaded, and gives it its own weights."""
+        self._averages = [weight.detach().clone() for weight in self._weights]
+        load_model(self.model, checkpoint / UNAVERAGED_NAME)
+
+
+# Windows of each text in such a batch, ``(texts,)``.
+TEXT_WINDOWS = "text_windows"
+
+
+@dataclass(frozen=True, eq=False)
+class WholeTexts:
+    """Texts with all of their windows; a map-style dataset for a torch ``DataLoader``.
+
+    Attributes:
+        rows: Windows of texts.
+    """
+
+    rows: EncodedSplit
+
+    def __len__(self) -> int:
+        return len(self.rows.windows_of_texts)
+
+    @cached_property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each text, ``(texts,)``."""
+        sums: npt.NDArray[np.int64] = np.add.reduceat(self.rows.lengths, self.rows.text_rows)
+        return sums
+
+    def texts_a_batch(self, rows: int) -> int:
+        """Texts of a batch of at most so many rows, if each had as many as the one with most; at least 1."""
+        return max(1, rows // int(self.rows.windows_of_texts.max()))
+
+    def __getitem__(self, index: int) -> list[dict[str, Any]]:
+        first, count = int(self.rows.text_rows[index]), int(self.rows.windows_of_texts[index])
+        return self.rows.__getitems__(range(first, first + count))
+
+
+class WholeTextsCollator:
+    """Makes a batch of all windows of some texts.
+
+    Args:
+        pad_token_id: Token that fills.
+    """
+
+    def __init__(self, pad_token_id: int) -> None:
+        self._collate = Collator(pad_token_id)
+
+    def __call__(self, texts: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Tensor]:
+        """Returns ``labels`` of the texts (first, for the Trainer counts by them), ``text_windows``, and all inputs."""
+        batch = self._collate([row for windows in texts for row in windows])
+        counts = torch.tensor([len(windows) for windows in texts])
+        return {"labels": batch.pop("labels")[counts.cumsum(0) - 1], TEXT_WINDOWS: counts, **batch}
+
+
+def pool_logits(logits: Tensor, counts: Tensor) -> Tensor:
+    """The mean over the windows of each text, ``(texts, labels)`` in FP32; see `recurra.data.windows`.
+
+    Args:
+        logits: Of windows, those of a text together, ``(windows, labels)``.
+        counts: Windows of each text, ``(texts,)``.
+    """
+    texts = torch.arange(len(counts), device=logits.device).repeat_interleave(counts)
+    sums = torch.zeros(len(counts), logits.shape[1], device=logits.device).index_add(0, texts, logits.float())
+    return sums / counts[:, None]
+
 
 # How old the last checkpoint is, at least, when one is written within an epoch.
 CHECKPOINT_MINUTES = 5.0
@@ -151,7 +272,7 @@ class RecurraTrainer(Trainer):
         load_model(self.model, best / "model.safetensors")
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Not estimated here: `recurra.models.accounting` counts them exactly."""
+        """Not estimated here: `recurra.models.presets` counts them exactly."""
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

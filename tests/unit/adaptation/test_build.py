@@ -12,8 +12,7 @@ import pytest
 from recurra.adaptation import AdaptationOptions, adapt
 from recurra.cli.main import main
 from recurra.core.progress import Reporter
-from recurra.models.adaptation.convert import load_encoder
-from recurra.models.adaptation.function import KeptFunction
+from recurra.models.adaptation.convert import KeptFunction, load_encoder
 from recurra.models.adaptation.plan import SharingPlan
 from reviews import write_reviews
 from tiny_encoder import write_tiny_encoder

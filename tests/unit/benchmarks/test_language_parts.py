@@ -6,8 +6,7 @@ import pytest
 from benchmarks import generation, language, language_models
 
 from in_process import in_process
-from recurra.models.accounting import language_flops
-from recurra.models.presets import preset
+from recurra.models.presets import language_flops, preset
 
 
 def test_decoding_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,7 @@ from recurra import RecurraForCausalLM
 from recurra.cli.main import main
 from recurra.models.cache import growth_bytes_per_token
 from recurra.models.controls import LINEAR_NAME
-from recurra.models.exits.measures import confidence
-from recurra.models.exits.rules import ConfidenceRule
+from recurra.models.exits.rules import ConfidenceRule, confidence
 from tiny import tiny_model
 
 PROMPTS = ["the film", "of number 7 was", "a"]

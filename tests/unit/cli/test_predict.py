@@ -21,10 +21,10 @@ from recurra.cli.main import main
 from recurra.core.record import read_record
 from recurra.core.record_parts import OneLabelRecord
 from recurra.deployment.decision import read_decision
-from recurra.deployment.engines.depth import Classified
+from recurra.deployment.engines.computation import Classified
 from recurra.deployment.prediction.files import SUFFIXES
 from recurra.deployment.serving.bodies import predictions_of
-from recurra.evaluation.calibration import precision_thresholds
+from recurra.evaluation.metrics import precision_thresholds
 from recurra.evaluation.predictions import read_predictions, write_predictions
 from reviews import train_linear
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from recurra.core import folders
+from recurra.core import files as folders
 from recurra.core.errors import StorageError
-from recurra.core.folders import atomic_folder
+from recurra.core.files import atomic_folder
 from reviews import snapshot
 
 
@@ -108,7 +108,7 @@ def test_without_an_exchange_of_the_system_it_is_replaced_in_two_steps(
 WORK = """
 import os, signal, sys
 from pathlib import Path
-from recurra.core import folders
+from recurra.core import files as folders
 owner = Path if sys.argv[3] == "rename" else folders
 calls = 0
 def die(*arguments, original=getattr(owner, sys.argv[3])):

@@ -14,7 +14,7 @@ PROLOGUE = """
 import re, resource
 import numpy as np
 from pathlib import Path
-from recurra.core.memory import keep_freed_memory, peak_memory_mib, use_huge_pages
+from recurra.core.environment import keep_freed_memory, peak_memory_mib, use_huge_pages
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -82,7 +82,7 @@ print(huge_mib() - before)
 def test_a_large_block_leaves_no_gap_behind(limited: bool) -> None:
     # A first large block that is freed raises the size from which the allocator maps them by themselves.
     kept = answer(f"""
-from recurra.core.memory import limit_fragmentation
+from recurra.core.environment import limit_fragmentation
 assert not {limited} or limit_fragmentation()
 bytearray(2**25)
 before = resident_mib()
@@ -107,7 +107,7 @@ def test_what_torch_asks_for_again_and_again_is_kept(computes: bool) -> None:
     # Several blocks at a time, the largest last, as the states of a model are.
     found = answer(f"""
 import sys
-from recurra.core.memory import limit_fragmentation
+from recurra.core.environment import limit_fragmentation
 limit_fragmentation()
 if {computes}:
     sys.modules["torch"] = sys
@@ -132,7 +132,7 @@ print(faults() - before)
 def test_threads_share_an_arena_where_it_is_asked_for(shared: bool) -> None:
     script = f"""
 import ctypes, threading
-from recurra.core.memory import limit_fragmentation
+from recurra.core.environment import limit_fragmentation
 assert not {shared} or limit_fragmentation()
 barrier = threading.Barrier(4)
 def work():

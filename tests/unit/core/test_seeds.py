@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurra.core.seeds import derive_seed
+from recurra.core.configuration import derive_seed
 
 
 @given(st.integers(0, 2**31 - 1), st.text(max_size=8))

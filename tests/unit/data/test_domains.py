@@ -15,7 +15,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.domains import LABEL_NAMES, LOCAL_SOURCES, cut_alike, load_domains, one_convention
-from recurra.data.pools import text_identity
+from recurra.data.reviews import text_identity
 from recurra.evaluation.audits import audit_shortcuts
 
 SENTENCES = 200

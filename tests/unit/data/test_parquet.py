@@ -106,7 +106,7 @@ def test_the_bound_counts_texts_and_rows(tmp_path: Path, monkeypatch: pytest.Mon
 
 STREAM = """
 import sys
-from recurra.core.memory import peak_memory_mib
+from recurra.core.environment import peak_memory_mib
 from recurra.data.tables import stream_texts
 before = peak_memory_mib()
 rows = sum(len(chunk) for chunk in stream_texts(sys.argv[1]))

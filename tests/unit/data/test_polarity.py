@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from recurra.core.errors import DataError, UnavailableError
-from recurra.data import polarity
+from recurra.data import reviews as polarity
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
-from recurra.data.polarity import unescaped
+from recurra.data.reviews import unescaped
 
 
 def part(name: str, rows: int) -> dict[str, list[Any]]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from recurra.core.errors import DataError
 from recurra.data.dataset import TextSplit
-from recurra.data.pools import balanced, cut_by_label, joined, text_identity, without_empty, without_repeats
+from recurra.data.reviews import balanced, cut_by_label, joined, text_identity, without_empty, without_repeats
 
 ROWS = st.lists(st.tuples(st.sampled_from(["a b", "A, b!", "c", "c d", "C  D.", "...", "é", "É"]), st.integers(0, 1)))
 

@@ -11,7 +11,7 @@ from recurra.core.errors import DataError, UnavailableError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
-from recurra.data.pools import text_identity
+from recurra.data.reviews import text_identity
 
 
 def write(root: Path, folder: str, part: str, rows: list[tuple[str, int]], column: str = "text") -> None:

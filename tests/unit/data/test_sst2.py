@@ -10,7 +10,7 @@ from recurra.core.errors import DataError, UnavailableError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
-from recurra.data.pools import rows_that_give_away
+from recurra.data.reviews import rows_that_give_away
 
 SENTENCES = 40
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import CORPORA, load_dataset
 from recurra.data.dataset import TextSplit
-from recurra.data.subsets import length_tail, rows_of_each_label, stratified_fraction
+from recurra.data.splits import length_tail, rows_of_each_label, stratified_fraction
 
 
 def rows(counts: list[int]) -> TextSplit:

@@ -14,7 +14,7 @@ from recurra import Classifier
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
-from recurra.deployment.engines.depth import softmax
+from recurra.deployment.engines.computation import softmax
 from recurra.deployment.engines.interface import load_engine
 from recurra.deployment.engines.trained import TransformerEngine
 from reviews import review_rows

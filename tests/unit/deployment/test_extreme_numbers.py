@@ -27,19 +27,17 @@ from recurra import Classifier, RecurraForSequenceClassification
 from recurra.core.errors import AuditError, RunError
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.decision import AnyLabels, OneLabel
-from recurra.deployment.engines.depth import DeepEngine
+from recurra.deployment.engines.computation import DeepEngine
 from recurra.deployment.engines.interface import Engine, LinearEngine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export.build import save_tokenizer
 from recurra.deployment.export.formats.safetensors import write_safetensors
 from recurra.deployment.onnx.engine import OnnxEngine
+from recurra.deployment.onnx.graph import quantise_rows
 from recurra.deployment.onnx.model import write_onnx
-from recurra.deployment.onnx.parts import quantise_rows
 from recurra.models.controls.fitting import fit_linear, fit_static
 from recurra.models.controls.linear import LinearModel
-from recurra.models.exits.measures import confidence, entropy
-from recurra.models.exits.rule import ExitRule
-from recurra.models.exits.rules import ConfidenceRule, EntropyRule, FixedExit
+from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit, confidence, entropy
 from reviews import review_rows
 from tiny import stir, tiny_model
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-from recurra.evaluation.calibration import expected_calibration_error, fit_temperature
-from recurra.evaluation.metrics import evaluate_logits
+from recurra.evaluation.metrics import evaluate_logits, expected_calibration_error, fit_temperature
 
 
 def drawn(rows: int, classes: int, temperature: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

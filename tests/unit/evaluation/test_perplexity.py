@@ -15,10 +15,8 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from recurra.core.errors import ConfigurationError, RunError
-from recurra.data.language.encoding import EncodedText
-from recurra.evaluation.perplexity import evaluate_perplexity
-from recurra.evaluation.positions import scoring_windows
-from recurra.evaluation.scoring import FINAL, score_texts
+from recurra.data.language.tokenization import EncodedText
+from recurra.evaluation.perplexity import FINAL, evaluate_perplexity, score_texts, scoring_windows
 
 VOCABULARY = 23
 

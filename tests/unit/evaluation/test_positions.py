@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from foreign import tiny_gpt2
-from recurra.data.language.encoding import EncodedText
-from recurra.evaluation.perplexity import evaluate_perplexity
-from recurra.evaluation.positions import PositionLoss, loss_by_position, token_positions
-from recurra.evaluation.scoring import FINAL
+from recurra.data.language.tokenization import EncodedText
+from recurra.evaluation.perplexity import FINAL, PositionLoss, evaluate_perplexity, loss_by_position, token_positions
 
 VOCABULARY = 40
 

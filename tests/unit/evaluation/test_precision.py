@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from recurra.evaluation.calibration import least_rows, precision_bound, precision_thresholds
+from recurra.evaluation.metrics import least_rows, precision_bound, precision_thresholds
 
 
 @given(rows=st.integers(1, 400), share=st.floats(0, 1), error=st.floats(0.001, 0.2))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from sklearn.metrics import average_precision_score
 
-from recurra.evaluation.ranking import RankedLabel, rank_labels
+from recurra.evaluation.metrics import RankedLabel, rank_labels
 
 ROWS = some.lists(
     some.tuples(some.booleans(), some.integers(0, 4), some.integers(0, 3), some.integers(0, 3)), min_size=1, max_size=30

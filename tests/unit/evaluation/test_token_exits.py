@@ -10,12 +10,10 @@ import torch
 
 from recurra import RecurraForCausalLM
 from recurra.core.errors import ConfigurationError
-from recurra.evaluation.scoring import score_texts
+from recurra.evaluation.perplexity import score_texts
 from recurra.evaluation.token_exits import calibrate_language, compare_cache_policies, score_token_exits
 from recurra.models.cache import RecurraCache
-from recurra.models.exits.measures import confidence
-from recurra.models.exits.rule import ExitRule
-from recurra.models.exits.rules import ConfidenceRule, FixedExit
+from recurra.models.exits.rules import ConfidenceRule, ExitRule, FixedExit, confidence
 from tiny import language_model, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 4, "exits": [1, 3], "max_position_embeddings": 64}

@@ -14,8 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from recurra import RecurraForSequenceClassification, preset
 from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError
-from recurra.models.accounting import count_parameters, flops_per_token, forward_flops, itemise_parameters
 from recurra.models.names import LANGUAGE_PRESETS, PRESET_NAMES, PRESETS
+from recurra.models.presets import count_parameters, flops_per_token, forward_flops, itemise_parameters
 from relaxed import relaxed_shapes
 from tiny import tiny_config, tiny_model
 

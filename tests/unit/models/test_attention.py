@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recurra import RecurraModel
-from recurra.models.attention import apply_rotary, rotary_table
+from recurra.models.layers import apply_rotary, rotary_table
 from tiny import tiny_model
 
 CPU = torch.device("cpu")

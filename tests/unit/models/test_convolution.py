@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from recurra.models.convolution import DepthwiseConvolution
+from recurra.models.layers import DepthwiseConvolution
 
 
 def stock(states: Tensor, weight: Tensor, dilation: int, *, causal: bool) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recurra.models.normalisation import Dropout, keep_mask
+from recurra.models.layers import Dropout, keep_mask
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

@@ -13,9 +13,7 @@ from transformers import DynamicCache
 from recurra import RecurraForCausalLM
 from recurra.core.errors import ConfigurationError
 from recurra.models.cache import RecurraCache, growth_bytes_per_token, make_cache
-from recurra.models.exits.measures import confidence
-from recurra.models.exits.rule import ExitRule
-from recurra.models.exits.rules import ConfidenceRule, EntropyRule, FixedExit
+from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit, confidence
 from references.exiting_decoder import decode
 from references.exits import stops
 from relaxed import RELAXED

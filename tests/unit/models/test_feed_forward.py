@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from recurra.models.feed_forward import SwiGLU
+from recurra.models.layers import SwiGLU
 from tiny import stir, tiny_config
 
 

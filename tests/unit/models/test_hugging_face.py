@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from recurra import RecurraConfig, RecurraForSequenceClassification, RecurraModel
-from recurra.models.accounting import count_parameters
+from recurra.models.presets import count_parameters
 from tiny import language_model, stir, tiny_config, tiny_model, tiny_split
 
 SHAPES: dict[str, dict[str, Any]] = {

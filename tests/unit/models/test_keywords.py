@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, pipeline
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.keywords import ABSENT, WITHOUT_EFFECT
+from recurra.models.modeling import ABSENT, WITHOUT_EFFECT
 from tiny import language_model, stir, tiny_model
 
 IDS = torch.tensor([[1, 4, 2, 7], [3, 3, 9, 1]])

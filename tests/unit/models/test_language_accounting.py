@@ -13,7 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from recurra import RecurraForCausalLM, RecurraForSequenceClassification, preset
-from recurra.models.accounting import (
+from recurra.models.names import LANGUAGE_PRESET_NAMES
+from recurra.models.presets import (
     HeadKind,
     count_parameters,
     flops_per_token,
@@ -21,7 +22,6 @@ from recurra.models.accounting import (
     itemise_parameters,
     language_flops,
 )
-from recurra.models.names import LANGUAGE_PRESET_NAMES
 from relaxed import relaxed_shapes
 from tiny import language_config
 

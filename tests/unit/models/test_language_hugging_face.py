@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import AutoModel, AutoModelForCausalLM, Trainer, TrainingArguments
 
 from recurra import RecurraForCausalLM
-from recurra.models.accounting import HeadKind, count_parameters
+from recurra.models.presets import HeadKind, count_parameters
 from tiny import language_config, language_model, stir
 
 HEADS = ["shared", "separate", "tied"]

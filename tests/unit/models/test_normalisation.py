@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from recurra.models.normalisation import BatchNorm, RMSNorm
+from recurra.models.layers import BatchNorm, RMSNorm
 
 
 def _norm(width: int, dtype: torch.dtype = torch.float32) -> RMSNorm:

@@ -11,8 +11,7 @@ from typing import get_args
 import pytest
 
 from recurra.core.errors import ConfigurationError
-from recurra.report.claims import Claim, Claims, Figure
-from recurra.report.documents import _Studies, render_results_markdown
+from recurra.report.documents import Claim, Claims, Figure, _Studies, render_results_markdown
 from recurra.tasks.summary import Summary
 
 ROOT = Path(__file__).resolve().parents[3]

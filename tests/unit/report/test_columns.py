@@ -26,8 +26,8 @@ from recurra.report.render.terminal import terminal_blocks
 from recurra.report.summary import reporting_of, summarise
 from recurra.tasks.columns import EVERYWHERE, Column, Table
 from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.profile import PACKAGES
 from recurra.tasks.questions import Contrast, PublishedReference, Questions
-from recurra.tasks.registry import PACKAGES
 from recurra.tasks.summary import Summary
 
 HOSTILE = 'a|b & <script>alert(1)</script> \\input{x} _*` "c",\n$%#{}~^ −'

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from factories import RunFactory, study_latency
-from recurra.core.formatting import slug
+from recurra.core.terminal import slug
 from recurra.report import write_report
 from recurra.report.render.csv import csv_text, escape, tabular
 from recurra.tasks.questions import Contrast, Questions

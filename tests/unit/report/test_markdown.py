@@ -11,7 +11,7 @@ import pytest
 
 from exported import export_record
 from factories import RunFactory, leakage, study_latency
-from recurra.core import formatting as form
+from recurra.core import terminal as form
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.record import read_record, write_record
 from recurra.report import read_study, render_results_markdown, study_page, summarise_folders

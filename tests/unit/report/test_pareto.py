@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 
 from factories import RunFactory
 from recurra.report import summarise_runs
-from recurra.report.pareto import pareto_front
+from recurra.report.summary import pareto_front
 
 # Few different values, so that ties are common.
 VALUES = some.lists(some.tuples(some.integers(0, 4), some.integers(0, 4)), max_size=9)

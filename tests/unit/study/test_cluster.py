@@ -22,11 +22,9 @@ from recurra.core.files import FolderLock
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record, write_record
 from recurra.data.configuration import DataConfig
-from recurra.study import cluster as cluster_module
-from recurra.study.claim import claim_folder
-from recurra.study.cluster import Cluster
-from recurra.study.plan import look_at, run_folder
-from recurra.study.ray_executor import Answer, RayExecutor, RemoteRun, collect, run_on_node
+from recurra.study import ray_executor as cluster_module
+from recurra.study.plan import claim_folder, look_at, run_folder
+from recurra.study.ray_executor import Answer, Cluster, RayExecutor, RemoteRun, collect, run_on_node
 from recurra.study.workers import Ended
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run

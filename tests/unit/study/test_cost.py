@@ -16,8 +16,7 @@ from recurra.core.errors import DataError
 from recurra.core.record import read_record, write_record
 from recurra.data.corpora import load_dataset
 from recurra.data.tokenization import load_tokenizer
-from recurra.models.accounting import forward_flops
-from recurra.models.presets import preset
+from recurra.models.presets import forward_flops, preset
 from recurra.study.estimate import CostBook, Timed, cost_plan, training_speed
 from recurra.study.plan import plan_study, run_folder
 from recurra.study.spec import StudySpec, expand

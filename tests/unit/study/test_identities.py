@@ -17,13 +17,11 @@ from language_records import exits_record, language_record
 from recurra.core.configuration import HashedSettings, Settings
 from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import ExitsRecord
-from recurra.core.model_files import FileEntry
 from recurra.core.packed import read_study_bytes
 from recurra.core.record import SCHEMA_VERSION, AnyRecord, CodeRecord, read_any_record, write_record
 from recurra.core.record_parts import Part
-from recurra.core.sealed import Sealed
-from recurra.deployment.export.manifest import ExportManifest
-from recurra.deployment.export.records import CalibrationRecord
+from recurra.core.sealed import FileEntry, Sealed
+from recurra.deployment.export.manifest import CalibrationRecord, ExportManifest
 from recurra.deployment.export_record import ExportedExits, ExportRecord
 from recurra.tasks.profile import profiles
 from recurra.tasks.runs import RunConfig

@@ -10,7 +10,7 @@ from language_runs import language_run, tiny_variant
 from recurra.data.language.corpora import load_language_dataset
 from recurra.data.language.preparation import encode_for, make_samples
 from recurra.data.language.tokenization import load_language_tokenizer
-from recurra.models.accounting import language_flops
+from recurra.models.presets import language_flops
 from recurra.study.estimate import CostBook, training_speed
 from recurra.study.executor import rough_weight
 from recurra.tasks.language.configuration import language_configuration

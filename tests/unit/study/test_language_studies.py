@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recurra import RecurraConfig, preset
-from recurra.models.accounting import HeadKind, count_parameters, language_flops
+from recurra.models.presets import HeadKind, count_parameters, language_flops
 from recurra.study.spec import expand, load_study
 from recurra.tasks.profile import base_preset
 from recurra.tasks.runs import RunConfig

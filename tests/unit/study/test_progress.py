@@ -22,9 +22,17 @@ from recurra.core.errors import ConfigurationError, StorageError
 from recurra.core.files import LOCK_NAME, FolderLock, write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import read_record, write_record
-from recurra.study.claim import claim_folder
-from recurra.study.plan import PlannedRun, plan_study, run_folder
-from recurra.study.progress import PROGRESS_NAME, SILENT_AFTER_S, ProgressReporter, RunProgress, read_progress
+from recurra.study.plan import (
+    PROGRESS_NAME,
+    SILENT_AFTER_S,
+    PlannedRun,
+    ProgressReporter,
+    RunProgress,
+    claim_folder,
+    plan_study,
+    read_progress,
+    run_folder,
+)
 from recurra.study.spec import StudySpec
 from recurra.study.status import find_study, look_at_study
 from recurra.tasks.runs import RunConfig
@@ -81,7 +89,7 @@ def test_a_run_says_what_it_does_and_removes_the_file_at_the_end(tmp_path: Path)
 
 
 def test_the_file_is_renewed_while_the_run_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recurra.study.progress.RENEWED_EVERY_S", 0.01)
+    monkeypatch.setattr("recurra.study.plan.RENEWED_EVERY_S", 0.01)
     with ProgressReporter(tmp_path, epochs=1, quiet=True) as reporter, reporter.task("training", 9) as task:
         task.advance(4, note="epoch 1")
         deadline = time.monotonic() + 20

@@ -13,7 +13,7 @@ from recurra.data.configuration import DataConfig
 from recurra.deployment.export_record import ExportRequest
 from recurra.study.spec import StudySpec, expand, load_study
 from recurra.study.study import _waves
-from recurra.tasks.classification.published import PUBLISHED
+from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.questions import Contrast, PublishedReference
 from recurra.tasks.runs import file_hash, make_run
 from recurra.training.protocols import PROTOCOLS
@@ -374,8 +374,7 @@ def test_identities_of_runs_with_changed_protocols_are_unmoved() -> None:
 
 
 def test_every_preset_of_the_isolation_study_has_the_recurrent_models_parameters_where_it_says_so() -> None:
-    from recurra.models.accounting import count_parameters
-    from recurra.models.presets import preset
+    from recurra.models.presets import count_parameters, preset
 
     study = load_study(STUDIES / "isolate.yaml")
     shapes = {run.model: run.model_overrides for run in expand(study) if not run.is_control}

@@ -15,8 +15,8 @@ import pytest
 
 from recurra.core.record import LabelRunRecord, read_record
 from recurra.data.configuration import DataConfig
-from recurra.study.claim import claim_folder
 from recurra.study.executor import EXECUTE
+from recurra.study.plan import claim_folder
 from recurra.study.workers import Ended, Worker, Workers
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig, make_run
@@ -74,10 +74,10 @@ def test_one_process_takes_all_calls_and_what_ends_it_ends_one_call(workers: Wor
 
 
 def test_the_peak_of_one_call_is_not_that_of_the_next(workers: Workers) -> None:
-    before = workers.call("recurra.core.memory:peak_memory_mib").result
+    before = workers.call("recurra.core.environment:peak_memory_mib").result
     pid = workers.call("os:getpid").result
     assert workers.call("probe:allocate", 300).code == 0
-    after = workers.call("recurra.core.memory:peak_memory_mib").result
+    after = workers.call("recurra.core.environment:peak_memory_mib").result
     # Where the system does not count anew, another process does.
     assert after < before + 100
     assert not sys.platform.startswith("linux") or workers.call("os:getpid").result == pid

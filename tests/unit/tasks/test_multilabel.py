@@ -20,20 +20,18 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError, DataError, RunError
-from recurra.core.label_record import MultiLabelRunRecord
 from recurra.core.progress import Reporter
-from recurra.core.record import read_record
+from recurra.core.record import MultiLabelRunRecord, read_record
 from recurra.core.record_parts import DecisionRecord
 from recurra.data.configuration import MultiLabelData
 from recurra.data.corpora import load_dataset
 from recurra.data.labels import SeveralLabels, read_table
-from recurra.data.subsets import iterative_split
+from recurra.data.splits import iterative_split
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels, read_decision
-from recurra.deployment.engines.depth import Classified
+from recurra.deployment.engines.computation import Classified
 from recurra.deployment.export.build import export_run
-from recurra.deployment.export.manifest import read_manifest
-from recurra.deployment.export.options import ExportOptions
+from recurra.deployment.export.manifest import ExportOptions, read_manifest
 from recurra.deployment.serving.bodies import predictions_of
 from recurra.models.controls.fitting import cross_entropy, fit_linear
 from recurra.models.controls.linear import LinearModel, features_of
@@ -42,7 +40,7 @@ from recurra.models.presets import preset
 from recurra.study.run import execute_run
 from recurra.tasks.machine import Machine
 from recurra.tasks.multilabel.engine import ENGINE
-from recurra.tasks.multilabel.measures import choose_thresholds, measure_labels
+from recurra.tasks.multilabel.reporting import choose_thresholds, measure_labels
 from recurra.tasks.multilabel.task import TASK
 from recurra.tasks.profile import profile_of_data, profile_of_values
 from recurra.tasks.runs import RunConfig, make_run

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from recurra.core.progress import Reporter
-from recurra.training.arguments import stage_arguments
-from recurra.training.fit import train_transformer
+from recurra.training.fit import stage_arguments, train_transformer
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.stages import classifier_beside, train_auxiliary
 from tiny import tiny_model, tiny_split

@@ -13,9 +13,9 @@ from transformers import TrainerCallback
 
 from recurra.core.progress import Reporter
 from recurra.training import fit as fit_module
-from recurra.training.averaging import UNAVERAGED_NAME, WeightAverage, decay_at
 from recurra.training.fit import train_transformer
 from recurra.training.protocols import ProtocolConfig
+from recurra.training.trainer import UNAVERAGED_NAME, WeightAverage, decay_at
 from tiny import tiny_model, tiny_split
 
 DECAY = 0.6

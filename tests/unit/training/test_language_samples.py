@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from recurra.data.language.encoding import EncodedText
-from recurra.data.language.samples import LanguageCollator, LineSamples, PackedBlocks
+from recurra.data.language.preparation import LanguageCollator, LineSamples, PackedBlocks
+from recurra.data.language.tokenization import EncodedText
 from recurra.evaluation.perplexity import evaluate_perplexity
 from recurra.training.trainer import RecurraTrainer
 

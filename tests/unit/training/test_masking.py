@@ -16,8 +16,8 @@ from recurra.core.progress import Reporter
 from recurra.data.vocabulary import SPECIAL_TOKENS, as_transformers, wordpiece
 from recurra.models.modeling import RecurraModel
 from recurra.training.fit import train_transformer
-from recurra.training.masking import NOT_GUESSED, MaskTokens, drop_tokens, tokens_to_guess
 from recurra.training.protocols import ProtocolConfig
+from recurra.training.vocabulary import NOT_GUESSED, MaskTokens, drop_tokens, tokens_to_guess
 from tiny import tiny_model, tiny_split
 
 # As in the rows of tests: 0 pads, 1 begins, 2 ends; 3 hides.

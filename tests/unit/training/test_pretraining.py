@@ -15,12 +15,11 @@ from recurra.core.errors import RunError
 from recurra.core.progress import Reporter
 from recurra.data.encoding import EncodedSplit
 from recurra.training import stages as pretraining_module
-from recurra.training.arguments import stage_arguments
-from recurra.training.fit import train_transformer
-from recurra.training.masking import NOT_GUESSED, MaskTokens
+from recurra.training.fit import stage_arguments, train_transformer
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.stages import MaskedTokenTrainer, RecurraForMaskedTokens, pretrain
 from recurra.training.trainer import RecurraTrainer
+from recurra.training.vocabulary import NOT_GUESSED, MaskTokens
 from tiny import stir, tiny_model, tiny_split
 
 TOKENS = MaskTokens(mask=3, kept=(0, 1, 2, 3))

@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 
 from recurra.core.configuration import content_hash, write_yaml
 from recurra.core.errors import ConfigurationError
-from recurra.training.arguments import training_arguments
+from recurra.training.fit import training_arguments
 from recurra.training.protocols import (
     PROTOCOLS,
     ProtocolConfig,

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from recurra.core.configuration import derive_seed
 from recurra.core.progress import Reporter
 from recurra.core.record import TrainingRecord
-from recurra.core.seeds import derive_seed
 from recurra.data.encoding import EncodedSplit
-from recurra.training.arguments import stage_arguments
 from recurra.training.distillation import Distillation, RowLoss, TaughtCollator, TaughtSplit
-from recurra.training.fit import train_transformer
+from recurra.training.fit import stage_arguments, train_transformer
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.stages import classifier_beside, train_auxiliary
 from recurra.training.trainer import HistoryCallback

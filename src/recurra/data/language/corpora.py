@@ -2,16 +2,256 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
+from recurra.core.configuration import content_hash
+from recurra.core.errors import ConfigurationError, DataError, UnavailableError, did_you_mean, unknown
+from recurra.core.hub import hub_dataset
+from recurra.data.formats import check_text
 from recurra.data.language.configuration import ALIASES, LanguageDataConfig
-from recurra.data.language.dataset import LanguageDataset, RunningText
-from recurra.data.language.sources import SOURCES, SPLITS
+from recurra.data.parquet import read_parquet_columns
 from recurra.data.tables import check_path, is_fasttext, plain_rows
+
+
+@dataclass(frozen=True, eq=False)
+class RunningText:
+    """The texts of one split, in order.
+
+    Attributes:
+        name: For example ``train``.
+        texts: Each ends with an end of line that is not written out; a text may hold more, as line feeds. In a
+            corpus of lines a text is one line, and an empty one is an empty line.
+    """
+
+    name: str
+    texts: list[str]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (16 hexadecimal digits) over the texts in their order."""
+        digest = hashlib.sha256()
+        for text in self.texts:
+            encoded = text.encode("utf-8", "surrogatepass")
+            # The length in front keeps ("ab", "c") and ("a", "bc") apart.
+            digest.update(b"%d:" % len(encoded))
+            digest.update(encoded)
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def words(self) -> int:
+        """Words, separated by white space, and one end-of-line a line, empty lines included (WikiText's count)."""
+        return sum(len(text.split()) for text in self.texts) + self.num_lines
+
+    @cached_property
+    def num_lines(self) -> int:
+        """Lines, empty ones included."""
+        return len(self.texts) + sum(text.count("\n") for text in self.texts)
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Bytes in UTF-8, one for each end of line."""
+        return sum(len(text.encode("utf-8", "surrogatepass")) + 1 for text in self.texts)
+
+    def lines(self) -> Iterator[str]:
+        """Yields the lines without the white space around them."""
+        for text in self.texts:
+            for line in text.split("\n"):
+                yield line.strip()
+
+    def long_lines(self, min_characters: int, limit: int | None = None) -> RunningText:
+        """Returns the lines of more than ``min_characters`` characters, the first ``limit`` of them."""
+        kept: list[str] = []
+        for line in self.lines():
+            if len(kept) == limit:
+                break
+            if len(line) > min_characters:
+                kept.append(line)
+        return RunningText(self.name, kept)
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageDataset:
+    """A text corpus.
+
+    Attributes:
+        name: Corpus name or the user's file name.
+        unit: What one text is: ``line`` or ``novel``.
+        splits: Splits by name.
+        notes: Sentences that a reader of the results must know.
+    """
+
+    name: str
+    unit: str
+    splits: dict[str, RunningText]
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash over the names and fingerprints of all splits."""
+        return content_hash({name: split.fingerprint for name, split in self.splits.items()})
+
+    def record(self, min_characters: int = 50) -> dict[str, Any]:
+        """Describes the corpus in plain JSON values.
+
+        Args:
+            min_characters: What counts as a long line.
+
+        Returns:
+            ``name``, ``unit``, ``fingerprint``, ``notes``, and for each of ``splits`` its ``fingerprint``, ``texts``,
+            ``lines``, ``long_lines``, ``words``, ``bytes`` and ``seen_lines``: long lines that stand in train as well,
+            None for train itself and without it.
+        """
+        long_lines = {name: split.long_lines(min_characters).texts for name, split in self.splits.items()}
+        train = set(long_lines.get("train", ()))
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "fingerprint": self.fingerprint,
+            "splits": {
+                name: {
+                    "fingerprint": split.fingerprint,
+                    "texts": len(split),
+                    "lines": split.num_lines,
+                    "long_lines": len(long_lines[name]),
+                    "words": split.words,
+                    "bytes": split.num_bytes,
+                    "seen_lines": None
+                    if name == "train" or not train
+                    else sum(line in train for line in long_lines[name]),
+                }
+                for name, split in self.splits.items()
+            },
+            "notes": self.notes,
+        }
+
+
+SPLITS = ("train", "validation", "test")
+WIKITEXT = "Salesforce/wikitext"
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """A corpus whose splits are Parquet files with a column ``text``.
+
+    Attributes:
+        name: Name of the corpus, and of its folder in the data root.
+        description: One line.
+        unit: What one row is: ``line`` or ``novel``.
+        public_name: Name on the public hub, if it has one; the corpus's name then chooses among the data sets there.
+        clean: Makes a text of a row.
+    """
+
+    name: str
+    description: str
+    unit: str
+    public_name: str | None
+    clean: Callable[[str], str]
+
+    @property
+    def layout(self) -> str:
+        """Files of a local copy."""
+        return f"DIR/{self.name}/{{{','.join(SPLITS)}}}.parquet (column text, one {self.unit} a row)"
+
+    def present(self, data_root: Path | None) -> list[str]:
+        """Splits that the data root has."""
+        if data_root is None:
+            return []
+        return [split for split in SPLITS if (data_root / self.name / f"{split}.parquet").is_file()]
+
+    def load(self, data_root: Path | None, wanted: Sequence[str] | None) -> dict[str, RunningText]:
+        """Loads splits: from the data root, else by the public name.
+
+        Args:
+            data_root: Folder with local copies, or None.
+            wanted: Names of splits; None takes what the data root has, or all if it has none.
+
+        Raises:
+            DataError: If a file is damaged, or a split has no text.
+            UnavailableError: If a split is neither in the data root nor to be had.
+        """
+        present = self.present(data_root)
+        names = list(wanted) if wanted is not None else present or list(SPLITS)
+        fetched: Mapping[str, Any] = {} if set(names) <= set(present) else self._fetch(data_root, names, present)
+        splits = {}
+        for name in names:
+            if name in present and data_root is not None:
+                path = data_root / self.name / f"{name}.parquet"
+                rows, source = read_parquet_columns(path, ("text",))["text"], str(path)
+            else:
+                rows, source = list(fetched[name]["text"]), f"{self.public_name} ({self.name})"
+            checked = (
+                check_text(row, f"'{source}'", "row", place, longest=None) for place, row in enumerate(rows, start=1)
+            )
+            texts = [self.clean(text) for text in checked]
+            if not any(texts):
+                raise DataError(f"'{source}' holds no text; the layout is {self.layout}")
+            splits[name] = RunningText(name, texts)
+        return splits
+
+    def _fetch(self, data_root: Path | None, names: Sequence[str], present: Sequence[str]) -> Mapping[str, Any]:
+        missing = ", ".join(name for name in names if name not in present)
+        lacking = f"{self.name} has no split '{missing}' in '{data_root}' (there: {', '.join(present)})"
+        if self.public_name is None:
+            start = lacking if present else f"{self.name}: not in the data root, and it has no public name"
+            raise UnavailableError(f"{start}; give --data-root DIR (or RECURRA_DATA_ROOT) with {self.layout}")
+        try:
+            return hub_dataset(
+                self.name,
+                self.public_name,
+                data_root,
+                folder=self.name,
+                layout=self.layout,
+                configuration=self.name,
+            )
+        except UnavailableError as error:
+            if not present:
+                raise
+            raise UnavailableError(
+                f"{lacking}, and '{self.public_name}' cannot be loaded; put {missing}.parquet there, "
+                "or take a corpus or split that is there"
+            ) from error
+
+
+def _line(row: str) -> str:
+    """A row of WikiText is a line with a space before, and a space and a newline behind."""
+    return row.strip()
+
+
+def _novel(row: str) -> str:
+    return row.replace("\r\n", "\n").strip("\n")
+
+
+SOURCES: dict[str, TextSource] = {
+    source.name: source
+    for source in (
+        *(
+            TextSource(name, description, "line", WIKITEXT, _line)
+            for name, description in (
+                ("wikitext-2-v1", "WikiText-2, tokenised, rare words as <unk>: 720 Wikipedia articles"),
+                ("wikitext-2-raw-v1", "WikiText-2 as written, no <unk>"),
+                ("wikitext-103-v1", "WikiText-103, tokenised, rare words as <unk>: 28,595 Wikipedia articles"),
+                ("wikitext-103-raw-v1", "WikiText-103 as written, no <unk>"),
+            )
+        ),
+        TextSource(
+            "english_novels",
+            "96 English novels of 1839-1927; other authors in validation and test than in train",
+            "novel",
+            None,
+            _novel,
+        ),
+    )
+}
+
 
 TEXT_FORMATS = (".txt",)
 HELD_OUT_SHARE = 0.1

@@ -2,19 +2,162 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recurra.data.language.configuration import LINES, LanguageDataConfig
-from recurra.data.language.corpora import load_language_dataset
-from recurra.data.language.dataset import RunningText
-from recurra.data.language.encoding import EncodedText, encode_running_text
-from recurra.data.language.samples import LineSamples, PackedBlocks
-from recurra.data.language.tokenization import is_lossless, load_language_tokenizer
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recurra.core.errors import DataError
+from recurra.data.batching import pad_rows
+from recurra.data.language.configuration import LINES, MINIMUM_CONTEXT, LanguageDataConfig
+from recurra.data.language.corpora import RunningText, load_language_dataset
+from recurra.data.language.tokenization import (
+    EncodedText,
+    Tokens,
+    encode_running_text,
+    is_lossless,
+    load_language_tokenizer,
+)
 from recurra.data.vocabulary import describe_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+
+IGNORED = -100
+
+
+class _Samples(ABC):
+    """A map-style dataset of token rows; the ``DataLoader`` may ask for a whole batch at once."""
+
+    def __init__(self, context: int) -> None:
+        if context < MINIMUM_CONTEXT:
+            raise ValueError(f"context {context} must be at least {MINIMUM_CONTEXT}: one token is read, one predicted")
+        self.context = context
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, Tokens]:
+        return {"input_ids": self._row(range(len(self))[index])}
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Tokens]]:
+        return [self[index] for index in indices]
+
+    @property
+    @abstractmethod
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each sample, shape ``(samples,)``."""
+
+    @abstractmethod
+    def _row(self, index: int) -> Tokens: ...
+
+
+class PackedBlocks(_Samples):
+    """Texts joined by end-of-text and cut in blocks of ``context`` tokens; the remainder is dropped.
+
+    A block knows nothing of the one before it, and its first token is not predicted.
+
+    Attributes:
+        dropped_tokens: Tokens at the end that fill no block.
+
+    Args:
+        encoded: The texts.
+        context: Tokens of a block.
+
+    Raises:
+        DataError: If the texts do not fill one block.
+    """
+
+    def __init__(self, encoded: EncodedText, context: int) -> None:
+        super().__init__(context)
+        stream = encoded.joined
+        blocks = len(stream) // context
+        if not blocks:
+            raise DataError(
+                f"the text has {len(stream)} tokens, which do not fill one block of {context}; "
+                f"set context to at most {len(stream)}, or give more text"
+            )
+        self.dropped_tokens = len(stream) - blocks * context
+        self._blocks = stream[: blocks * context].reshape(blocks, context)
+
+    @cached_property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each block, all equal, shape ``(blocks,)``."""
+        return np.full(len(self._blocks), self.context, dtype=np.int64)
+
+    def _row(self, index: int) -> Tokens:
+        return self._blocks[index]
+
+
+class LineSamples(_Samples):
+    """A sample a text: end-of-text, the text, end-of-text, cut at ``context`` tokens.
+
+    The first end-of-text is there so that the text's first token is predicted as well.
+
+    Attributes:
+        cut: Texts that did not fit.
+
+    Args:
+        encoded: The lines, from `recurra.data.language.corpora.RunningText.long_lines`.
+        context: Longest sample in tokens.
+
+    Raises:
+        DataError: If there are no lines.
+    """
+
+    def __init__(self, encoded: EncodedText, context: int) -> None:
+        super().__init__(context)
+        if not len(encoded):
+            raise DataError("no line is long enough for a sample; lower min_characters, or give more text")
+        self._encoded = encoded
+        whole = np.diff(encoded.offsets) + 2
+        self.cut = int((whole > context).sum())
+        self._lengths = np.minimum(whole, context)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each sample, shape ``(samples,)``."""
+        return self._lengths
+
+    def _row(self, index: int) -> Tokens:
+        encoded = self._encoded
+        row = np.concatenate([[np.int32(encoded.end_of_text)], encoded.text(index)])
+        return row[: self._lengths[index]]
+
+
+class LanguageCollator:
+    """Pads rows on the right; labels are the tokens themselves, and `IGNORED` where nothing is to be predicted.
+
+    Ignored are padding and the first token of a row: a model shifts the labels and never predicts it, and the Trainer,
+    which counts labels to weigh the batches of an accumulated step, would count it.
+
+    Args:
+        pad_token_id: Token that fills. It may be end-of-text: padding is told by length, not by token.
+        context: Longest row; batches are not padded beyond it.
+    """
+
+    def __init__(self, pad_token_id: int, context: int) -> None:
+        self.pad_token_id = pad_token_id
+        self.context = context
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """Returns ``input_ids`` and ``labels`` (int64, ``(batch, tokens)``), and ``attention_mask`` with padding.
+
+        Without padding there is no mask, so that attention can take its fastest path.
+        """
+        tokens, inside = pad_rows([row["input_ids"] for row in rows], self.pad_token_id, longest=self.context)
+        labels = np.where(inside, tokens, IGNORED)
+        labels[:, 0] = IGNORED
+        batch = {"input_ids": torch.from_numpy(tokens), "labels": torch.from_numpy(labels)}
+        if not inside.all():
+            batch["attention_mask"] = torch.from_numpy(inside.astype(np.int64))
+        return batch
 
 
 def texts_of(split: RunningText, config: LanguageDataConfig) -> RunningText:

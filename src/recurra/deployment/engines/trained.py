@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from recurra.core.errors import CheckpointError
-from recurra.data.encoding import encode_windows
-from recurra.data.tokenization import read_tokenizer
+from recurra.data.batching import sorted_batches
+from recurra.data.cleaning import clean_texts
+from recurra.data.encoding import encode_texts, encode_windows
+from recurra.data.tokenization import read_tokenizer, tokenizer_from_folder
 from recurra.data.windows import pool_windows
-from recurra.deployment.engines.computation import Computation, Integers, compute_precision
-from recurra.deployment.engines.depth import Depth, Early
-from recurra.deployment.engines.packing import Batch, FlatRows
-from recurra.models.exits.rule import ExitRule
+from recurra.deployment.engines.computation import (
+    TOKENS_A_ROW,
+    Computation,
+    Depth,
+    Early,
+    Integers,
+    budget_batches,
+    compute_precision,
+    padded_ids,
+)
+from recurra.models.exits.rules import ExitRule
+from recurra.models.folder import WEIGHTS_NAME, read_model_configuration
 from recurra.models.inference import (
     PRECISIONS,
     check_precision,
@@ -27,7 +38,148 @@ from recurra.models.inference import (
     imitates_bf16,
     predict_logits,
 )
-from recurra.models.loading import load_classifier_model
+from recurra.models.loading import load_classifier_model, read_pretrained
+
+Batch = tuple[Integers, Mapping[str, torch.Tensor]]
+
+# Packed rows are filled up to a few sizes only: whole batches, eighths of one, and powers of two from here.
+_LEAST_TOKENS = 16
+_ROWS_STEP = 32
+
+
+@dataclass(frozen=True, eq=False)
+class FlatRows:
+    """Tokenised rows laid end to end.
+
+    Attributes:
+        input_ids: ``(tokens,)``.
+        offsets: Row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``, ``(rows + 1,)``.
+        pad: Token that fills.
+    """
+
+    input_ids: npt.NDArray[np.int32]
+    offsets: Integers
+    pad: int
+
+    @property
+    def lengths(self) -> Integers:
+        """Tokens of each row."""
+        return np.diff(self.offsets)
+
+    def padded(self, batch_size: int) -> Iterator[Batch]:
+        """Yields batches of ``batch_size`` rows of like length, the longest first."""
+        lengths = self.lengths
+        for rows in sorted_batches(lengths, batch_size):
+            yield rows, padded_inputs(self.input_ids, self.offsets[rows], lengths[rows], self.pad)
+
+    def packed(self, batch_size: int, *, few_sizes: bool) -> Iterator[Batch]:
+        """Yields batches of ``batch_size * TOKENS_A_ROW`` tokens of packed rows, the longest first.
+
+        Args:
+            batch_size: Rows of `TOKENS_A_ROW` tokens that make a batch; more of shorter ones.
+            few_sizes: Fill batches up to one of a dozen sizes. Half precision needs it on a CPU: for every new size of
+                a matrix product, oneDNN compiles a kernel for some milliseconds and keeps it, 1 to 3 MB each with AMX.
+        """
+        lengths = self.lengths
+        for rows in budget_batches(lengths, batch_size * TOKENS_A_ROW):
+            fill = few_sizes and batch_size * TOKENS_A_ROW
+            yield rows, pack_rows(self.input_ids, self.offsets[rows], lengths[rows], self.pad, budget=fill or None)
+
+
+def filled_size(tokens: int, budget: int) -> int:
+    """Returns the least size of at least ``tokens`` among powers of two, eighths of ``budget`` and their multiples."""
+    step = max(budget // 8, _LEAST_TOKENS)
+    power = max(1 << (tokens - 1).bit_length(), _LEAST_TOKENS)
+    return power if power <= step else -(-tokens // step) * step
+
+
+def pack_rows(
+    input_ids: npt.NDArray[np.int32], starts: Integers, lengths: Integers, pad: int, *, budget: int | None = None
+) -> dict[str, torch.Tensor]:
+    """Cuts rows out of flat ids and lays them end to end.
+
+    Args:
+        input_ids: Flat ids.
+        starts: First token of each row.
+        lengths: Tokens of each row.
+        pad: Token that fills.
+        budget: If given, rows of padding tokens follow up to `filled_size`, and rows without tokens up to a multiple of
+            32 rows, so that batches have few sizes.
+    """
+    tokens = int(lengths.sum())
+    into = np.cumsum(lengths) - lengths
+    flat = input_ids[np.arange(tokens) + np.repeat(starts - into, lengths)].astype(np.int64)
+    if budget is not None:
+        missing = filled_size(tokens, budget) - tokens
+        whole, rest = divmod(missing, int(lengths.max()))
+        fillers = [int(lengths.max())] * whole + [rest] * (rest > 0)
+        fillers += [0] * (-(len(lengths) + len(fillers)) % _ROWS_STEP)
+        flat = np.concatenate((flat, np.full(missing, pad)))
+        lengths = np.concatenate((lengths, np.array(fillers, dtype=np.int64)))
+    return {"input_ids": torch.from_numpy(flat)[None], "row_lengths": torch.from_numpy(lengths)}
+
+
+def padded_inputs(
+    input_ids: npt.NDArray[np.int32], starts: Integers, lengths: Integers, pad: int
+) -> dict[str, torch.Tensor]:
+    """Cuts rows out of flat ids and pads them on the right to the longest; without padding there is no mask."""
+    padded, keep = padded_ids(input_ids, starts, lengths, pad)
+    inputs = {"input_ids": torch.from_numpy(padded)}
+    if not keep.all():
+        inputs["attention_mask"] = torch.from_numpy(keep)
+    return inputs
+
+
+_LONGEST = 512
+_BATCH_SIZE = 64
+
+
+class ForeignClassifier:
+    """A classifier of any architecture of transformers.
+
+    Args:
+        model: In evaluation mode.
+        tokenizer: Its own.
+        precision: Of the matrix products.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, precision: str) -> None:
+        self.model, self.tokenizer, self.precision = model, tokenizer, precision
+        names: dict[int, str] = model.config.id2label
+        self.classes_ = np.array([str(names[index]) for index in sorted(names)], dtype=str)
+        limit = int(getattr(model.config, "max_position_embeddings", _LONGEST))
+        # RoBERTa's table has rows that no token reaches.
+        self.max_length = min(limit, _LONGEST)
+
+    @classmethod
+    def load(cls, folder: Path, *, precision: str) -> Self:
+        """Reads a folder.
+
+        Raises:
+            CheckpointError: If it cannot be loaded without its own code, or is not whole.
+        """
+        read_model_configuration(folder)
+        if not (folder / WEIGHTS_NAME).is_file():
+            raise CheckpointError(
+                f"'{folder}' holds no {WEIGHTS_NAME}; pickled weights can run code when they are read and are refused"
+            )
+        model, details = read_pretrained(
+            AutoModelForSequenceClassification, folder, "is no classifier that can be loaded without its own code"
+        )
+        if missing := sorted(details["missing_keys"]):
+            raise CheckpointError(
+                f"'{folder}' lacks weight '{missing[0]}': an encoder without a trained classifier teaches nothing; "
+                "fine-tune it first"
+            )
+        return cls(model.to(default_device()).eval(), tokenizer_from_folder(folder), precision)
+
+    def logits(self, texts: Sequence[str], *, clean: bool = True) -> npt.NDArray[np.float32]:
+        """Returns ``(texts, labels)``."""
+        rows = clean_texts(texts) if clean else list(texts)
+        input_ids, offsets = encode_texts(rows, self.tokenizer, self.max_length)
+        pad = self.tokenizer.pad_token_id
+        flat = FlatRows(input_ids, offsets, int(pad or 0))
+        return predict_logits(self.model, flat.padded(_BATCH_SIZE), len(rows), precision=self.precision)
 
 
 class TransformerEngine:

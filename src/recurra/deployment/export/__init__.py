@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from recurra.deployment.export.build import export_run
-    from recurra.deployment.export.options import ExportOptions
+    from recurra.deployment.export.manifest import ExportOptions
 
 __all__ = ["ExportOptions", "export_run"]
 
 _HOMES = {
-    "ExportOptions": "recurra.deployment.export.options",
+    "ExportOptions": "recurra.deployment.export.manifest",
     "export_run": "recurra.deployment.export.build",
 }
 

@@ -18,11 +18,10 @@ from recurra.data.corpora import load_dataset, recorded_split
 from recurra.data.dataset import TextSplit
 from recurra.data.tables import stream_texts
 from recurra.deployment.decision import LabelDecision
-from recurra.deployment.engines.computation import Computation
-from recurra.deployment.engines.depth import DeepEngine
+from recurra.deployment.engines.computation import Computation, DeepEngine
 from recurra.deployment.export.formats.interface import StoredPrecision
-from recurra.deployment.export.records import CalibrationRecord, CheckRecord
-from recurra.models.exits.rule import HasExits
+from recurra.deployment.export.manifest import CalibrationRecord, CheckRecord
+from recurra.models.exits.rules import HasExits
 from recurra.models.exits.thresholds import calibrate_classifier, check_agreement
 
 MOST_ROWS = 2000

@@ -16,9 +16,8 @@ from recurra.core.files import read_json
 from recurra.core.tokenizer_files import read_tokenizer_file
 from recurra.data.encoding import encode_windows
 from recurra.data.windows import pool_windows
-from recurra.deployment.engines.computation import TOKENS_A_ROW, Computation, padded_ids
-from recurra.deployment.engines.depth import Depth, Early
-from recurra.deployment.onnx.contract import (
+from recurra.deployment.engines.computation import TOKENS_A_ROW, Computation, Depth, Early, padded_ids
+from recurra.deployment.onnx.sessions import (
     CONFIDENCES,
     ENTROPIES,
     EXIT_LOGITS,
@@ -28,10 +27,10 @@ from recurra.deployment.onnx.contract import (
     MASK,
     MODEL_NAME,
     RECURRENCES,
+    Sessions,
+    run_session,
 )
-from recurra.deployment.onnx.sessions import Sessions, run_session
-from recurra.models.exits.measures import CONFIDENCE, ENTROPY
-from recurra.models.exits.rule import Bound, ExitRule
+from recurra.models.exits.rules import CONFIDENCE, ENTROPY, Bound, ExitRule
 
 TOKENIZER_NAME = "tokenizer.json"
 CONFIGURATION_NAME = "config.json"
@@ -180,7 +179,7 @@ class OnnxEngine:
 
 
 def _bounds(rule: ExitRule, exits: Sequence[int]) -> dict[str, npt.NDArray[np.float32]]:
-    """A rule as the graph takes it, see `recurra.deployment.onnx.exits`.
+    """A rule as the graph takes it, see `recurra.deployment.onnx.model`.
 
     Raises:
         ConfigurationError: If the graph has no comparison for it.

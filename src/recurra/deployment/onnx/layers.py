@@ -10,8 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import TensorProto
 
-from recurra.deployment.onnx.graph import Array, Graph
-from recurra.deployment.onnx.parts import Linear, PartWriter, Rows
+from recurra.deployment.onnx.graph import Array, Graph, Linear, PartWriter, Rows
 from recurra.models.configuration import RecurraConfig
 from recurra.models.names import GELU
 

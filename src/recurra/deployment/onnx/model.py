@@ -8,8 +8,8 @@ the configuration, and every export is compared on real rows. See `docs/decision
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +18,289 @@ from onnx import TensorProto, helper
 from transformers import PreTrainedModel
 
 from recurra.core.errors import AuditError
-from recurra.deployment.onnx.contract import INPUT_IDS, LOGITS, MASK, MODEL_NAME, RECURRENCES, check_writable
-from recurra.deployment.onnx.exits import ExitWriter
-from recurra.deployment.onnx.graph import Array, Carried, Graph, tensor
+from recurra.deployment.onnx.graph import (
+    Array,
+    Branch,
+    Carried,
+    FullLinear,
+    Graph,
+    Int8Linear,
+    Kind,
+    Linear,
+    Rows,
+    tensor,
+)
 from recurra.deployment.onnx.layers import LayerWriter
-from recurra.deployment.onnx.parts import FullLinear, Int8Linear, Linear
+from recurra.deployment.onnx.sessions import (
+    CONFIDENCES,
+    ENTROPIES,
+    EXIT_LOGITS,
+    EXITED_AFTER,
+    INPUT_IDS,
+    LOGITS,
+    MASK,
+    MODEL_NAME,
+    RECURRENCES,
+    check_writable,
+)
 from recurra.models.configuration import RecurraConfig
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+# Nobody is asked at or above it. OpenVINO's minimum is never above the largest finite number: infinity is no bound.
+_NEVER = float(np.finfo(np.float32).max)
+_NOTHING = onnx.numpy_helper.from_array(np.array([np.nan], dtype=np.float32))
+
+
+@dataclass(frozen=True)
+class _Left:
+    """The rows of the batch that have not left: names of the values that have a row for each of them.
+
+    Attributes:
+        states: ``(rows, tokens, hidden)``.
+        numbers: Their numbers in the batch, ``(rows,)``.
+        rows: The rest of what layers and heads read.
+        hidden: Numbers in a state.
+    """
+
+    states: str
+    numbers: str
+    rows: Rows
+    hidden: int
+
+    @property
+    def values(self) -> list[tuple[str, Kind]]:
+        """All of them, with their types and shapes."""
+        states = tensor(FLOAT, None, "tokens", self.hidden)
+        found = [
+            (self.states, states),
+            (self.numbers, tensor(INT64, None)),
+            (self.rows.seen, tensor(BOOL, None, 1, "tokens", "tokens")),
+            (self.rows.first, states),
+            (self.rows.where, tensor(INT64, None, 1)),
+            (self.rows.real, tensor(INT64, None, "tokens")),
+        ]
+        return [(name, kind) for name, kind in found if name]
+
+    def renamed(self, names: Sequence[str]) -> _Left:
+        """The same values under other names, in the order of `values`."""
+        states, numbers, seen, *more = names
+        first, where, real = (
+            more.pop(0) if name else "" for name in (self.rows.first, self.rows.where, self.rows.real)
+        )
+        return _Left(states, numbers, Rows(first=first, seen=seen, where=where, real=real), self.hidden)
+
+
+@dataclass(frozen=True)
+class _ExitsRead:
+    """What the loop that reads the exits leaves behind: names of values.
+
+    Attributes:
+        left: The rows that stay.
+        written: Logits, recurrences taken, logits of the exits; without rows if it did not run.
+        trips: How often it would have run with everybody; 0 if it did not run.
+    """
+
+    left: _Left
+    written: Sequence[str]
+    trips: str
+
+
+class ExitWriter:
+    """Writes the recurrences of a model with exits, its heads, and what is made of them.
+
+    Args:
+        layers: Writes the layers; its rows are those of the whole batch.
+    """
+
+    def __init__(self, layers: LayerWriter) -> None:
+        self.layers, self.graph, self.config = layers, layers.graph, layers.config
+        self.exits, self.labels = len(self.config.exits), int(self.config.num_labels)
+        info = helper.make_tensor_value_info
+        self.inputs: list[onnx.ValueInfoProto] = [info(name, FLOAT, [self.exits]) for name in (CONFIDENCES, ENTROPIES)]
+        self.outputs: list[onnx.ValueInfoProto] = [
+            info(EXITED_AFTER, INT64, ["rows_asked"]),
+            info(EXIT_LOGITS, FLOAT, ["rows_asked", self.exits, self.labels]),
+        ]
+        self._trips = self.graph.weight(RECURRENCES, np.asarray(self.config.num_recurrences, dtype=np.int64))
+        # What is written down: logits, recurrences taken, logits of the exits.
+        self._written = [
+            tensor(FLOAT, None, self.labels),
+            tensor(INT64, None),
+            tensor(FLOAT, None, self.exits, self.labels),
+        ]
+
+    def write(self, states: str) -> None:
+        """Adds the outputs to the main graph.
+
+        Args:
+            states: What the core is given, ``(batch, tokens, hidden)``.
+        """
+        graph, layers = self.graph, self.layers
+        for name, never in ((CONFIDENCES, np.inf), (ENTROPIES, -1.0)):
+            graph.weight(name, np.full(self.exits, never, dtype=np.float32))
+        asked = graph.op("Less", graph.op("ReduceMin", CONFIDENCES, keepdims=0), graph.number(_NEVER))
+        last = graph.op("Sub", self._trips, graph.constant(1, np.int64))
+        if self.config.input_injection == "none":
+            layers.rows = replace(layers.rows, first="")
+
+        body = Graph(graph)
+        iteration, inner = graph.name("iteration"), graph.name("states")
+        result = layers.recurrence(body, inner, iteration, narrow=False)
+        hidden, none = int(self.config.hidden_size), graph.constant(0, np.int64)
+        carried = [Carried(states, inner, result, tensor(FLOAT, "batch", "tokens", hidden))]
+        (states,) = graph.loop(graph.op("Where", asked, none, last), carried, body, iteration=iteration)
+
+        # OpenVINO takes a constant without numbers for a single number; it takes the empty part of another as it is.
+        written = [
+            graph.slice(graph.constant(np.zeros((1, *rest)), dtype), 0, 0, 0)
+            for rest, dtype in (([self.labels], np.float32), ([], np.int64), ([self.exits, self.labels], np.float32))
+        ]
+        # One number, whichever: if the loop does not run, somebody is left. A truth value that is carried would not do:
+        # what has a fixed shape comes out of a loop that did not run unset in OpenVINO.
+        left = _Left(states, graph.numbers(0), layers.rows, hidden)
+        self._finish(self._read_exits(left, written, graph.op("Where", asked, last, none)), last)
+
+    def _read_exits(self, left: _Left, written: Sequence[str], trips: str) -> _ExitsRead:
+        """So many recurrences, or fewer if nobody is left: none, or all but the last, behind which there is no exit."""
+        graph, layers = self.graph, self.layers
+        body = Graph(graph)
+        iteration = graph.name("iteration")
+        inner = left.renamed([graph.name("left") for _ in left.values])
+        before = [graph.name("written") for _ in written]
+        numbers, *begun = self._begin(body, iteration, [inner.numbers, *before])
+        with layers.among(inner.rows):
+            states = layers.recurrence(body, inner.states, iteration, narrow=False)
+            now = replace(inner, states=states, numbers=numbers)
+            found = self._read_exit(body, now, begun, iteration)
+        goes_on = body.op("Cast", body.op("Size", found[1]), to=BOOL)
+        kinds = [kind for _, kind in left.values]
+        carried = [
+            Carried(outer, name, result, kind)
+            for outer, name, result, kind in zip(
+                [*(name for name, _ in left.values), *written],
+                [*(name for name, _ in inner.values), *before],
+                found,
+                [*kinds, *self._written],
+                strict=True,
+            )
+        ]
+        found = graph.loop(trips, carried, body, iteration=iteration, goes_on=goes_on)
+        return _ExitsRead(left.renamed(found[: len(kinds)]), found[len(kinds) :], trips)
+
+    def _begin(self, body: Graph, iteration: str, values: Sequence[str]) -> list[str]:
+        """Before the first recurrence nothing is written and everybody is there; made here, it costs nobody else."""
+        start, later = Graph(body), Graph(body)
+        batch = start.op("Shape", INPUT_IDS, start=0, end=1)
+        zero, one = (start.constant(value, np.int64) for value in (0, 1))
+        shapes = [
+            start.op("Concat", batch, start.numbers(*rest), axis=0)
+            for rest in ([self.labels], [self.exits, self.labels])
+        ]
+        logits, exit_logits = (start.op("ConstantOfShape", shape, value=_NOTHING) for shape in shapes)
+        made = [
+            start.op("Range", zero, start.op("Squeeze", batch), one),
+            logits,
+            start.op("Expand", self._trips, batch),
+            exit_logits,
+        ]
+        kinds = [tensor(INT64, None), *self._written]
+        first = body.op("Equal", iteration, body.constant(0, np.int64))
+        kept = [later.op("Identity", name) for name in values]
+        return body.choose(
+            first,
+            Branch(start, list(zip(made, kinds, strict=True))),
+            Branch(later, list(zip(kept, kinds, strict=True))),
+        )
+
+    def _read_exit(self, body: Graph, now: _Left, written: Sequence[str], iteration: str) -> list[str]:
+        """After one recurrence: who leaves, if an exit stands here and is asked; else all as it was."""
+        exits, most = list(self.config.exits), int(self.config.num_recurrences)
+        # Behind the exits' bounds stands one for recurrences without an exit, and for those beyond the configuration's.
+        numbers = [exits.index(done) if done in exits else len(exits) for done in range(1, most + 1)]
+        place = body.op("Min", iteration, body.constant(most - 1, np.int64))
+        number = body.op("Gather", body.numbers(*numbers), place, axis=0)
+        bounds = body.op("Concat", CONFIDENCES, body.constant([np.inf], np.float32), axis=0)
+        bound = body.op("Gather", bounds, number, axis=0)
+        asks = body.op("Less", bound, body.number(_NEVER))
+
+        graph = Graph(body)
+        said = self._exit_head(graph, self.layers.read(graph, now.states), number)
+        leaves = self._leaves(graph, said, bound, number)
+        staying = graph.op("Squeeze", graph.op("NonZero", graph.op("Not", leaves)), graph.numbers(0))
+        kept = [graph.op("Gather", name, staying, axis=0) for name, _ in now.values]
+        logits, depths, exit_logits = written
+        index = graph.op("Unsqueeze", now.numbers, graph.numbers(1))
+        done = graph.op("Add", iteration, graph.constant(1, np.int64))
+        exit_number = graph.op("Expand", number, graph.op("Shape", index))
+        kept += [
+            # What a deeper exit says takes the place of what this one said.
+            graph.op("ScatterND", logits, index, said),
+            graph.op("ScatterND", depths, index, graph.op("Where", leaves, done, self._trips)),
+            graph.op("ScatterND", exit_logits, graph.op("Concat", index, exit_number, axis=1), said),
+        ]
+        kinds = [*(kind for _, kind in now.values), *self._written]
+        passing = Graph(body)
+        same = [passing.op("Identity", name) for name in (*(name for name, _ in now.values), *written)]
+        return body.choose(
+            asks,
+            Branch(graph, list(zip(kept, kinds, strict=True))),
+            Branch(passing, list(zip(same, kinds, strict=True))),
+        )
+
+    def _finish(self, found: _ExitsRead, last: str) -> None:
+        """The last recurrence and the final head, if anybody is left."""
+        graph, layers, left = self.graph, self.layers, found.left
+        logits, depths, exits = found.written
+        going, gone = Graph(graph), Graph(graph)
+        with layers.among(left.rows):
+            states = layers.recurrence(going, left.states, last, narrow=self.config.pooling == "first")
+            pooled = layers.read(going, states)
+        said = going.op("Add", *layers.head(going, pooled))
+        early, straight = Graph(going), Graph(going)
+        index = early.op("Unsqueeze", left.numbers, early.numbers(1))
+        kind = self._written[0]
+        (whole,) = going.choose(
+            going.op("Greater", found.trips, going.constant(0, np.int64)),
+            Branch(early, [(early.op("ScatterND", logits, index, said), kind)]),
+            Branch(straight, [(straight.op("Identity", said), kind)]),
+        )
+        nothing_new = gone.op("Identity", logits)
+        some = graph.op("Cast", graph.op("Size", left.numbers), to=BOOL)
+        graph.choose(some, Branch(going, [(whole, kind)]), Branch(gone, [(nothing_new, kind)]), [LOGITS])
+        graph.rename(depths, EXITED_AFTER)
+        graph.rename(exits, EXIT_LOGITS)
+
+    def _exit_head(self, graph: Graph, pooled: str, number: str) -> str:
+        """Logits ``(rows, labels)`` of an exit's head."""
+        heads = self.exits if self.config.heads == "separate" else 1
+        weights, biases = (
+            np.stack([self.layers.weights[f"exit_classifiers.{index}.{part}"] for index in range(heads)])
+            for part in ("weight", "bias")
+        )
+        weights = weights.transpose(0, 2, 1)
+        if heads == 1:
+            weight, bias = graph.weight("exit_classifiers.weight", weights[0]), biases[0]
+            return str(graph.op("Gemm", pooled, weight, graph.weight("exit_classifiers.bias", bias)))
+        weight = graph.op("Gather", graph.weight("exit_classifiers.weight", weights), number, axis=0)
+        bias = graph.op("Gather", graph.weight("exit_classifiers.bias", biases), number, axis=0)
+        return str(graph.op("Gemm", pooled, weight, bias))
+
+    def _leaves(self, graph: Graph, said: str, bound: str, number: str) -> str:
+        """Who is sure enough, ``(rows,)``; see `recurra.models.exits.rules`."""
+        shares = graph.op("Softmax", said, axis=-1)
+        sure = graph.op("GreaterOrEqual", graph.op("ReduceMax", shares, graph.numbers(-1), keepdims=0), bound)
+        most = graph.op("Gather", ENTROPIES, number, axis=0)
+        asked, other = Graph(graph), Graph(graph)
+        scores = asked.op("LogSoftmax", said, axis=-1)
+        own = asked.op("Neg", asked.op("ReduceSum", asked.op("Mul", shares, scores), asked.numbers(-1), keepdims=0))
+        either = asked.op("Or", sure, asked.op("LessOrEqual", own, most))
+        (found,) = graph.choose(
+            graph.op("GreaterOrEqual", most, graph.number(0.0)),
+            Branch(asked, [(either, tensor(BOOL, None))]),
+            Branch(other, [(other.op("Identity", sure), tensor(BOOL, None))]),
+        )
+        return found
+
 
 LINEAR: dict[str, type[Linear]] = {"fp32": FullLinear, "int8": Int8Linear}
 # What the file may hold above its weights: scales, rotary table, and the graph, which is small.
@@ -39,7 +316,7 @@ def build_classifier(
     Inputs: ``input_ids`` and ``attention_mask``, int64 ``(batch, tokens)``; for a model with several recurrences also
     ``num_recurrences``, int64 ``()``, which may be left out and is then that of the configuration. Output: ``logits``,
     FP32 ``(batch, labels)``. A model with exits has the further inputs and outputs of
-    `recurra.deployment.onnx.exits`.
+    `recurra.deployment.onnx.model`.
 
     Args:
         config: The model's.

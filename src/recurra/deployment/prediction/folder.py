@@ -22,8 +22,7 @@ from recurra.core.terminal import one_line
 from recurra.data.tables import STREAM_FORMATS, check_pyarrow, format_of, stream_rows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest
-from recurra.deployment.prediction.files import open_writer
-from recurra.deployment.prediction.stream import write_stream
+from recurra.deployment.prediction.files import open_writer, write_stream
 
 SIDECAR_NAME = "predictions.json"
 PART_FORMATS = ("parquet", "jsonl", "csv", "tsv")

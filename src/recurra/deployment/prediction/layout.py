@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.decision import LabelDecision
+from recurra.deployment.engines.computation import Computation
 from recurra.deployment.explanation import AnyExplanation, Explanation, LabelledExplanation
 
 _DIGITS = 6
@@ -140,3 +144,159 @@ class Layout:
         if self.explains:
             front.append([None] * len(rows) if rows.explanations is None else list(rows.explanations))
         return [*front, *probabilities.T.tolist()]
+
+
+# What makes a cell a formula in the common spreadsheets.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+class TableWriter:
+    """Writes CSV or TSV with a header.
+
+    Args:
+        stream: Where to write.
+        layout: The columns.
+        delimiter: Between cells.
+        escape_formulas: Whether words that a spreadsheet would take for a formula get an apostrophe in front, which it
+            takes for text; other programs then read the apostrophe.
+    """
+
+    def __init__(self, stream: TextIO, layout: Layout, delimiter: str, *, escape_formulas: bool = False) -> None:
+        self._layout = layout
+        self._writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
+        # The module quotes what holds its own line end; a carriage return ends a line for other readers.
+        self._quoting = csv.writer(stream, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        self._cell = escape_formula if escape_formulas else _as_it_is
+        self._writer.writerow(map(self._cell, layout.columns))
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows."""
+        for values in zip(*self._layout.values(rows), strict=True):
+            cells = [self._cell(as_cell(value)) for value in values]
+            returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+            (self._quoting if returns else self._writer).writerow(cells)
+
+
+def as_cell(value: Any) -> Any:
+    """A value as a cell of CSV: words, numbers and nothing as they are, the rest as `as_text` writes it."""
+    return (
+        value
+        if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool))
+        else as_text(value)
+    )
+
+
+def as_text(value: Any) -> str:
+    """A value of the input as text: words as they are, JSON values as JSON, the rest as Python writes it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float | list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _as_json(value: Any) -> Any:
+    """A value of the input as JSON has it: what is no number there is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _as_json_value(value: Any) -> Any:
+    return value.plain() if isinstance(value, AnyExplanation) else as_text(value)
+
+
+def escape_formula(value: Any) -> Any:
+    """Puts an apostrophe before words with which a formula begins in spreadsheets; numbers stay as they are."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+class JsonLinesWriter:
+    """Writes one JSON object a line; the probabilities of the classes are an object of their own."""
+
+    def __init__(self, stream: TextIO, layout: Layout, *, between: str = "") -> None:
+        """Starts at the present place of the stream.
+
+        Args:
+            stream: Where to write.
+            layout: The columns.
+            between: What stands before the line feed between two rows: a comma inside a JSON array.
+        """
+        self._stream = stream
+        self._layout = layout
+        self._between = between
+        self._started = False
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows."""
+        names = self._layout.row_columns
+        fixed = len(names)
+        for values in zip(*self._layout.values(rows), strict=True):
+            row = dict(zip(names, map(_as_json, values[:fixed]), strict=True))
+            row[self._layout.name(PROBABILITIES)] = dict(zip(self._layout.label_names, values[fixed:], strict=True))
+            line = json.dumps(row, ensure_ascii=False, default=_as_json_value)
+            if self._between:
+                self._stream.write(f"{self._between}\n{line}" if self._started else line)
+            else:
+                self._stream.write(f"{line}\n")
+            self._started = True
+
+
+class LineWriter:
+    """Writes a line for each row, for a person or a pipe: label, its probability, text, separated by tabs.
+
+    Where labels are explained, the words stand at the end.
+    """
+
+    def __init__(self, stream: TextIO, decision: LabelDecision) -> None:
+        self._stream = stream
+        self._decision = decision
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows; white space inside a text becomes single spaces, so that a row stays one line."""
+        decision = self._decision
+        decided = decision.decide(rows.probabilities)
+        explained = [""] * len(rows) if rows.explanations is None else [f"\t{one}" for one in rows.explanations]
+        for text, label, number, row, words in zip(
+            rows.texts, rows.label_texts(decision), decided, rows.probabilities, explained, strict=True
+        ):
+            chosen = ";".join(f"{probability:.4f}" for probability in np.atleast_1d(row[number]))
+            self._stream.write(f"{label or ''}\t{chosen}\t{' '.join(text.split())}{words}\n")
+
+
+class JsonDocumentWriter:
+    """Writes one JSON document with a list of predictions, row by row; a context manager.
+
+    Args:
+        stream: Where to write.
+        decision: What makes labels of probabilities.
+        computation: How the predictions were computed, to be said in the document too.
+        explains: Whether labels are explained.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        decision: LabelDecision,
+        computation: Computation | None = None,
+        *,
+        explains: bool = False,
+    ) -> None:
+        self._stream = stream
+        self._computation = computation
+        self._rows = JsonLinesWriter(stream, Layout(decision, explains=explains), between=",")
+
+    def __enter__(self) -> JsonDocumentWriter:
+        how = f'"computation": {json.dumps(self._computation.plain())}, ' if self._computation else ""
+        self._stream.write(f'{{{how}"predictions": [\n')
+        return self
+
+    def write(self, rows: PredictedRows) -> None:
+        """Writes some rows."""
+        self._rows.write(rows)
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            self._stream.write("\n]}\n")

@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recurra.deployment.prediction.layout import Layout, PredictedRows
-from recurra.deployment.prediction.text_writers import as_text
+from recurra.deployment.prediction.layout import Layout, PredictedRows, as_text
 
 _WORDS = ("id", "truth", "text", "label")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from recurra.deployment.engines.depth import Classified
+from recurra.deployment.engines.computation import Classified
 from recurra.deployment.serving.bodies import Extras
 from recurra.deployment.serving.limits import Refusal, ServerLimits, stopping, try_again
 

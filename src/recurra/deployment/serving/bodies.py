@@ -21,7 +21,7 @@ from starlette.requests import Request
 from recurra.core.errors import did_you_mean
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import LabelDecision
-from recurra.deployment.engines.depth import Classified
+from recurra.deployment.engines.computation import Classified
 from recurra.deployment.explanation import WordEffect
 from recurra.deployment.serving.limits import Refusal, ServerLimits, try_again
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from recurra.core.best_run import find_run, no_run
 from recurra.core.configuration import content_hash
+from recurra.core.environment import limit_fragmentation, return_freed_memory
 from recurra.core.errors import CheckpointError, ConfigurationError, RecurraError
-from recurra.core.memory import limit_fragmentation, return_freed_memory
-from recurra.core.model_files import MODEL_NAME, hash_model_files
 from recurra.core.record import RECORD_NAME, read_record
+from recurra.core.sealed import MODEL_NAME, hash_model_files
 from recurra.data.windows import recorded_reading
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export.manifest import is_export, needs_torch, read_manifest, read_source_record

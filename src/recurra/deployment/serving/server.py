@@ -18,9 +18,8 @@ from typing import Any
 
 import uvicorn
 
-from recurra.core.environment import available_cores
+from recurra.core.environment import available_cores, limit_fragmentation
 from recurra.core.errors import UnavailableError
-from recurra.core.memory import limit_fragmentation
 from recurra.deployment.serving.application import Application
 from recurra.deployment.serving.limits import ServerLimits, read_keys
 from recurra.deployment.serving.models import name_folders, open_models

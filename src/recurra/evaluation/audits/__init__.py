@@ -9,9 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recurra.evaluation.audits.causality import audit_causality
+    from recurra.evaluation.audits.causality import audit_causality, audit_language_padding
     from recurra.evaluation.audits.invariance import audit_cache, audit_invariance
-    from recurra.evaluation.audits.language_padding import audit_language_padding
     from recurra.evaluation.audits.leakage import audit_leakage, audit_too_good, contained_mask
     from recurra.evaluation.audits.seen import audit_seen
     from recurra.evaluation.audits.shortcuts import audit_shortcuts

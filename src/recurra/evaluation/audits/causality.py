@@ -11,6 +11,8 @@ for another shape.
 from __future__ import annotations
 
 import contextlib
+import inspect
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,12 +21,176 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from recurra.core.language_record import IN_TRAINING
-from recurra.core.record import AuditResult
-from recurra.core.seeds import derive_seed
-from recurra.evaluation.audits.invariance import exact_fp32
-from recurra.evaluation.audits.language_probe import LanguageProbe
+from recurra.core.configuration import derive_seed
+from recurra.core.errors import ConfigurationError
+from recurra.core.record import IN_TRAINING, AuditResult
+from recurra.evaluation.audits.invariance import TOLERANCE, exact_fp32
 from recurra.models.configuration import RecurraConfig
+from recurra.models.heads import IGNORED
+from recurra.models.language_modeling import RecurraForCausalLM
+
+FINAL = "final"
+
+
+class LanguageProbe:
+    """Asks a model for the logits of all its heads, and for its loss.
+
+    Args:
+        model: Ours, or any module that is called like a causal language model of transformers: with ``input_ids``,
+            ``attention_mask`` and ``labels``, giving ``.logits`` ``(batch, tokens, vocabulary)`` and ``.loss``.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.ours = isinstance(model, RecurraForCausalLM)
+        accepted = inspect.signature(model.forward).parameters
+        self.takes_positions = "position_ids" in accepted
+        # A cache would be made and thrown away, and some models lay out their states differently with one.
+        self.fixed = {"use_cache": False} if "use_cache" in accepted and not self.ours else {}
+        self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids that the model knows."""
+        return int(self.model.config.vocab_size)
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Longest input, if the model says so."""
+        length = getattr(self.model.config, "max_position_embeddings", None)
+        return int(length) if length else None
+
+    def logits(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> dict[str, Tensor]:
+        """Returns ``(batch, tokens, vocabulary)`` of each head by its name, the final one last."""
+        ids = input_ids.to(self.device)
+        if self.ours:
+            mask = None if attention_mask is None else attention_mask.to(self.device)
+            output = self.model(ids, mask, output_exits=True)
+            names = [f"exit-{number}" for number in self.model.config.exits]
+            return dict(zip([*names, FINAL], [*(output.exit_logits or ()), output.logits], strict=True))
+        logits = self.model(ids, **self._masked(ids, attention_mask), **self.fixed).logits
+        if logits.shape[:2] != ids.shape:
+            raise ConfigurationError(
+                f"the model gives logits of shape {tuple(logits.shape)} for {tuple(ids.shape)} tokens; "
+                "a causal language model gives one row of logits a token"
+            )
+        return {FINAL: logits}
+
+    def loss(self, input_ids: Tensor, attention_mask: Tensor) -> float:
+        """Returns the model's own loss for predicting each token; foreign models are told what padding is by -100."""
+        ids = input_ids.to(self.device)
+        labels = ids if self.ours else ids.masked_fill(~attention_mask.to(self.device).bool(), IGNORED)
+        asked = self._masked(ids, attention_mask)
+        return float(self.model(ids, labels=labels, **asked, **self.fixed).loss)
+
+    def _masked(self, ids: Tensor, attention_mask: Tensor | None) -> dict[str, Tensor]:
+        if attention_mask is None:
+            return {}
+        mask = attention_mask.to(ids.device)
+        if not self.takes_positions:
+            return {"attention_mask": mask}
+        # As transformers' own generation counts them: real tokens only.
+        return {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+
+
+LENGTHS = (5, 24, 11, 17, 2)
+
+
+def audit_language_padding(model: Any, *, tolerance: float = TOLERANCE, seed: int = 0) -> list[AuditResult]:
+    """Compares rows alone with the same rows in padded batches.
+
+    Args:
+        model: A causal language model, ours or of transformers (`LanguageProbe`); left as it was found.
+        tolerance: Largest allowed difference relative to the largest logit, or to the loss.
+        seed: Chooses the tokens.
+
+    Returns:
+        ``padding.logits`` over all heads and both sides; ``padding.loss`` for a padded row. The loss of a model that is
+        not ours is judged with padding on the right only, as in training: left of a row, transformers' own loss
+        counts the first token as the prediction of a padded position.
+    """
+    generator = torch.Generator().manual_seed(derive_seed(seed, "padding"))
+    with exact_fp32(model) as exact:
+        probe = LanguageProbe(exact)
+        limit = probe.context_tokens
+        longest = min(max(LENGTHS), limit or max(LENGTHS))
+        lengths = [min(length, longest) for length in LENGTHS]
+        rows = [torch.randint(0, probe.vocabulary, (length,), generator=generator) for length in lengths]
+        fill = getattr(probe.model.config, "pad_token_id", None) or 0
+        fillers = {
+            "padding tokens": torch.full((longest,), fill),
+            "masked tokens": torch.randint(0, probe.vocabulary, (longest,), generator=generator),
+        }
+        return [_logits(probe, rows, fillers, tolerance), _loss(probe, rows, fillers, tolerance)]
+
+
+def _pad(rows: list[Tensor], filler: Tensor, *, left: bool) -> tuple[Tensor, Tensor]:
+    """Ids and mask ``(rows, tokens)`` at the filler's length."""
+    ids = filler.repeat(len(rows), 1)
+    mask = torch.zeros_like(ids)
+    for number, row in enumerate(rows):
+        where = slice(len(filler) - len(row), None) if left else slice(None, len(row))
+        ids[number, where], mask[number, where] = row, 1
+    return ids, mask
+
+
+def _logits(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor], tolerance: float) -> AuditResult:
+    alone = [probe.logits(row[None]) for row in rows]
+    scale = max(float(logits.abs().max()) for heads in alone for logits in heads.values())
+    differences = {}
+    for what, filler in fillers.items():
+        for side in ("right", "left"):
+            ids, mask = _pad(rows, filler, left=side == "left")
+            batch = probe.logits(ids, mask)
+            differences[f"{what}, {side}"] = max(
+                _largest(batch[head][number][mask[number].bool()] - logits[0])
+                for number, heads in enumerate(alone)
+                for head, logits in heads.items()
+            )
+    what = "padding or neighbours change a logit"
+    return _judge("logits", what, differences, scale, tolerance)
+
+
+def _loss(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor], tolerance: float) -> AuditResult:
+    differences = {}
+    scale = 0.0
+    for what, filler in fillers.items():
+        for side in ("right", "left") if probe.ours else ("right",):
+            found = 0.0
+            for row in rows:
+                alone = probe.loss(row[None], torch.ones(1, len(row), dtype=torch.long))
+                ids, mask = _pad([row], filler, left=side == "left")
+                found = max(found, _number(abs(probe.loss(ids, mask) - alone)))
+                scale = max(scale, abs(alone))
+            differences[f"{what}, {side}"] = found
+    return _judge("loss", "padding changes a loss", differences, scale, tolerance)
+
+
+def _largest(difference: Tensor) -> float:
+    return _number(float(difference.abs().max()))
+
+
+def _number(difference: float) -> float:
+    """Infinity for what is no number, which `max` would pass over."""
+    return math.inf if math.isnan(difference) else difference
+
+
+def _judge(kind: str, what: str, differences: dict[str, float], scale: float, tolerance: float) -> AuditResult:
+    name = f"padding.{kind}"
+    worst, difference = max(differences.items(), key=lambda item: item[1])
+    if not math.isfinite(difference) or not math.isfinite(scale):
+        summary = f"a {kind.removesuffix('s')} is not finite ({worst})"
+        return AuditResult(name=name, status="failed", summary=summary, threshold=tolerance)
+    value = difference / scale if scale > 0 else difference
+    return AuditResult(
+        name=name,
+        status="failed" if value > tolerance else "passed",
+        summary=f"{what} by at most {value:.1e} of the largest ({worst}; FP32); allowed: {tolerance:.0e}",
+        value=value,
+        threshold=tolerance,
+        details={"largest_difference": difference, "scale": scale, "by_case": differences, "precision": "fp32"},
+    )
+
 
 # Every later token of a short row is exchanged; convolutions that read far are measured on a longer one.
 SHORT_TOKENS = 24
@@ -100,12 +266,12 @@ def audit_causality(
         every, two = list(range(1, short)), sorted({long // 2, long - 1} - {0})
         looked_at = [(short, every)] * rows + [(long, two)]
         heads = _exchange_tokens(probe, looked_at, seed)
-        found = [_judge(f"causality.{head}", finding, theory.get(head)) for head, finding in heads.items()]
+        found = [_judge_causality(f"causality.{head}", finding, theory.get(head)) for head, finding in heads.items()]
         norms = [module for module in exact.modules() if isinstance(module, _BatchNorm)]
         if norms:
             with _of_the_batch(norms):
                 heads = _exchange_tokens(probe, looked_at, seed, rows_at_once=1)
-            found += [_judge(f"{IN_TRAINING}{head}", finding, None) for head, finding in heads.items()]
+            found += [_judge_causality(f"{IN_TRAINING}{head}", finding, None) for head, finding in heads.items()]
     return found
 
 
@@ -183,7 +349,7 @@ def _exchange(
     findings.add(probe.logits(base), probe.logits(other), places)
 
 
-def _judge(name: str, finding: _Finding, theory: int | None) -> AuditResult:
+def _judge_causality(name: str, finding: _Finding, theory: int | None) -> AuditResult:
     details: dict[str, Any] = {
         "exchanged_tokens": finding.exchanged,
         "reach_tokens": finding.reach,

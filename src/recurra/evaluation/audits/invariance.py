@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from recurra.core.configuration import derive_seed
 from recurra.core.record import AuditResult
-from recurra.core.seeds import derive_seed
 from recurra.models.language_modeling import RecurraForCausalLM
 
 

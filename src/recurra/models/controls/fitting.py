@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 from tokenizers import Tokenizer
 
 from recurra.core.errors import DataError
-from recurra.core.label_record import are_unequal
+from recurra.core.record import are_unequal
 from recurra.models.controls.linear import Floats, LinearModel, Vectorizer, features_of, fit_vectorizers, label_scores
 
 Labels = npt.NDArray[np.int64]

@@ -1,6 +1,6 @@
 """Early exit: rules that decide after which recurrence a row stops. Imports no torch.
 
-Importing anything from here registers the rules, so that they can be had by name (`recurra.models.exits.registry`).
+Importing anything from here registers the rules, so that they can be had by name (`recurra.models.exits.rules`).
 """
 
 from __future__ import annotations

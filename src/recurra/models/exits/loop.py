@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from recurra.models.exits.rule import ExitRule
+from recurra.models.exits.rules import ExitRule
 from recurra.models.recurrence import RecurrentCore
-from recurra.models.rows.layout import RowLayout
+from recurra.models.rows import RowLayout
 
 
 @dataclass(frozen=True)

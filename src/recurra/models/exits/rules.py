@@ -1,15 +1,340 @@
-"""The exit rules. A new one is a registered class here, and a test: all else finds it by its name. Imports no torch."""
+"""When a row stops early: what a rule looks at, the rules, and how they are named. Imports no torch."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from recurra.core.errors import ConfigurationError
-from recurra.models.exits.measures import CONFIDENCE, ENTROPY, ExitMeasure, confidence, entropy, every_row
-from recurra.models.exits.registry import register_rule
-from recurra.models.exits.rule import Bound, Decision, ExitRule, HasExits, ThresholdRule, check_exit
+from recurra.core.errors import ConfigurationError, unknown
+
+CONFIDENCE, ENTROPY = "confidence", "entropy"
+
+
+@dataclass(frozen=True)
+class ExitMeasure:
+    """How sure a head is, as a number that is never negative.
+
+    Attributes:
+        name: For example ``confidence``.
+        of: Maps logits ``(..., classes)`` to ``(...)``, as a tensor or an array as they came.
+        rises: Whether a larger number means a surer head.
+    """
+
+    name: str
+    of: Callable[[Any], Any]
+    rises: bool
+
+    def reaches(self, values: Any, bound: float) -> Any:
+        """Where ``values`` are at least as sure as ``bound``, the bound included."""
+        return values >= bound if self.rises else values <= bound
+
+
+def confidence(logits: Any) -> Any:
+    """Largest probability over the last axis."""
+    library = _library_of(logits)
+    return 1 / library.exp(logits - library.amax(logits, axis=-1, keepdims=True)).sum(-1)
+
+
+def entropy(logits: Any) -> Any:
+    """Entropy over the last axis, in nats."""
+    library = _library_of(logits)
+    if hasattr(library, "log_softmax"):
+        scores = library.log_softmax(logits, -1)
+        return -(library.exp(scores) * scores).sum(-1)
+    scores = logits - library.amax(logits, axis=-1, keepdims=True)
+    powers = library.exp(scores)
+    total = powers.sum(-1)
+    return library.log(total) - (powers * scores).sum(-1) / total
+
+
+def mean_of_rows(values: Any, counted: Any = None) -> Any:
+    """Returns means ``(rows,)`` of ``(rows, positions)``; ``(rows,)`` as it is.
+
+    Args:
+        values: One number for each row or position.
+        counted: ``(rows, positions)``, true at the positions that count; none means all.
+    """
+    if values.ndim == 1:
+        return values
+    if counted is None:
+        return values.mean(1)
+    return (values * counted).sum(1) / counted.sum(1).clip(1)
+
+
+def every_row(logits: Any) -> Any:
+    """True for each row of ``(rows, ..., classes)``, ``(rows,)``."""
+    return (logits[(slice(None), *(0,) * (logits.ndim - 1))] > 0) | True
+
+
+def _library_of(values: Any) -> Any:
+    """The library whose array it is: it has been imported, or there would be no such array."""
+    return sys.modules[type(values).__module__.partition(".")[0]]
+
+
+class HasExits(Protocol):
+    """What a rule has to know of a model."""
+
+    @property
+    def exits(self) -> Sequence[int]:
+        """Recurrences after which an intermediate head stands, in rising order."""
+        ...
+
+    @property
+    def num_recurrences(self) -> int:
+        """How often the core is applied."""
+        ...
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a rule decides after one exit.
+
+    Attributes:
+        exits: ``(rows,)``, true where a row stops here.
+        state: What the rule wants to be handed with its next decision, the rows along the first axis; the loop hands
+            on the part of the rows that remain. None for a rule that remembers nothing.
+    """
+
+    exits: Any
+    state: Any = None
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A decision as a comparison of one number with another: for graphs that can do no more.
+
+    Attributes:
+        measure: Name of what is compared; the surer side of the bound stops.
+        value: The bound.
+    """
+
+    measure: str
+    value: float
+
+
+@dataclass(frozen=True)
+class ExitRule(ABC):
+    """Decides after an exit which rows stop there. That exit's logits are then the row's output.
+
+    A rule holds its numbers and nothing else, and never changes: one rule may serve many batches at a time. A subclass
+    is a frozen dataclass.
+
+    Attributes:
+        name: How a user and a record call it.
+        summary: How a list of rules calls it.
+        options: What a user may give it, of ``threshold`` and ``after``.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    options: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def make(cls, **options: Any) -> Self:
+        """Returns the rule with what a user gave of its `options`, which may be nothing.
+
+        Raises:
+            ConfigurationError: For a value out of range, or one that is needed and was not given.
+        """
+        return cls(**options)
+
+    @abstractmethod
+    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:
+        """Decides for each row.
+
+        Args:
+            logits: What the head after ``recurrence`` says, ``(rows, classes)`` or ``(rows, positions, classes)``; a
+                tensor or an array.
+            recurrence: Recurrences computed so far.
+            counted: ``(rows, positions)``, true at the positions that decide; none means all.
+            state: `Decision.state` of the decision before, of these rows; none at the first.
+        """
+
+    def asks(self, recurrence: int) -> bool:  # noqa: ARG002 - a rule's
+        """Whether the head after ``recurrence`` has to be computed to decide."""
+        return True
+
+    def last(self, config: HasExits) -> int:
+        """Recurrence after which no row goes on, whatever the logits."""
+        return int(config.num_recurrences)
+
+    @property
+    def always_after(self) -> int | None:
+        """Recurrence after which every row stops, if the rule looks at nothing; else none."""
+        return None
+
+    def as_bound(self, recurrence: int) -> Bound | None:  # noqa: ARG002 - a rule's
+        """The decision after ``recurrence`` as a comparison; none if it is more than that."""
+        return None
+
+    def check(self, config: HasExits, classes: int) -> None:  # noqa: ARG002 - a rule's
+        """Holds the rule against a model with heads over ``classes`` classes.
+
+        Raises:
+            ConfigurationError: If it cannot decide anything there.
+        """
+        check_has_exits(config)
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Says it in a few words."""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"rule": self.name, **{field.name: getattr(self, field.name) for field in fields(self)}}
+
+
+@dataclass(frozen=True)
+class ThresholdRule(ExitRule):
+    """Stops a row whose head is sure enough; what several positions say is averaged.
+
+    Its threshold can be chosen on validation rows (`recurra.models.exits.thresholds`).
+
+    Attributes:
+        measure: What of the head is read.
+    """
+
+    options: ClassVar[frozenset[str]] = frozenset({"threshold"})
+    measure: ClassVar[ExitMeasure]
+
+    @abstractmethod
+    def bound(self, recurrence: int) -> float:
+        """Where the measure has to get to after ``recurrence``."""
+
+    def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:  # noqa: ARG002
+        """Compares the mean of each row's positions with the bound."""
+        values = mean_of_rows(self.measure.of(logits), counted)
+        return Decision(self.measure.reaches(values, self.bound(recurrence)))
+
+    def as_bound(self, recurrence: int) -> Bound:
+        """It is one."""
+        return Bound(self.measure.name, self.bound(recurrence))
+
+
+def check_has_exits(config: HasExits) -> None:
+    """Checks that a model has intermediate heads.
+
+    Raises:
+        ConfigurationError: If it has none.
+    """
+    if not config.exits:
+        raise ConfigurationError(
+            "an exit rule needs exits, and this model was trained without; "
+            "train one with exits, for example model.exits=[1], or leave the rule out"
+        )
+
+
+def check_exit(config: HasExits, exit_after: int | None) -> int:
+    """Returns the recurrence after which a model is to stop; none means the last one.
+
+    Raises:
+        ConfigurationError: If no head was trained there.
+    """
+    if exit_after is None or exit_after == config.num_recurrences:
+        return config.num_recurrences
+    if exit_after not in config.exits:
+        allowed = ", ".join(map(str, [*config.exits, config.num_recurrences]))
+        raise ConfigurationError(f"no head stands after recurrence {exit_after}; allowed for this model: {allowed}")
+    return exit_after
+
+
+# The rule that an export carries, chosen on validation rows when it was made; not one by itself.
+CALIBRATED = "calibrated"
+
+Rule = TypeVar("Rule", bound=type[ExitRule])
+_RULES: dict[str, type[ExitRule]] = {}
+
+
+def register_rule(rule: Rule) -> Rule:
+    """Makes a rule known by its name, everywhere: commands, records, calibration."""
+    if rule.name in _RULES:
+        raise ValueError(f"there are two exit rules of name '{rule.name}'")
+    _RULES[rule.name] = rule
+    return rule
+
+
+def rule_names() -> tuple[str, ...]:
+    """Names of all rules, in the order in which they were registered."""
+    return tuple(_RULES)
+
+
+def summarise_rules() -> str:
+    """All rules in one line, for a command's help."""
+    *others, last = (rule.summary for rule in _RULES.values())
+    return f"{', '.join(others)}, or {last}"
+
+
+def threshold_rule_names() -> tuple[str, ...]:
+    """Names of the rules whose threshold can be chosen on validation rows."""
+    return tuple(name for name, rule in _RULES.items() if issubclass(rule, ThresholdRule))
+
+
+def threshold_rule(name: str) -> type[ThresholdRule]:
+    """Returns a rule whose threshold can be chosen on validation rows.
+
+    Raises:
+        ConfigurationError: If there is no such rule, or it has no threshold.
+    """
+    rule = _RULES.get(name)
+    if rule is None or not issubclass(rule, ThresholdRule):
+        raise ConfigurationError(unknown("exit rule to calibrate", name, threshold_rule_names()))
+    return rule
+
+
+def make_rule(
+    name: str | None, *, threshold: float | None = None, after: int | None = None, known: Sequence[str] = ()
+) -> ExitRule | None:
+    """Returns the rule that a user names.
+
+    Args:
+        name: One of `rule_names`; none means no rule, or the one that takes ``after`` if that is given.
+        threshold: For a rule that has one.
+        after: Recurrence, for a rule that stops at a given one.
+        known: Names that a message tells of besides.
+
+    Raises:
+        ConfigurationError: For an unknown name, a value out of range, or one that the rule has no use for.
+    """
+    if name is not None and name not in _RULES:
+        raise ConfigurationError(unknown("exit rule", name, (*_RULES, *known)))
+    if name is None and after is not None:
+        name = _rules_with("after")[0]
+    rule = None if name is None else _RULES[name]
+    options = {} if rule is None else rule.options
+    if after is not None and "after" not in options:
+        allowed = _quoted(_rules_with("after"))
+        raise ConfigurationError(f"an exit is for rule {allowed}, not for '{name}'; give one or the other")
+    if threshold is not None and "threshold" not in options:
+        raise ConfigurationError(f"a threshold is for rule {_quoted(_rules_with('threshold'))}; name one of them")
+    given = {"threshold": threshold, "after": after}
+    return None if rule is None else rule.make(**{key: value for key, value in given.items() if value is not None})
+
+
+def read_rule(values: Mapping[str, Any]) -> ExitRule:
+    """Returns the rule that `ExitRule.plain` wrote.
+
+    Raises:
+        ConfigurationError: If it is none of ours.
+    """
+    name, numbers = str(values.get("rule")), {key: value for key, value in values.items() if key != "rule"}
+    if name not in _RULES:
+        raise ConfigurationError(unknown("exit rule", name, _RULES))
+    try:
+        return _RULES[name](**numbers)
+    except TypeError as error:
+        raise ConfigurationError(f"exit rule '{name}' cannot be read from {sorted(numbers)}: {error}") from error
+
+
+def _rules_with(option: str) -> list[str]:
+    return [name for name, rule in _RULES.items() if option in rule.options]
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return " or ".join(f"'{name}'" for name in names)
 
 
 @register_rule

@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.exits.measures import CONFIDENCE, ExitMeasure
-from recurra.models.exits.registry import threshold_rule
-from recurra.models.exits.rule import ExitRule
+from recurra.models.exits.rules import CONFIDENCE, ExitMeasure, ExitRule, threshold_rule
 
 Floats = npt.NDArray[np.floating[Any]]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import jinja2
 
-from recurra.core import formatting
+from recurra.core import terminal as formatting
 from recurra.core.configuration import write_yaml
 from recurra.report.figures import Drawings, draw
 from recurra.report.summary import reporting_of

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from recurra.core.formatting import NONE, words
+from recurra.core.terminal import NONE, words
 from recurra.report.summary import reporting_of
 from recurra.tasks.columns import Cell, Column, estimates
 from recurra.tasks.measures import Measure, over_seeds
-from recurra.tasks.registry import PACKAGES
+from recurra.tasks.profile import PACKAGES
 from recurra.tasks.reporting import Reporting
 from recurra.tasks.summary import ContrastLine, PooledContrast, Summary, TableSummary
 

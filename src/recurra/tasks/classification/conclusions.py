@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from recurra.core import formatting as form
-from recurra.core.formatting import seeds, words
-from recurra.core.label_record import are_unequal
+from recurra.core import terminal as form
+from recurra.core.record import are_unequal
+from recurra.core.terminal import duration, seeds, significant, times, words
 from recurra.tasks.audits import noted
-from recurra.tasks.classification.measures import ACCURACY, MACRO_F1, cheapest_answer, judge
-from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary, CostTable
+from recurra.tasks.classification.measures import (
+    ACCURACY,
+    MACRO_F1,
+    ClassificationTable,
+    ClassifierSummary,
+    CostTable,
+    cheapest_answer,
+    judge,
+    margin,
+)
 from recurra.tasks.columns import EVERYWHERE, Cell, Column, Format, Table
-from recurra.tasks.estimates import Estimate
-from recurra.tasks.measures import Measure
-from recurra.tasks.summary import AuditLine, ContrastLine, PairTest
+from recurra.tasks.measures import Estimate, Measure
+from recurra.tasks.questions import Limits
+from recurra.tasks.reporting import nearest
+from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ContrastLine, PairTest, unspoiled
 
 # Rows of a class that a model must have seen judged before silence about it counts.
 FEWEST = 5
@@ -302,3 +312,290 @@ OVERVIEW = Table(
     ),
     places=frozenset(("terminal",)),
 )
+
+
+NEEDED = "Is a Transformer needed?"
+
+
+def level_models(table: ClassificationTable, measure: Measure) -> list[str]:
+    """Labels of the best model and of those not shown to be worse."""
+    split = table.headline_split
+    scored = [model for model in table.models if split in model.scores and not fault_of(table, model)]
+    choice = _choice(table, scored, measure)
+    return [model.label for model in scored if choice.level(model)]
+
+
+def advise(table: ClassificationTable, measure: Measure, limits: Limits) -> list[Advice]:
+    """Advice by priority; none if there are not two models to choose between.
+
+    ``Recommended`` is the smallest model that is not worse than the best one by more than the `margin`. Models that
+    failed an audit of their own, and models that are no classifiers, are not recommended.
+
+    Args:
+        table: What is known of it.
+        measure: What it is judged by.
+        limits: What the recommended model may cost.
+    """
+    split = table.headline_split
+    able = unspoiled(table.models, table.audits)
+    scored = [model for model in able if split in model.scores and not fault_of(table, model)]
+    if len(scored) < 2:
+        return []
+    choice = _choice(table, scored, measure)
+    advice = [
+        choice.recommended(limits), choice.need(), choice.accuracy(), choice.latency(), choice.memory()
+    ]  # fmt: skip
+    return [item for item in advice if item is not None]
+
+
+def _choice(table: ClassificationTable, models: Sequence[ClassifierSummary], measure: Measure) -> _Choice:
+    split = table.headline_split
+    least = margin(table, models[0].scores[split].confusion_matrix) if models else 0.0
+    guess = without_reading(table, models[0]) if models else ""
+    return _Choice(models, table.tests, split, measure, least, guess)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The models to choose between, all with a score on the split, and what a smaller one may give up."""
+
+    models: Sequence[ClassifierSummary]
+    tests: Sequence[PairTest]
+    split: str
+    measure: Measure
+    margin: float
+    guess: str
+
+    @property
+    def best(self) -> ClassifierSummary:
+        return best_model(self.models, self.split, self.measure)
+
+    def score(self, model: ClassifierSummary) -> float:
+        return self.measure.mean(model, self.split)
+
+    def gap(self, model: ClassifierSummary, other: ClassifierSummary) -> float:
+        return self.score(model) - self.score(other)
+
+    def lead(self, model: ClassifierSummary, other: ClassifierSummary) -> float:
+        """How much better a model is than another."""
+        return self.measure.merit(self.gap(model, other))
+
+    def surely_close(self, model: ClassifierSummary) -> bool | None:
+        """Whether a model gives up no more than it may at either end of its interval; none if there is none."""
+        found = self.interval(model)
+        return None if found is None else min(map(self.measure.merit, found)) >= -self.margin
+
+    @property
+    def slack(self) -> str:
+        """What a smaller model may give up, in words."""
+        return "a point" if self.measure.higher_is_better else f"{self.measure.value(self.margin)} a row"
+
+    def level(self, model: ClassifierSummary) -> bool:
+        """Whether a model is tested and not supported to be worse than the best one."""
+        if model is self.best:
+            return True
+        test = find_test(self.tests, self.best, model)
+        return test is not None and test.p_holm is not None and not test.supported
+
+    def interval(self, model: ClassifierSummary) -> tuple[float, float] | None:
+        """95 % interval over rows of how far a model is ahead of the best one; none if they were not paired."""
+        test = find_test(self.tests, self.best, model)
+        return None if test is None else test.ahead(model.label)
+
+    def recommended(self, limits: Limits) -> Advice:
+        """The smallest model that gives up at most a point, how sure that is, and what it saves.
+
+        Of the models within the limits, if there are some; what stays outside is not weighed.
+        """
+        inside = [model for model in self.models if limits.allow(model.file_size_mib, model.single_ms)]
+        if not inside:
+            return nearest(self.models, limits)
+        if len(inside) < len(self.models):
+            chosen = replace(self, models=inside).recommended(Limits())
+            kept = f"within {limits} ({len(inside)} of {len(self.models)} models are)"
+            beyond = "" if self.best in inside else f" Beyond them, {self.best.label}: {self._ahead_of(chosen.choice)}."
+            limited = ("Your limits", f"{kept[0].upper()}{kept[1:]}.{beyond}")
+            return replace(chosen, why=f"{kept}: {chosen.why}{beyond}", details=(*chosen.details, limited))
+        best = self.best
+        close = [model for model in self.models if self.lead(model, best) >= -self.margin]
+        small = min(close, key=lambda model: (model.file_size_mib, model.parameters))
+        score = f"{self._figure} {self.measure.value(self.score(small))} on {self.split}, {_size(small)}"
+        if small is best:
+            others = [model for model in self.models if model is not best and model.file_size_mib < best.file_size_mib]
+            if not others:
+                why = f"the best and the smallest: {score}."
+                return Advice(RECOMMENDED, best.label, why, self._details(best))
+            second = best_model(others, self.split, self.measure)
+            why = f"the best: {score}; of the smaller ones {second.label} comes nearest, {self._far(second)}"
+            return Advice(RECOMMENDED, best.label, f"{why}.", self._details(best))
+        saved = f"{times(best.file_size_mib / small.file_size_mib)} smaller than {best.label}"
+        sure = {None: "", True: ", beyond doubt", False: ", though not beyond doubt"}[self.surely_close(small)]
+        why = f"within {self.slack} of the best{sure}: {score}; {self._far(small)}; {saved}{_faster(small, best)}"
+        return Advice(RECOMMENDED, small.label, f"{why}.", self._details(small))
+
+    def _details(self, chosen: ClassifierSummary) -> list[tuple[str, str]]:
+        """What a reader asks of a recommendation, and the answers."""
+        best, rivals = self.best, [model for model in self.models if model is not chosen]
+        score = chosen.scores[self.split]
+        value = f"{self.measure.heading} {self.measure.value(self.score(chosen))}"
+        good = f"{value} on {score.rows:,} {self.split} rows; {self.guess}."
+        if chosen is not best:
+            unsure = f" It could be more than {self.slack} behind." if self.surely_close(chosen) is False else ""
+            sure = f"{self._far(chosen)}.{unsure}"
+        elif rivals:
+            second = best_model(rivals, self.split, self.measure)
+            lead = "scores highest" if self.measure.higher_is_better else "costs least"
+            sure = f"It {lead}. Next is {second.label}, {self._far(second)}."
+        else:
+            sure = "No other model was compared."
+        if len(chosen.seeds) == 1 and chosen.kind != "linear":
+            sure += " One training: another seed could differ."
+        alone = f", {significant(chosen.single_ms)} ms a text alone" if chosen.single_ms is not None else ""
+        costs = f"{_size(chosen)}{alone}, trained in {duration(chosen.training_wall_s)}."
+        lost = self.measure.size(self.gap(chosen, best))
+        loses = lost != self.measure.size(0)
+        given_up = "No accuracy." if self.measure.higher_is_better else "Nothing."
+        if loses:
+            given_up = f"{lost}, which {best.label} {'has more' if self.measure.higher_is_better else 'costs less'}."
+        details = [("How good", good), ("How sure", sure), ("What it costs", costs), ("What you give up", given_up)]
+        changes = []
+        if loses:
+            changes.append(f"If that matters, take {best.label} ({_size(best)}).")
+        smaller = [model for model in rivals if model.file_size_mib < chosen.file_size_mib]
+        if smaller:
+            next_best = best_model(smaller, self.split, self.measure)
+            changes.append(
+                f"If it must be smaller, take {next_best.label} ({_size(next_best)}), {self._far(next_best)}."
+            )
+        faster = [
+            model for model in rivals if model.single_ms is not None and 2 * model.single_ms < (chosen.single_ms or 0)
+        ]
+        if faster and (quick := best_model(faster, self.split, self.measure)).label not in "".join(changes):
+            cost = f"{significant(quick.single_ms or 0)} ms a text"
+            changes.append(f"If it must be faster, take {quick.label} ({cost}), {self._far(quick)}.")
+        return [*details, *([("What would change this", " ".join(changes))] if changes else [])]
+
+    def _ahead_of(self, label: str | None) -> str:
+        """How far the best model is from another."""
+        other = next(model for model in self.models if model.label == label)
+        return f"{self.measure.signed(self.gap(self.best, other))} {self.measure.unit}"
+
+    def _far(self, model: ClassifierSummary) -> str:
+        """How far a model is from the best one, with its interval."""
+        found = self.interval(model)
+        test = find_test(self.tests, self.best, model)
+        doubt = f", but not supported: {test.doubt}" if test is not None and test.doubt else ""
+        within = f" (95 % {self.measure.range(*found)}{doubt})" if found else ""
+        gap = self.measure.signed(self.gap(model, self.best))
+        return f"{gap} {self.measure.unit}{within} against {self.best.label}"
+
+    def accuracy(self) -> Advice:
+        equals = [model.label for model in self.models if model is not self.best and self.level(model)]
+        reason = f"{self.measure.value(self.score(self.best))} on {self.split}"
+        reason += f"; no difference is supported from {words(equals)}" if equals else ""
+        return Advice(self.measure.heading, self.best.label, f"{reason}.")
+
+    @property
+    def _figure(self) -> str:
+        return self.measure.in_text
+
+    def memory(self) -> Advice:
+        ranked = sorted(self.models, key=lambda model: (model.file_size_mib, model.parameters))
+        return Advice("Memory", ranked[0].label, self._with_price(_size(ranked[0]), ranked, "smallest", _size))
+
+    def latency(self) -> Advice:
+        batches = sorted({int(batch) for model in self.models for batch in model.latency})
+        batch = str(batches[0]) if batches else ""
+        timed = [model for model in self.models if batch in model.latency]
+        if len(timed) < 2:
+            return Advice("Latency", None, "The models were not timed against each other: nothing can be advised.")
+        ranked = sorted(timed, key=lambda model: model.latency[batch].median_ms)
+
+        def reason(model: ClassifierSummary) -> str:
+            return f"{significant(model.latency[batch].median_ms)} ms a text at batch {batch}"
+
+        ratio = ranked[1].latency[batch].median_ms / max(ranked[0].latency[batch].median_ms, 1e-9)
+        second = ranked[1].label
+        lead = f"{times(ratio)} faster than {second}" if ratio >= 1.05 else f"as {second} within 5 %"
+        text = f"{reason(ranked[0])}, {lead}"
+        return Advice("Latency", ranked[0].label, self._with_price(text, ranked, "fastest", reason))
+
+    def _with_price(
+        self,
+        text: str,
+        ranked: Sequence[ClassifierSummary],
+        superlative: str,
+        reason: Callable[[ClassifierSummary], str],
+    ) -> str:
+        """Adds what the choice costs in accuracy, and the first Transformer if the choice is a linear model."""
+        text += self._price(ranked[0])
+        transformer = next((model for model in ranked if model.kind != "linear"), None)
+        if ranked[0].kind == "linear" and transformer is not None:
+            name = transformer.label
+            text += f". The {superlative} Transformer: {name}, {reason(transformer)}{self._price(transformer)}"
+        return f"{text}."
+
+    def _price(self, model: ClassifierSummary) -> str:
+        if model is self.best:
+            return f"; also the {'most accurate' if self.measure.key == ACCURACY.key else 'best'}"
+        unsupported = " (not a supported difference)" if self.level(model) else ""
+        return f"; {self._amount(self.gap(model, self.best))} against {self.best.label}{unsupported}"
+
+    def _amount(self, difference: float) -> str:
+        of = f" of {self._figure}" if self.measure.higher_is_better else ""
+        return f"{self.measure.gap(difference)}{of}"
+
+    def need(self) -> Advice | None:
+        """Says when a linear model is simply better, or that nobody looked."""
+        linear = [model for model in self.models if model.kind == "linear"]
+        deep = [model for model in self.models if model.kind != "linear"]
+        if not deep:
+            return None
+        if not linear:
+            return Advice(NEEDED, "unknown", "No linear control was run: add it before you choose.")
+        control, rival = (best_model(kind, self.split, self.measure) for kind in (linear, deep))
+        tests = [(model, find_test(self.tests, control, model)) for model in deep]
+        gap = self.measure.gap(self.gap(rival, control))
+        if any(test is None or test.p_holm is None for _, test in tests):
+            return Advice(NEEDED, "untested", f"{rival.label} differs from {control.label} by {gap}, untested.")
+        supported = [model for model, test in tests if test is not None and test.supported]
+        better = [model for model in supported if self.lead(model, control) > 0]
+        cost = _cost_ratio(control, rival)
+        if better:
+            gains = words([f"{model.label} by {self.measure.size(abs(self.gap(model, control)))}" for model in better])
+            return Advice(NEEDED, f"yes, for {self._figure}", f"Better than {control.label}: {gains}{cost}.")
+        if len(supported) == len(deep):
+            behind = self.measure.size(abs(self.gap(rival, control)))
+            why = f"{control.label} is simply better: every Transformer is at least {behind} behind it"
+            return Advice(NEEDED, f"no: take {control.label}", f"{why}{cost}.")
+        why = f"no Transformer here is supported to be better than {control.label} ({rival.label}: {gap})"
+        return Advice(NEEDED, f"not shown: {control.label} is simpler", f"{why}{cost}.")
+
+
+def _cost_ratio(control: ClassifierSummary, rival: ClassifierSummary) -> str:
+    """What a Transformer costs beside the linear model, as far as both were measured."""
+    parts = []
+    if (found := _time_ratio(rival, control)) is not None:
+        parts.append(f"{times(found[0])} the time a text at batch {found[1]}")
+    if control.training_wall_s > 0:
+        parts.append(f"{times(rival.training_wall_s / control.training_wall_s)} the training time")
+    return f"; {rival.label} takes {words(parts)}" if parts else ""
+
+
+def _time_ratio(slow: ClassifierSummary, fast: ClassifierSummary) -> tuple[float, int] | None:
+    """How many times the time of another a model takes, at the smallest batch at which both were timed."""
+    shared = [int(batch) for batch in slow.latency if batch in fast.latency]
+    if not shared:
+        return None
+    batch = min(shared)
+    return slow.latency[str(batch)].median_ms / max(fast.latency[str(batch)].median_ms, 1e-9), batch
+
+
+def _faster(small: ClassifierSummary, best: ClassifierSummary) -> str:
+    """How much faster the smaller model is, if both were timed."""
+    found = _time_ratio(best, small)
+    return f" and {times(found[0])} faster at batch {found[1]}" if found and found[0] >= 1.05 else ""
+
+
+def _size(model: ClassifierSummary) -> str:
+    return f"{significant(model.file_size_mib)} MiB on disk"

@@ -15,8 +15,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextSplit
 from recurra.deployment.decision import LabelDecision, OneLabel
 from recurra.deployment.engines.computation import Computation
-from recurra.evaluation.calibration import fit_temperature
-from recurra.evaluation.metrics import evaluate_logits
+from recurra.evaluation.metrics import evaluate_logits, fit_temperature
 from recurra.evaluation.predictions import write_predictions
 from recurra.tasks.base import ExitSubject
 from recurra.tasks.classification.task import TASK

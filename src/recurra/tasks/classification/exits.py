@@ -11,14 +11,13 @@ import numpy.typing as npt
 import torch
 
 from recurra.core.errors import ConfigurationError
-from recurra.core.model_files import sealed_model
 from recurra.core.record import read_record
+from recurra.core.sealed import sealed_model
 from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_texts
 from recurra.data.windows import recorded_reading
-from recurra.deployment.engines.packing import FlatRows
-from recurra.deployment.engines.trained import TransformerEngine
-from recurra.models.exits.rule import ExitRule, check_has_exits
+from recurra.deployment.engines.trained import FlatRows, TransformerEngine
+from recurra.models.exits.rules import ExitRule, check_has_exits
 from recurra.models.exits.thresholds import CalibratedExits, calibrate_classifier, depths_under
 from recurra.tasks.base import EXITS, FULL, ExitQuality
 from recurra.tasks.labelling.evaluation import own_split

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from recurra.core.formatting import decimal, significant
 from recurra.core.record import LengthSummary, RunRecord
+from recurra.core.terminal import decimal, significant
 from recurra.tasks import drawing
-from recurra.tasks.classification.summary import ClassificationTable, ClassifierSummary
+from recurra.tasks.classification.measures import ClassificationTable, ClassifierSummary
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
 from recurra.tasks.labelling.mistakes import shown_model
 

@@ -10,38 +10,35 @@ from typing import Any
 
 import numpy as np
 
-from recurra.core import formatting as form
+from recurra.core import terminal as form
 from recurra.core.errors import CheckpointError
-from recurra.core.label_record import are_unequal
-from recurra.core.record import MetricsRecord, RunRecord
+from recurra.core.record import MetricsRecord, RunRecord, are_unequal
 from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.predictions import Predictions
 from recurra.tasks.classification import columns
-from recurra.tasks.classification.advice import advise, level_models
-from recurra.tasks.classification.conclusions import OVERVIEW, conclude, fault_of, said_costs
-from recurra.tasks.classification.errors import find_mistakes
-from recurra.tasks.classification.exports import advise_exports, export_lines
+from recurra.tasks.classification.conclusions import OVERVIEW, advise, conclude, fault_of, level_models, said_costs
+from recurra.tasks.classification.errors import POOLING, find_mistakes, predictions_of
+from recurra.tasks.classification.exports import PUBLISHED, advise_exports, export_lines, published_lines
 from recurra.tasks.classification.figures import study_charts, table_charts
-from recurra.tasks.classification.folds import POOLING, predictions_of
-from recurra.tasks.classification.measures import ACCURACY, F1, MACRO_F1, judge, named_measure
-from recurra.tasks.classification.published import PUBLISHED, published_lines
-from recurra.tasks.classification.summary import (
+from recurra.tasks.classification.measures import (
+    ACCURACY,
+    F1,
+    MACRO_F1,
     ClassificationTable,
     ClassifierSummary,
     CostTable,
     JudgedScore,
     PublishedLine,
     SplitScore,
+    judge,
+    named_measure,
 )
-from recurra.tasks.cost_matrix import ordered_costs
 from recurra.tasks.drawing import Chart
-from recurra.tasks.estimates import ExportLine, MeasuredExports
-from recurra.tasks.labelling.columns import calibration_errors
 from recurra.tasks.labelling.folds import pool_folds
-from recurra.tasks.labelling.reporting import LabellingReporting, more_rows
+from recurra.tasks.labelling.reporting import LabellingReporting, calibration_errors, more_rows
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
-from recurra.tasks.measures import Measure, estimate
-from recurra.tasks.questions import Judging, Limits, Questions
+from recurra.tasks.measures import ExportLine, Measure, MeasuredExports, estimate
+from recurra.tasks.questions import Judging, Limits, Questions, ordered_costs
 from recurra.tasks.reporting import Records
 from recurra.tasks.summary import Advice, ModelSummary, TableSummary
 

@@ -9,7 +9,7 @@ from recurra.core.record import AuditResult
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
 from recurra.evaluation.audits.registry import Subject, run_audits
-from recurra.tasks.classification.published import PUBLISHED
+from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.labelling.task import LabellingTask
 
 

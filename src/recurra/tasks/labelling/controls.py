@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.label_record import LearningCurveRecord
+from recurra.core.record import LearningCurveRecord
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import cache_path, read_arrays, write_arrays
-from recurra.data.subsets import stratified_fraction
+from recurra.data.splits import stratified_fraction
 from recurra.data.tokenization import read_tokenizer
 from recurra.models.controls.fitting import fit_linear, fit_static, fit_tuned
 from recurra.models.controls.linear import LinearModel

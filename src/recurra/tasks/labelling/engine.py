@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from recurra.core.configuration import content_hash
 from recurra.core.environment import available_cores
-from recurra.core.label_record import LearningCurveRecord
-from recurra.core.model_files import MODEL_NAME
 from recurra.core.progress import Reporter
-from recurra.core.record import AnyRecord, AuditResult, LabelRunRecord, LatencyRecord
+from recurra.core.record import AnyRecord, AuditResult, LabelRunRecord, LatencyRecord, LearningCurveRecord
+from recurra.core.sealed import MODEL_NAME
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.dataset import TextSplit

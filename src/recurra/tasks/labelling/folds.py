@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from recurra.core.configuration import content_hash
-from recurra.core.label_record import LabelRunRecord, LearningCurveRecord
-from recurra.core.record import AuditResult, DataRecord, LengthSummary, SplitRecord
+from recurra.core.record import AuditResult, DataRecord, LabelRunRecord, LearningCurveRecord, LengthSummary, SplitRecord
 from recurra.evaluation.audits.grading import ROWS, keep_rows, kept_rows
 from recurra.evaluation.predictions import Predictions
 from recurra.tasks.loaded_runs import LoadedRun

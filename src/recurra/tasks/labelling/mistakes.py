@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from recurra.core.label_record import MistakeRecord
-from recurra.core.record import LabelRunRecord
+from recurra.core.record import LabelRunRecord, MistakeRecord
 from recurra.core.terminal import one_line
 from recurra.data.dataset import TextSplit
 from recurra.deployment.decision import LabelDecision, Probabilities

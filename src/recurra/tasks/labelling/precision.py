@@ -9,7 +9,7 @@ from recurra.core.errors import CheckpointError, ConfigurationError, unknown
 from recurra.core.record import read_record
 from recurra.deployment.decision import read_decision
 from recurra.deployment.export.manifest import is_export
-from recurra.evaluation.calibration import least_rows, precision_thresholds
+from recurra.evaluation.metrics import least_rows, precision_thresholds
 from recurra.evaluation.predictions import predictions_path, read_predictions
 
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import UnavailableError
-from recurra.core.label_record import DataRecord
-from recurra.core.record import AuditResult
+from recurra.core.record import AuditResult, DataRecord
 from recurra.data.cleaning import CAREFUL, FIRST
 from recurra.data.configuration import DataConfig, RunData
 from recurra.data.corpora import CORPORA, load_dataset

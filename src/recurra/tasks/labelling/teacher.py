@@ -16,15 +16,14 @@ from scipy.special import expit, softmax
 
 from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError, RecurraError, RunError
-from recurra.core.model_files import sealed_model
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, LabelRunRecord, TeacherRecord, holds_any_record
+from recurra.core.sealed import sealed_model
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import EncodedSplit, cache_path, read_arrays, write_arrays
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.engines.foreign import ForeignClassifier
-from recurra.deployment.engines.packing import FlatRows
+from recurra.deployment.engines.trained import FlatRows, ForeignClassifier
 from recurra.deployment.export.manifest import is_export, read_source_record
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.models.adaptation.plan import SharingPlan, align
@@ -32,8 +31,7 @@ from recurra.models.heads import mean_of_packed
 from recurra.models.inference import compute_rows, default_device
 from recurra.models.loading import load_classifier_model
 from recurra.models.modeling import RecurraForSequenceClassification
-from recurra.tasks.runs import RunConfig
-from recurra.tasks.variants import TeacherConfig, locate_teacher
+from recurra.tasks.runs import RunConfig, TeacherConfig, locate_teacher
 from recurra.training.distillation import TaughtSplit
 
 # Rows that a killed run has to compute again at most.

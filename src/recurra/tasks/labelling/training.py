@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from recurra.core.environment import peak_memory_mib
 from recurra.core.errors import ConfigurationError
-from recurra.core.memory import peak_memory_mib
-from recurra.core.model_files import MODEL_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import LatencyRecord, ModelRecord, TrainingRecord
+from recurra.core.sealed import MODEL_NAME
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.deployment.classifier import Classifier

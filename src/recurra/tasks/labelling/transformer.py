@@ -11,23 +11,23 @@ import numpy.typing as npt
 import torch
 import transformers
 
+from recurra.core.configuration import derive_seed
 from recurra.core.files import read_json
-from recurra.core.model_files import MODEL_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, EncoderRecord, ModelRecord, TrainingRecord
-from recurra.core.seeds import derive_seed
+from recurra.core.sealed import MODEL_NAME
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import EncodedSplit, encode_split
-from recurra.data.subsets import stratified_fraction
+from recurra.data.splits import stratified_fraction
 from recurra.data.tokenization import load_tokenizer, read_tokenizer
 from recurra.data.vocabulary import MODEL_MAX_LENGTH, describe_tokenizer
 from recurra.evaluation.audits.registry import Subject, run_audits
-from recurra.models.accounting import HeadKind, count_parameters, forward_flops
 from recurra.models.adaptation.convert import load_encoder_weights
 from recurra.models.adaptation.source import EncoderSource
 from recurra.models.inference import default_device
 from recurra.models.modeling import SEVERAL_LABELS, RecurraForSequenceClassification
 from recurra.models.names import PRESETS
+from recurra.models.presets import HeadKind, count_parameters, forward_flops
 from recurra.models.presets import preset as preset_configuration
 from recurra.tasks.base import DataCost
 from recurra.tasks.labelling.configuration import model_configuration
@@ -38,8 +38,8 @@ from recurra.tasks.profile import METHOD, PLAN, check_method, encoder_of
 from recurra.tasks.run_folder import TRAINING_NAME, keep_trained, transformer_record
 from recurra.tasks.runs import RunConfig
 from recurra.training.fit import train_transformer
-from recurra.training.masking import MaskTokens
 from recurra.training.setfit import reads_of_a_row, train_by_setfit, version
+from recurra.training.vocabulary import MaskTokens
 
 _PROBE_ROWS = 64
 # Of a vocabulary of 30,000, what some thousand sentences use (docs/decisions/0005-reachable-vocabulary.md).

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from recurra.core import formatting as form
-from recurra.core.exits_record import EarlyExitRecord
-from recurra.core.language_record import FINAL_HEAD
+from recurra.core import terminal as form
+from recurra.core.exits_record import EarlyExitRecord, ExitsRecord
+from recurra.core.record import FINAL_HEAD, LanguageEpochRecord, LanguageMetricsRecord
 from recurra.core.record_parts import TRAINING_SPLIT
 from recurra.tasks.columns import (
     COUNT,
@@ -29,10 +29,134 @@ from recurra.tasks.columns import (
     estimates,
     numbers,
 )
-from recurra.tasks.language.published import PUBLISHED_CYCLES, PUBLISHED_EXITS, PUBLISHED_MODEL, PUBLISHED_REFERENCES
-from recurra.tasks.language.published import PUBLISHED_TEXT as TEXT_OF_EXITS
-from recurra.tasks.language.summary import LOSS, HeadSummary, LanguageModelSummary, LanguageTable
+from recurra.tasks.measures import Estimate, Measure
+from recurra.tasks.summary import ModelSummary, TableSummary
 from recurra.tasks.tables import AUDITS, contrasts, tests_by_seeds
+
+PUBLISHED_MODEL = "crt-deep (leaks)"
+PUBLISHED_TEXT = "WikiText-103 validation, epoch 10"
+
+
+@dataclass(frozen=True)
+class PublishedExit:
+    """One row of table 2: what the head after a recurrence reaches; speed-up as loops that are not computed."""
+
+    loop: int
+    loss: float
+    perplexity: float
+    speed_up: float
+
+
+@dataclass(frozen=True)
+class ReferenceModel:
+    """The perplexity by word of an honest model."""
+
+    model: str
+    text: str
+    perplexity: float
+    note: str
+
+
+# The last one is the final head.
+PUBLISHED_EXITS = (
+    PublishedExit(2, 0.0892, 1.093, 4.0),
+    PublishedExit(4, 0.0812, 1.084, 2.0),
+    PublishedExit(6, 0.0778, 1.081, 1.33),
+    PublishedExit(8, 0.0996, 1.105, 1.0),
+)
+
+# Table 3: validation loss at three loops by what a cycle is made of; a cycle without a convolution does not leak by it.
+PUBLISHED_CYCLES = {"linear": 3.4080, "conv": 1.8815, "conv+linear": 1.6986, "depthwise": 2.1312}
+
+PUBLISHED_REFERENCES = (
+    ReferenceModel("GPT-2 117M", "WikiText-2", 29.4, "not trained on it"),
+    ReferenceModel("GPT-2 117M", "WikiText-103", 37.5, "not trained on it"),
+    ReferenceModel("Transformer-XL, about 150M", "WikiText-103", 23.6, "trained on it"),
+    ReferenceModel("DEQ-Transformer 110M, weight-tied", "WikiText-103", 23.2, "trained on it"),
+)
+
+
+@dataclass(frozen=True)
+class HeadSummary:
+    """One head on one split over seeds: the mean loss, and the perplexities and bits that belong to it.
+
+    Perplexities are means of their logarithms over seeds, as losses are; ``sd``, ``low`` and ``high`` are the loss's
+    (Student's t over seeds), none with one seed. ``losses`` are those of each seed, in the order of the model's seeds.
+    """
+
+    loss: float
+    losses: tuple[float, ...]
+    sd: float | None
+    low: float | None
+    high: float | None
+    token_perplexity: float | None
+    word_perplexity: float | None
+    bits_per_byte: float | None
+
+    @property
+    def estimate(self) -> Estimate:
+        """The loss with its interval."""
+        basis = "none" if self.low is None else "seeds"
+        return Estimate(self.loss, self.sd, self.low, self.high, self.losses, basis)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelSummary(ModelSummary):
+    """A language model over its seeds.
+
+    Attributes:
+        scores: By split and head.
+        leaks: Whether the causality audit failed for any seed; its label says so.
+        reach_tokens: How far ahead a prediction reads, at most.
+        verdict: What the audits say, in a few words.
+        feed_forward: What a cycle is made of; none of a model without cycles.
+        as_trained: The final head on the selection split in the kept epoch, cut in blocks as in training: there the
+            last position of a block predicts nothing, because its token lies outside. An honest model scores the same
+            with it; one that reads ahead can read all that is counted, and not the token that is left out.
+        history: Epochs of each seed.
+        exits: What early exit gave, of the seeds of which it was kept.
+    """
+
+    scores: dict[str, dict[str, HeadSummary]]
+    leaks: bool
+    reach_tokens: int | None
+    verdict: str
+    tokens_per_s: float
+    steps: int
+    feed_forward: str | None
+    as_trained: HeadSummary
+    history: list[list[LanguageEpochRecord]]
+    exits: list[ExitsRecord]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageTable(TableSummary):
+    """All models on one text, read in one way: ``protocol`` is how the text is cut, ``splits`` counts its parts."""
+
+    models: Sequence[LanguageModelSummary]
+    splits: dict[str, dict[str, int]]
+
+
+def _loss(metrics: LanguageMetricsRecord) -> float:
+    return metrics.final.loss
+
+
+def _loss_of(model: LanguageModelSummary, split: str) -> Estimate | None:
+    return model.scores[split][FINAL_HEAD].estimate if split in model.scores else None
+
+
+LOSS = Measure(
+    "loss",
+    "Loss",
+    "nats a token",
+    higher_is_better=False,
+    read=_loss,
+    of=_loss_of,
+    limits=(0.0, None),
+    ahead="above (worse than)",
+    behind="below (better than)",
+)
+
 
 _RESULTS = (
     "Loss in nats a token of the final head; perplexity by word counts one end of line a line and compares with "
@@ -193,7 +317,7 @@ def _head_rows(table: LanguageTable) -> list[HeadRow]:
         if len(model.scores[splits[0]]) > 1
         for head in model.scores[splits[0]]
     ]
-    published = f"published, {PUBLISHED_MODEL}, {TEXT_OF_EXITS}"
+    published = f"published, {PUBLISHED_MODEL}, {PUBLISHED_TEXT}"
     for line in PUBLISHED_EXITS if rows else ():
         name = FINAL_HEAD if line is PUBLISHED_EXITS[-1] else f"exit-{line.loop}"
         head = HeadSummary(line.loss, (line.loss,), None, None, None, line.perplexity, None, None)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.configuration import RunData
 from recurra.data.language.configuration import LanguageDataConfig
-from recurra.data.language.corpora import load_language_dataset
-from recurra.data.language.dataset import LanguageDataset
+from recurra.data.language.corpora import LanguageDataset, load_language_dataset
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
 

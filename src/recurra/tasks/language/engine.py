@@ -11,19 +11,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from recurra.core.model_files import MODEL_NAME, sealed_model
 from recurra.core.progress import Reporter
 from recurra.core.record import AnyRecord, AuditResult, LanguageRunRecord, read_language_record
+from recurra.core.sealed import MODEL_NAME, sealed_model
 from recurra.data.language.configuration import LanguageDataConfig
 from recurra.data.language.preparation import encode_for
 from recurra.data.language.tokenization import read_language_tokenizer
 from recurra.evaluation.token_exits import calibrate_language, score_token_exits
-from recurra.models.accounting import HeadKind, count_parameters, language_flops
-from recurra.models.exits.rule import ExitRule, check_has_exits
+from recurra.models.exits.rules import ExitRule, check_has_exits
 from recurra.models.exits.thresholds import CalibratedExits
 from recurra.models.inference import default_device
 from recurra.models.language_modeling import RecurraForCausalLM
 from recurra.models.loading import load_language_model
+from recurra.models.presets import HeadKind, count_parameters, language_flops
 from recurra.models.presets import preset as preset_configuration
 from recurra.tasks.base import (
     EXITS,
@@ -36,11 +36,16 @@ from recurra.tasks.base import (
     named_options,
     refuse_options,
 )
-from recurra.tasks.language.audits import language_audits
 from recurra.tasks.language.configuration import language_configuration
-from recurra.tasks.language.evaluation import evaluate_language_run, head_table, own_split
-from recurra.tasks.language.measuring import forward_pass, stacked, windows
-from recurra.tasks.language.training import execute_language, train_language
+from recurra.tasks.language.evaluation import (
+    evaluate_language_run,
+    forward_pass,
+    head_table,
+    own_split,
+    stacked,
+    windows,
+)
+from recurra.tasks.language.training import execute_language, language_audits, train_language
 from recurra.tasks.machine import Machine
 from recurra.tasks.presentation import Shown, ShownTable
 from recurra.tasks.runs import RunConfig

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Sequence
 
 from recurra.core.exits_record import ExitsRecord
-from recurra.core.formatting import decimal
-from recurra.core.language_record import FINAL_HEAD
+from recurra.core.record import FINAL_HEAD
+from recurra.core.terminal import decimal
 from recurra.tasks import drawing
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
-from recurra.tasks.language.summary import LanguageModelSummary, LanguageTable
+from recurra.tasks.language.columns import LanguageModelSummary, LanguageTable
 
 
 def language_charts(table: LanguageTable, key: str) -> list[Chart]:

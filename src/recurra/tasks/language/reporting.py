@@ -2,37 +2,237 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from recurra.core import terminal as form
 from recurra.core.configuration import content_hash
 from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import ExitsRecord, read_exits
-from recurra.core.language_record import LanguageMetricsRecord, LanguageRunRecord
-from recurra.core.record import AuditResult
+from recurra.core.record import (
+    FINAL_HEAD,
+    AuditResult,
+    HeadRecord,
+    LanguageMetricsRecord,
+    LanguageRunRecord,
+    is_of_causality,
+)
+from recurra.core.terminal import words
 from recurra.evaluation.audits.registry import meaning
+from recurra.models.names import LANGUAGE_PRESETS
 from recurra.tasks.audits import group_of
+from recurra.tasks.columns import EVERYWHERE, Cell, Column, Format, Table
 from recurra.tasks.drawing import Chart
 from recurra.tasks.language import columns
-from recurra.tasks.language.conclusions import (
-    OVERVIEW,
-    as_trained,
-    conclude_language,
-    cycle,
-    reach,
-    summarise_head,
-    verdict,
-)
+from recurra.tasks.language.columns import LOSS, HeadSummary, LanguageModelSummary, LanguageTable, perplexity
 from recurra.tasks.language.figures import language_charts
-from recurra.tasks.language.summary import LOSS, HeadSummary, LanguageModelSummary, LanguageTable
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
-from recurra.tasks.measures import Measure
+from recurra.tasks.measures import Estimate, Measure, over_seeds
 from recurra.tasks.questions import Questions
 from recurra.tasks.reporting import Alarm, Records, Reporting
-from recurra.tasks.summary import AuditLine, ModelSummary, Summary, TableSummary
+from recurra.tasks.summary import AuditLine, ContrastLine, ModelSummary, PairTest, Summary, TableSummary
+
+# Its exponential is still a number.
+_LARGEST = 700.0
+
+
+def summarise_head(heads: Sequence[HeadRecord]) -> HeadSummary:
+    """One head over seeds."""
+    losses = tuple(head.loss for head in heads)
+    interval = over_seeds(losses, LOSS.limits)
+    return HeadSummary(
+        loss=statistics.fmean(losses),
+        losses=losses,
+        sd=statistics.stdev(losses) if len(losses) > 1 else None,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        token_perplexity=_geometric([head.token_perplexity for head in heads]),
+        word_perplexity=_geometric([head.word_perplexity for head in heads]),
+        bits_per_byte=_mean([head.bits_per_byte for head in heads]),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None
+
+
+def _geometric(values: Sequence[float | None]) -> float | None:
+    known = [math.log(value) for value in values if value is not None]
+    return math.exp(statistics.fmean(known)) if known and len(known) == len(values) else None
+
+
+def as_trained(record: LanguageRunRecord) -> HeadRecord:
+    """The final head on the selection split in the kept epoch, cut in blocks as in training."""
+    kept = next(epoch for epoch in record.training.history if epoch.epoch == record.training.best_epoch)
+    loss = kept.validation_heads[FINAL_HEAD]
+    split = record.data.splits[record.data.selection_split]
+    by_word = loss * split.tokens / split.words
+    lossless = record.data.tokenizer.get("lossless", False)
+    return HeadRecord(
+        loss=loss,
+        token_perplexity=math.exp(loss) if loss < _LARGEST else None,
+        word_perplexity=math.exp(by_word) if lossless and by_word < _LARGEST else None,
+        bits_per_byte=None,
+    )
+
+
+def reach(records: Sequence[LanguageRunRecord]) -> int | None:
+    """How many tokens ahead a prediction of a leaking model reads, at most."""
+    found = [
+        int(audit.value)
+        for record in records
+        if record.leaks
+        for audit in record.failed_audits()
+        if is_of_causality(audit.name) and audit.value is not None
+    ]
+    return max(found, default=None)
+
+
+def verdict(failed: Sequence[str], reach: int | None, *, audited: bool) -> str:
+    """What the audits of a model say, in a few words."""
+    if reach is not None:
+        # Too good is what a leak looks like.
+        others = [name for name in failed if not name.startswith(("causality.", "perplexity."))]
+        return f"LEAKS: reads {reach} tokens ahead{f'; also failed: {words(others)}' if others else ''}"
+    if failed:
+        return f"FAILED: {words(list(failed))}"
+    return "passed" if audited else "none run"
+
+
+def cycle(record: LanguageRunRecord) -> str | None:
+    """What a cycle is made of, as the record says; one from before shapes were kept names changes and a preset."""
+    changes = record.config.get("model_overrides", {})
+    _, preset = LANGUAGE_PRESETS.get(changes.get("preset", record.config.get("model")), ("", {}))
+    found: str | None = (record.shape or {**preset, **changes}).get("feed_forward")
+    return found
+
+
+def conclude_language(models: Sequence[LanguageModelSummary], differences: Sequence[PairTest], split: str) -> str:
+    """Some sentences on a table.
+
+    Args:
+        models: What may be quoted first, best first; then what leaks.
+        differences: Between those that may be quoted.
+        split: The split that is judged.
+    """
+    honest = [model for model in models if not model.leaks]
+    sentences = []
+    if honest:
+        sentences.append(_best(honest, split))
+        sentences += _held_against(honest[0].label, differences)
+        if len(honest) > 1 and any(len(model.seeds) == 1 for model in honest):
+            sentences.append("With one seed, another training could turn out differently.")
+    sentences += [_leak(model, split) for model in models if model.leaks]
+    return " ".join(sentences)
+
+
+def _best(honest: Sequence[LanguageModelSummary], split: str) -> str:
+    score = honest[0].scores[split][FINAL_HEAD]
+    by_word = "" if score.word_perplexity is None else f", {score.word_perplexity:,.1f} a word"
+    token = "beyond numbers" if score.token_perplexity is None else f"{score.token_perplexity:,.1f}"
+    lead = f"Best on {split}" if len(honest) > 1 else f"On {split}"
+    return f"{lead}: {honest[0].label}, perplexity {token} a token{by_word}."
+
+
+def _held_against(best: str, pairs: Sequence[PairTest]) -> list[str]:
+    behind, level, unknown = [], [], []
+    for pair in (pair for pair in pairs if pair.first == best):
+        if pair.low is None or pair.high is None:
+            unknown.append(f"{pair.second} ({pair.gap:+.3f} nats a token)")
+        elif pair.supported:
+            behind.append(f"{pair.second} ({pair.gap:+.3f} nats a token, 95 % {pair.low:+.3f} to {pair.high:+.3f})")
+        else:
+            level.append(f"{pair.second} ({pair.gap:+.3f}, 95 % {pair.low:+.3f} to {pair.high:+.3f})")
+    sentences = []
+    if behind:
+        sentences.append(f"Behind it by more than the seeds explain: {words(behind)}.")
+    if level:
+        tested = sum(pair.p is not None for pair in pairs)
+        corrected = f", corrected for {tested} pairs" if tested > 1 else ""
+        sentences.append(f"Not distinguishable from {best} by their seeds{corrected}: {words(level)}.")
+    if unknown:
+        sentences.append(f"Behind it with one seed: {words(unknown)}.")
+    # The best by the mean of all its seeds may have seeds that another lacks.
+    ahead = [f"{pair.first} ({-pair.gap:+.3f} nats a token)" for pair in pairs if pair.second == best]
+    if ahead:
+        sentences.append(f"Ahead of it on the seeds that both have: {words(ahead)}.")
+    return sentences
+
+
+def _leak(model: LanguageModelSummary, split: str) -> str:
+    score = model.scores[split][FINAL_HEAD]
+    value = score.word_perplexity if score.word_perplexity is not None else score.token_perplexity
+    figure = "" if value is None else f" shows {value:,.2f} a word because it"
+    return f"{model.label}{figure} leaks: its predictions read up to {model.reach_tokens} tokens ahead."
+
+
+def _best_row(table: LanguageTable) -> LanguageModelSummary | None:
+    return next((model for model in table.models if not model.leaks), None)
+
+
+def _score(table: LanguageTable) -> HeadSummary | None:
+    best = _best_row(table)
+    return best.scores[table.headline_split][FINAL_HEAD] if best else None
+
+
+def _loss(value: Estimate) -> str:
+    half = None if value.low is None or value.high is None else (value.high - value.low) / 2
+    return f"{LOSS.value(value.mean)}{LOSS.width(half)}"
+
+
+def _asked(table: LanguageTable, read: str) -> str | None:
+    """Of every contrast of the table, in the order of the study file."""
+    return "; ".join(_of(line, read) for line in table.contrasts) or None
+
+
+def _of(line: ContrastLine, read: str) -> str:
+    if read == "models":
+        return f"{line.a} − {line.b}"
+    return line.verdict if read == "verdict" else LOSS.gap(line.gap, LOSS.width(line.half), unit=False)
+
+
+def _failed(table: LanguageTable) -> Cell:
+    leaking = [model.label for model in table.models if model.leaks]
+    named = [label if "leaks" in label else f"{label} leaks" for label in leaking]
+    named += sorted({group for model in table.models if not model.leaks for group in model.failed_groups})
+    return Cell(form.words(named), status="failed") if named else Cell("passed")
+
+
+def _study(row: Any) -> Cell:
+    return Cell(row.study, address=row.address)
+
+
+OVERVIEW = Table(
+    "overview",
+    lambda _: "",
+    lambda _: [
+        Column("study", "Study", lambda row: row, Format(lambda row: row.study, cell=_study)),
+        Column("data", "Data", lambda row: row.table.title, left=EVERYWHERE),
+        Column("seeds", "Seeds", lambda row: " or ".join(map(str, sorted({len(m.seeds) for m in row.table.models})))),
+        Column("best", "Best that does not leak", lambda row: getattr(_best_row(row.table), "label", None)),
+        Column("loss", "Loss", lambda row: getattr(_score(row.table), "estimate", None), Format(_loss)),
+        Column(
+            "word_perplexity", "Perplexity a word",
+            lambda row: getattr(_score(row.table), "word_perplexity", None), Format(perplexity),
+        ),
+        Column("asked", "Asked", lambda row: _asked(row.table, "models")),
+        Column("gap", "Gap in nats a token", lambda row: _asked(row.table, "gap")),
+        Column("verdict", "Verdict", lambda row: _asked(row.table, "verdict") or "not asked"),
+        Column("audits", "Audits", lambda row: row.table, Format(lambda table: _failed(table).text, cell=_failed)),
+    ],
+    lambda rows: rows,
+    caption=lambda _: (
+        "Language models: test loss in nats a token of the final head; ± half of the 95 % interval over seeds. A gap "
+        "is the first model's loss less the second's, so below 0 the first is better; a verdict holds for the seeds "
+        "that were tested."
+    ),
+    places=frozenset(("terminal",)),
+)  # fmt: skip
 
 
 def _leaking(tables: Sequence[Any]) -> list[tuple[str, str]]:

@@ -10,8 +10,7 @@ from recurra.core.errors import ConfigurationError, did_you_mean
 from recurra.core.record import AuditResult
 from recurra.data.configuration import RunData
 from recurra.data.language.configuration import ALIASES, LanguageDataConfig
-from recurra.data.language.corpora import is_language_corpus, load_language_dataset
-from recurra.data.language.sources import SOURCES
+from recurra.data.language.corpora import SOURCES, is_language_corpus, load_language_dataset
 from recurra.data.language.tokenization import TRAINED, default_language_tokenizer, load_language_tokenizer
 from recurra.models.names import LANGUAGE_PRESET_NAMES, LANGUAGE_PRESETS, WITHOUT_CONVOLUTION
 from recurra.tasks.base import DataCost, Given, Task, named_options, refuse_options

@@ -2,46 +2,285 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, TrainerState
+from transformers.trainer_utils import EvalLoopOutput
 
-from recurra.core.environment import available_cores
+from recurra.core.configuration import derive_seed
+from recurra.core.environment import available_cores, peak_memory_mib, tune_allocator
 from recurra.core.files import read_json
-from recurra.core.language_record import (
+from recurra.core.packed import HISTORY_NAME
+from recurra.core.progress import Reporter
+from recurra.core.record import (
+    FINAL_HEAD,
+    AuditResult,
     LanguageDataRecord,
+    LanguageEpochRecord,
     LanguageMetricsRecord,
     LanguageRunRecord,
     LanguageSplitRecord,
     LanguageTrainingRecord,
+    LatencyRecord,
+    ModelRecord,
+    is_of_causality,
 )
-from recurra.core.model_files import MODEL_NAME
-from recurra.core.progress import Reporter
-from recurra.core.record import LatencyRecord, ModelRecord
 from recurra.core.record_parts import TRAINING_SPLIT
-from recurra.core.seeds import derive_seed
+from recurra.core.sealed import MODEL_NAME
 from recurra.data.language.configuration import LINES
-from recurra.data.language.dataset import LanguageDataset, RunningText
-from recurra.data.language.encoding import EncodedText
-from recurra.data.language.preparation import encode_for, make_samples, texts_of
-from recurra.data.language.tokenization import is_lossless, load_language_tokenizer, read_language_tokenizer
+from recurra.data.language.corpora import LanguageDataset, RunningText
+from recurra.data.language.preparation import (
+    IGNORED,
+    LanguageCollator,
+    LineSamples,
+    PackedBlocks,
+    encode_for,
+    make_samples,
+    texts_of,
+)
+from recurra.data.language.tokenization import (
+    EncodedText,
+    is_lossless,
+    load_language_tokenizer,
+    read_language_tokenizer,
+)
 from recurra.data.vocabulary import describe_tokenizer
-from recurra.models.accounting import HeadKind
+from recurra.evaluation.audits.registry import Subject, run_audits
+from recurra.models.heads import weigh_losses
 from recurra.models.inference import default_device
 from recurra.models.language_modeling import RecurraForCausalLM
 from recurra.models.loading import load_language_model
 from recurra.models.names import LANGUAGE_PRESETS
-from recurra.tasks.language.audits import audit_trained
+from recurra.models.presets import HeadKind
 from recurra.tasks.language.configuration import language_configuration
 from recurra.tasks.language.data import SELECTION_SPLIT, load_run_text, running
-from recurra.tasks.language.fit import train_language_model
-from recurra.tasks.language.measuring import measure_text, time_language_model
+from recurra.tasks.language.evaluation import measure_text, time_language_model
 from recurra.tasks.machine import Machine
 from recurra.tasks.run_folder import TRAINING_NAME, keep_trained, run_facts, shape_of, transformer_record
 from recurra.tasks.runs import RunConfig
+from recurra.training.fit import CHECKPOINTS_NAME, ONE_CYCLE, early_stopping, train_or_resume, training_arguments
+from recurra.training.protocols import ProtocolConfig, check_language_protocol
+from recurra.training.trainer import (
+    Entry,
+    FixedBatches,
+    HistoryCallback,
+    RecurraTrainer,
+    TimedCheckpoints,
+    read_history,
+)
+
+
+def language_audits(model: Any, seed: int) -> list[AuditResult]:
+    """Audits a causal language model: causality of every head and padding; of ours also the cache."""
+    audits = run_audits(Subject.LANGUAGE_MODEL, model, seed=seed)
+    if isinstance(model, RecurraForCausalLM):
+        audits += run_audits(Subject.OUR_LANGUAGE_MODEL, model, seed=seed)
+    return audits
+
+
+def audit_trained(
+    model: Any,
+    metrics: Mapping[str, LanguageMetricsRecord],
+    dataset: LanguageDataset,
+    min_characters: int,
+    *,
+    seed: int = 0,
+) -> list[AuditResult]:
+    """Audits a trained model: causality of every head, padding, cache, too good to be true; and what was seen before.
+
+    Args:
+        model: Ours.
+        metrics: What it reached by split; the lowest word perplexity of all heads is judged.
+        dataset: What it was trained on.
+        min_characters: Lines of more characters are looked for in train.
+        seed: Chooses the probes' tokens.
+    """
+    audits = language_audits(model, seed)
+    words = [head.word_perplexity for split in metrics.values() for head in split.heads.values()]
+    known = [value for value in words if value is not None and math.isfinite(value)]
+    if known:
+        # The alarm asks for the causality audit, which has been made.
+        causality = [audit for audit in audits if is_of_causality(audit.name)]
+        audits += [
+            audit for audit in run_audits(Subject.PERPLEXITY, min(known), lambda: causality) if audit not in causality
+        ]
+    return [*audits, *_seen_lines(dataset, metrics, min_characters)]
+
+
+def _seen_lines(
+    dataset: LanguageDataset, metrics: Mapping[str, LanguageMetricsRecord], min_characters: int
+) -> list[AuditResult]:
+    """How many long lines of each split stand in train as well."""
+    found = []
+    for name, split in dataset.record(min_characters)["splits"].items():
+        if name in metrics and split["seen_lines"] is not None:
+            seen, lines = split["seen_lines"], split["long_lines"]
+            summary = f"{seen:,} of {lines:,} lines of more than {min_characters} characters stand in train as well"
+            share = seen / lines if lines else 0.0
+            details = {"seen_lines": seen, "long_lines": lines}
+            found.append(
+                AuditResult(name=f"seen.lines.{name}", status="measured", summary=summary, value=share, details=details)
+            )
+    return found
+
+
+HEAD_KEY = "head_"
+
+
+class LanguageTrainer(RecurraTrainer):
+    """Trains on `recurra.data.language.preparation`.
+
+    The Trainer's own evaluation takes the mean over rows of batches' means, in which a token of a short line counts for
+    more; and of a distributed run it counts some rows twice. Here sums over tokens are divided by tokens.
+    """
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """This process's share of the batches; every row is in one of them."""
+        samples = self.eval_dataset if eval_dataset is None else eval_dataset
+        batches = list(FixedBatches(samples.lengths, self.args.eval_batch_size))
+        mine = batches[self.args.process_index :: self.args.world_size]
+        return DataLoader(samples, batch_sampler=mine, collate_fn=self.data_collator)
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader[Any],
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Returns ``loss``, the objective, and ``head_NAME``, each head's own, in nats a token."""
+        model = self.accelerator.unwrap_model(self.model)
+        model.eval()
+        names = [*(f"exit-{number}" for number in model.config.exits), FINAL_HEAD]
+        # Nats of each head, and behind them the tokens.
+        sums = torch.zeros(len(names) + 1, dtype=torch.float64)
+        rows = 0
+        for batch in dataloader:
+            inputs = self._prepare_inputs(batch)
+            with torch.inference_mode(), self.compute_loss_context_manager():
+                losses = model(**inputs).exit_losses
+            tokens = int((batch["labels"][:, 1:] != IGNORED).sum())
+            sums[:-1] += losses.double().cpu() * tokens
+            sums[-1] += tokens
+            rows += len(batch["labels"])
+        if self.args.world_size > 1:
+            sums = self.accelerator.reduce(sums.to(self.args.device, torch.float32), reduction="sum").cpu().double()
+        means = sums[:-1] / sums[-1]
+        metrics = {f"{metric_key_prefix}_loss": float(weigh_losses(list(means), model.config.exit_loss_weight))}
+        for name, mean in zip(names, means.tolist(), strict=True):
+            metrics[f"{metric_key_prefix}_{HEAD_KEY}{name}"] = mean
+        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=rows)
+
+
+Samples = PackedBlocks | LineSamples
+
+
+def train_language_model(
+    model: PreTrainedModel,
+    train: Samples,
+    selection: Samples,
+    protocol: ProtocolConfig,
+    *,
+    folder: Path,
+    seed: int,
+    precision: str,
+    reporter: Reporter,
+    pad_token_id: int,
+) -> LanguageTrainingRecord:
+    """Trains ``model`` in place and leaves the weights of the best epoch in it.
+
+    Every predicted token weighs the same in a step, whatever micro-batch it is in. If the folder holds a complete
+    checkpoint, training goes on from there. In FP32 on one machine the result is then the same, bit for bit, as without
+    the interruption.
+
+    Args:
+        model: Language model with freshly initialised weights.
+        train: Training samples.
+        selection: Samples that choose the epoch (lowest objective).
+        protocol: How to train.
+        folder: Run folder; checkpoints and history go there.
+        seed: Seed of the batch order and of dropout.
+        precision: ``fp32`` or ``bf16`` (autocast), or ``fp16`` (with loss scaling; accelerator only).
+        reporter: For progress.
+        pad_token_id: Fills lines up; never counted.
+
+    Returns:
+        What the record says of the training.
+
+    Raises:
+        ConfigurationError: If the protocol asks for what does not go together with a language model.
+        RunError: If the loss is not finite.
+    """
+    check_language_protocol(protocol)
+    tune_allocator()
+    arguments = training_arguments(
+        protocol, folder / CHECKPOINTS_NAME, seed=seed, precision=precision,
+        per_device_eval_batch_size=protocol.evaluation_batch_size,
+    )  # fmt: skip
+    steps = -(-len(train) // (protocol.batch_size * arguments.world_size)) * protocol.max_epochs
+    with reporter.task("training", steps) as task:
+        history = HistoryCallback(folder / HISTORY_NAME, task, read=history_by_head, tell=_tell)
+        trainer = LanguageTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=train,
+            eval_dataset=selection,
+            collator=LanguageCollator(pad_token_id, train.context),
+            data_seed=derive_seed(seed, "order"),
+            one_cycle=protocol.schedule == ONE_CYCLE,
+            callbacks=[history, TimedCheckpoints(), *early_stopping(protocol)],
+        )
+        resumed = train_or_resume(trainer, folder / CHECKPOINTS_NAME, protocol, reporter)
+    record = _record(trainer.state, train, protocol, resumed=int(resumed))
+    trainer.callback_handler.callbacks.clear()
+    del trainer
+    # A trainer that still lives when the process group ends can abort the process.
+    gc.collect()
+    return record
+
+
+def history_by_head(state: TrainerState) -> list[Entry]:
+    """One entry an epoch: the objective, nats a token of each head, learning rate, wall seconds."""
+    start = f"eval_{HEAD_KEY}"
+    return read_history(
+        state,
+        lambda line: {
+            "validation_heads": {key.removeprefix(start): line[key] for key in line if key.startswith(start)}
+        },
+    )
+
+
+def _tell(entry: Entry) -> str:
+    loss = entry["validation_heads"][FINAL_HEAD]
+    return f"perplexity by token {math.exp(loss):.1f}" if loss < 100 else f"loss {loss:.1f}"
+
+
+def _record(state: TrainerState, train: Samples, protocol: ProtocolConfig, *, resumed: int) -> LanguageTrainingRecord:
+    history = [LanguageEpochRecord(**entry) for entry in history_by_head(state)]
+    wall_s = sum(epoch.wall_s for epoch in history)
+    best = min(history, key=lambda epoch: epoch.validation_loss)
+    return LanguageTrainingRecord(
+        protocol=protocol.name,
+        epochs=len(history),
+        steps=state.global_step,
+        best_epoch=best.epoch,
+        wall_s=wall_s,
+        tokens_per_s=int(train.lengths.sum()) * len(history) / wall_s,
+        peak_memory_mib=peak_memory_mib(),
+        resumed=resumed,
+        history=history,
+    )
+
 
 REPORTED_SPLITS = ("validation", "test")
 

@@ -12,19 +12,18 @@ import pyarrow.parquet as pq
 
 from recurra.core.errors import ConfigurationError
 from recurra.core.files import atomic_path
-from recurra.core.label_record import MultiLabelMetricsRecord, MultiLabelRunRecord
-from recurra.core.record import read_record
+from recurra.core.record import MultiLabelMetricsRecord, MultiLabelRunRecord, read_record
 from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.data.dataset import TextSplit
 from recurra.data.labels import AS_JSON
 from recurra.deployment.decision import AnyLabels, LabelDecision
-from recurra.evaluation.calibration import fit_temperature
+from recurra.evaluation.metrics import fit_temperature
 from recurra.evaluation.predictions import SEVERAL_LABELS, predictions_path
 from recurra.tasks.base import ExitSubject
-from recurra.tasks.labelling.columns import calibration_errors
 from recurra.tasks.labelling.engine import LabellingEngine, Logits
 from recurra.tasks.labelling.evaluation import ComputedRows
-from recurra.tasks.multilabel.measures import as_two_labels, choose_thresholds, measure_labels
+from recurra.tasks.labelling.reporting import calibration_errors
+from recurra.tasks.multilabel.reporting import as_two_labels, choose_thresholds, measure_labels
 from recurra.tasks.multilabel.task import TASK
 from recurra.tasks.presentation import Shown, ShownTable
 

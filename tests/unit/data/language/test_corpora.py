@@ -12,9 +12,7 @@ from recurra.core.errors import ConfigurationError, DataError, UnavailableError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.language.configuration import LanguageDataConfig
-from recurra.data.language.corpora import load_language_dataset
-from recurra.data.language.dataset import RunningText
-from recurra.data.language.sources import SOURCES
+from recurra.data.language.corpora import SOURCES, RunningText, load_language_dataset
 
 ROWS = [
     "",

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from tokenizers import processors
 
-from recurra.data.language.dataset import RunningText
-from recurra.data.language.encoding import encode_running_text
-from recurra.data.language.tokenization import END_OF_TEXT, as_language_tokenizer, train_byte_bpe
+from recurra.data.language.corpora import RunningText
+from recurra.data.language.tokenization import END_OF_TEXT, as_language_tokenizer, encode_running_text, train_byte_bpe
 
 TEXTS = ["", "the film is good", "", "", f"the {END_OF_TEXT} film", "naïve 漢字\nsecond line", ""]
 
@@ -60,7 +59,7 @@ def test_cached_by_content_whole_or_made_again(tokenizer, tmp_path: Path, monkey
     def refuse(*_: object) -> None:
         raise AssertionError("tokenised again")
 
-    monkeypatch.setattr("recurra.data.language.encoding.encode_texts", refuse)
+    monkeypatch.setattr("recurra.data.language.tokenization.encode_texts", refuse)
     np.testing.assert_array_equal(encode_running_text(split, tokenizer, tmp_path).joined, first.joined)
     with pytest.raises(AssertionError, match="again"):
         encode_running_text(RunningText("train", TEXTS[:-1]), tokenizer, tmp_path)

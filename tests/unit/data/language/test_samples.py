@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.core.errors import DataError
-from recurra.data.language.encoding import EncodedText
-from recurra.data.language.samples import IGNORED, LanguageCollator, LineSamples, PackedBlocks
+from recurra.data.language.preparation import IGNORED, LanguageCollator, LineSamples, PackedBlocks
+from recurra.data.language.tokenization import EncodedText
 
 END = 0
 

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from recurra.core.errors import ConfigurationError, UnavailableError
 from recurra.data.language import tokenization
 from recurra.data.language.configuration import LanguageDataConfig
-from recurra.data.language.dataset import LanguageDataset, RunningText
+from recurra.data.language.corpora import LanguageDataset, RunningText
 from recurra.data.language.tokenization import (
     END_OF_TEXT,
     as_language_tokenizer,

@@ -18,14 +18,13 @@ from recurra import Classifier
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
-from recurra.deployment.engines.depth import softmax
+from recurra.deployment.engines.computation import softmax
 from recurra.deployment.engines.interface import load_engine
 from recurra.deployment.export.build import save_tokenizer
-from recurra.deployment.export.records import CalibrationRecord, VocabularyRecord
+from recurra.deployment.export.manifest import CalibrationRecord, VocabularyRecord
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
-from recurra.models.exits.rule import Decision, ExitRule
-from recurra.models.exits.rules import ConfidenceRule, EntropyRule, FixedExit
+from recurra.models.exits.rules import ConfidenceRule, Decision, EntropyRule, ExitRule, FixedExit
 from recurra.models.loading import load_classifier_model
 from reviews import review_rows
 from tiny import stir, tiny_model

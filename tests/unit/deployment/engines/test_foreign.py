@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from recurra.core.errors import CheckpointError
-from recurra.deployment.engines.foreign import ForeignClassifier
+from recurra.deployment.engines.trained import ForeignClassifier
 from tiny_encoder import TEXTS, write_tiny_encoder
 
 

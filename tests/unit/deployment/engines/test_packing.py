@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recurra.deployment.engines.computation import budget_batches
-from recurra.deployment.engines.packing import FlatRows, filled_size, pack_rows, padded_inputs
+from recurra.deployment.engines.trained import FlatRows, filled_size, pack_rows, padded_inputs
 
 LENGTHS = st.lists(st.integers(1, 70), min_size=1, max_size=80)
 

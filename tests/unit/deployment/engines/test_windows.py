@@ -14,8 +14,7 @@ from recurra.core.errors import ConfigurationError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
 from recurra.deployment.engines.interface import load_engine
-from recurra.deployment.export.build import save_tokenizer
-from recurra.deployment.export.trimming import trim
+from recurra.deployment.export.build import save_tokenizer, trim
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
 from recurra.models.exits.rules import ConfidenceRule

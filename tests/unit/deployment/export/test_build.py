@@ -18,8 +18,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, StorageError
-from recurra.core.model_files import seal_model
 from recurra.core.record import AuditResult, OneLabelRecord, read_record, write_record
+from recurra.core.sealed import seal_model
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import train_wordpiece, wordpiece
 from recurra.deployment.export import ExportOptions, export_run
@@ -80,7 +80,7 @@ def test_the_folder_holds_what_is_promised(run: Path, exports: dict[str, Any]) -
 @pytest.mark.parametrize("precision", DTYPES)
 def test_the_check_is_what_a_reader_would_measure(precision: str, run: Path, exports: dict[str, Any]) -> None:
     from recurra.data.corpora import load_dataset
-    from recurra.study.claim import load_run_config
+    from recurra.study.plan import load_run_config
 
     folder, manifest = exports[precision]
     split = load_dataset(load_run_config(run).data).splits["validation"]

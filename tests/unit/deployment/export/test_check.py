@@ -15,7 +15,7 @@ from recurra.deployment.decision import OneLabel
 from recurra.deployment.engines.computation import Computation
 from recurra.deployment.export.check import MOST_ROWS, CheckRows, choose_rows, compare_logits, judge_check
 from recurra.deployment.export.formats.interface import BF16, FP16, FP32, INT8, StoredPrecision
-from recurra.deployment.export.records import CheckRecord
+from recurra.deployment.export.manifest import CheckRecord
 from reviews import train_linear, write_csv, write_reviews
 
 BY = Computation(engine="torch", storage_precision="fp16", compute_precision="fp32", device="cpu")

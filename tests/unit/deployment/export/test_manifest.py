@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from factories import RunFactory
 from recurra.core.errors import CheckpointError
-from recurra.core.model_files import describe_file
 from recurra.core.record import CodeRecord, write_record
+from recurra.core.sealed import describe_file
 from recurra.data.cleaning import CLEANINGS, FIRST
 from recurra.deployment.engines.computation import Computation, compute_precision
 from recurra.deployment.export.formats.interface import StoredModel

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from recurra.core.errors import ConfigurationError
 from recurra.data.vocabulary import as_transformers, read_vocabulary, train_wordpiece, wordpiece
 from recurra.deployment.engines.trained import TransformerEngine
-from recurra.deployment.export.trimming import trim
+from recurra.deployment.export.build import trim
 from reviews import review_rows
 from tiny import stir, tiny_model
 

@@ -20,7 +20,7 @@ pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, UnavailableError
-from recurra.core.model_files import describe_file
+from recurra.core.sealed import describe_file
 from recurra.deployment.export import ExportOptions, export_run
 from recurra.deployment.export.manifest import ExportManifest, needs_torch, read_export, write_manifest
 from recurra.tasks.classification.engine import evaluate_run
@@ -163,7 +163,7 @@ def test_an_int8_export_that_loses_more_is_not_written(
     def nothing_left(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(weight.shape, dtype=np.int8), np.ones((len(weight), 1), dtype=np.float32)
 
-    monkeypatch.setattr("recurra.deployment.onnx.parts.quantise_rows", nothing_left)
+    monkeypatch.setattr("recurra.deployment.onnx.graph.quantise_rows", nothing_left)
     with pytest.raises(AuditError, match=r"the int8 export .*nothing was written; export in"):
         export_run(run, tmp_path / "out", ExportOptions("onnx", "int8"))
     assert list(tmp_path.iterdir()) == []

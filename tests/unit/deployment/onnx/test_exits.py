@@ -20,10 +20,14 @@ runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'
 from onnx_graphs import FEED_FORWARDS, rows  # noqa: E402
 from onnx_graphs import session_of as run_of  # noqa: E402
 from recurra import RecurraForSequenceClassification, preset  # noqa: E402
+from recurra.deployment.onnx.graph import FullLinear, Int8Linear, Linear  # noqa: E402
 from recurra.deployment.onnx.model import build_classifier, write_onnx  # noqa: E402
-from recurra.deployment.onnx.parts import FullLinear, Int8Linear, Linear  # noqa: E402
-from recurra.models.exits.rule import ExitRule  # noqa: E402
-from recurra.models.exits.rules import ConfidenceRule, EntropyRule, FixedExit  # noqa: E402
+from recurra.models.exits.rules import (  # noqa: E402
+    ConfidenceRule,
+    EntropyRule,
+    ExitRule,
+    FixedExit,
+)
 from relaxed import relaxed_shapes  # noqa: E402
 from tiny import stir, tiny_model  # noqa: E402
 

@@ -20,9 +20,14 @@ runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'
 from onnx_graphs import FEED_FORWARDS, SHAPES, rows, session_of  # noqa: E402
 from recurra import RecurraForSequenceClassification, preset  # noqa: E402
 from recurra.core.errors import AuditError, ConfigurationError  # noqa: E402
-from recurra.deployment.onnx.graph import Graph  # noqa: E402
+from recurra.deployment.onnx.graph import (  # noqa: E402
+    FullLinear,
+    Graph,
+    Int8Linear,
+    Linear,
+    quantise_rows,
+)
 from recurra.deployment.onnx.model import build_classifier, check_size, stored_bytes, write_onnx  # noqa: E402
-from recurra.deployment.onnx.parts import FullLinear, Int8Linear, Linear, quantise_rows  # noqa: E402
 from recurra.deployment.onnx.sessions import open_session  # noqa: E402
 from relaxed import RELAXED  # noqa: E402
 from tiny import stir, tiny_model  # noqa: E402

@@ -14,9 +14,8 @@ import pytest
 
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.deployment.decision import OneLabel
-from recurra.deployment.prediction.files import SUFFIXES, check_output, open_writer
+from recurra.deployment.prediction.files import SUFFIXES, KeptColumns, check_output, open_writer
 from recurra.deployment.prediction.layout import Layout, PredictedRows
-from recurra.deployment.prediction.stream import KeptColumns
 
 NAMES = ["bad", "good", "so, so"]
 TEXTS = ['a "quoted", text', "", "two\nlines\tand a tab", "naïve ☕", "plain"]

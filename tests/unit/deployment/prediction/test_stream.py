@@ -17,9 +17,8 @@ from recurra.core.errors import ConfigurationError
 from recurra.data.tables import TextRows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels, OneLabel
-from recurra.deployment.prediction.layout import PredictedRows
-from recurra.deployment.prediction.stream import predict_chunks, source_chunks, write_stream
-from recurra.deployment.prediction.text_writers import JsonDocumentWriter, LineWriter
+from recurra.deployment.prediction.files import predict_chunks, source_chunks, write_stream
+from recurra.deployment.prediction.layout import JsonDocumentWriter, LineWriter, PredictedRows
 
 
 class LengthEngine:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("starlette", reason="pip install 'recurra[serve]'")
 
-from recurra.deployment.engines.depth import Classified, softmax
+from recurra.deployment.engines.computation import Classified, softmax
 from recurra.deployment.serving.batching import Batcher
 from recurra.deployment.serving.bodies import Extras, answer
 from recurra.deployment.serving.limits import Refusal, ServerLimits

@@ -10,7 +10,7 @@ import torch
 
 from recurra import RecurraForCausalLM
 from recurra.evaluation.audits import audit_cache
-from recurra.models.rows.cached import CachedRows
+from recurra.models.rows import CachedRows
 from tiny import language_model, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 3, "exits": [1, 2], "max_position_embeddings": 40}

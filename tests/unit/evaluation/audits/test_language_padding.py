@@ -13,10 +13,10 @@ from foreign import tiny_gpt2
 from recurra import RecurraForCausalLM
 from recurra.core.record import AuditResult
 from recurra.evaluation.audits import audit_language_padding
+from recurra.evaluation.audits.causality import LanguageProbe
 from recurra.evaluation.audits.invariance import TOLERANCE
-from recurra.evaluation.audits.language_probe import LanguageProbe
-from recurra.evaluation.scoring import FINAL
-from recurra.models.rows.padded import PaddedRows
+from recurra.evaluation.perplexity import FINAL
+from recurra.models.rows import PaddedRows
 from tiny import language_config, stir
 
 CRT: dict[str, Any] = {"num_recurrences": 3, "exits": [1, 2]}

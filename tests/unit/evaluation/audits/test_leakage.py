@@ -9,7 +9,7 @@ import pytest
 
 from recurra.core.record import AuditResult
 from recurra.data.dataset import Group, TextDataset, TextSplit
-from recurra.data.pools import text_identity
+from recurra.data.reviews import text_identity
 from recurra.data.sst2 import load_sst2
 from recurra.evaluation.audits import audit_leakage, contained_mask
 from recurra.evaluation.audits.grading import kept_rows

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recurra.evaluation.audits import overlap
-from recurra.evaluation.audits.overlap import RollingHash, Vocabulary, find_overlap
+from recurra.evaluation.audits import leakage as overlap
+from recurra.evaluation.audits.leakage import RollingHash, Vocabulary, find_overlap
 
 # Three words make repeats, overlapping matches and long common runs frequent.
 TEXTS = st.lists(st.lists(st.sampled_from("abc"), max_size=14).map(" ".join), max_size=8)

@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from recurra import RecurraModel
 from recurra.core.errors import ConfigurationError
-from recurra.models.adaptation.convert import load_encoder
-from recurra.models.adaptation.function import KeptFunction, candidate_plans, loops
+from recurra.models.adaptation.convert import KeptFunction, candidate_plans, load_encoder, loops
 from recurra.models.adaptation.plan import SharingPlan
 from tiny import stir, tiny_config
 from tiny_encoder import write_tiny_encoder

@@ -9,7 +9,7 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.svm import LinearSVC
 
 from recurra.core.errors import DataError
-from recurra.core.label_record import are_unequal
+from recurra.core.record import are_unequal
 from recurra.models.controls.fitting import Candidate, Problem, choose, cross_entropy, fit_linear, fit_tuned
 from recurra.models.controls.linear import label_scores
 

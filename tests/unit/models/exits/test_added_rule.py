@@ -17,11 +17,21 @@ from recurra import RecurraForCausalLM, RecurraForSequenceClassification
 from recurra.core.errors import ConfigurationError
 from recurra.evaluation.token_exits import calibrate_language, score_token_exits
 from recurra.models.cache import RecurraCache
-from recurra.models.exits import registry
-from recurra.models.exits.measures import ExitMeasure
-from recurra.models.exits.registry import make_rule, read_rule, register_rule, summarise_rules, threshold_rule_names
-from recurra.models.exits.rule import Decision, ExitRule, ThresholdRule
-from recurra.models.exits.rules import ConfidenceRule, EntropyRule, FixedExit
+from recurra.models.exits import rules as registry
+from recurra.models.exits.rules import (
+    ConfidenceRule,
+    Decision,
+    EntropyRule,
+    ExitMeasure,
+    ExitRule,
+    FixedExit,
+    ThresholdRule,
+    make_rule,
+    read_rule,
+    register_rule,
+    summarise_rules,
+    threshold_rule_names,
+)
 from recurra.models.exits.thresholds import calibrate_classifier, depths_under
 from references import recurrent_transformer as reference
 from references.exiting_decoder import decode

@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recurra.models.exits.measures import confidence, entropy
-from recurra.models.exits.rule import ExitRule
-from recurra.models.exits.rules import ConfidenceRule, EntropyRule, FixedExit
+from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit, confidence, entropy
 from references import recurrent_transformer as reference
 from references.exits import stops
 from tiny import language_model, stir, tiny_model

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from recurra.models.exits.measures import ExitMeasure, confidence, entropy, mean_of_rows
+from recurra.models.exits.rules import ExitMeasure, confidence, entropy, mean_of_rows
 from references.exits import entropy_of, shares_of
 
 # Probabilities 3/4, 1/4 and 1/2, 1/2.

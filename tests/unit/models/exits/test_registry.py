@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.exits.registry import make_rule, read_rule
-from recurra.models.exits.rule import ExitRule
-from recurra.models.exits.rules import ConfidenceRule, EntropyRule, FixedExit
+from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit, make_rule, read_rule
 
 
 @pytest.mark.parametrize("rule", [ConfidenceRule(), ConfidenceRule.constant(0.7), EntropyRule(0.3), FixedExit(2)])

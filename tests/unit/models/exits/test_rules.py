@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.exits.rule import ExitRule
-from recurra.models.exits.rules import ConfidenceRule, EntropyRule, FixedExit
+from recurra.models.exits.rules import ConfidenceRule, EntropyRule, ExitRule, FixedExit
 from tiny import language_config, language_model, tiny_model
 
 # Probabilities 3/4, 1/4 and 1/2, 1/2.

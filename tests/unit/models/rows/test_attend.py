@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from recurra.models.rows.padded import attend, attention_mask
+from recurra.models.rows import attend, attention_mask
 
 CPU = torch.device("cpu")
 

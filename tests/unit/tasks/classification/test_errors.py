@@ -14,7 +14,7 @@ from recurra.evaluation.predictions import read_predictions
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
 from recurra.tasks.classification.errors import MOST_PAIRS, confused_pairs, label_rows
-from recurra.tasks.classification.summary import ClassificationTable
+from recurra.tasks.classification.measures import ClassificationTable
 from recurra.tasks.questions import Limits, Questions
 
 ROWS = {"train": 90, "validation": 60, "test": 400}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from recurra.tasks.classification.exports import advise_exports
-from recurra.tasks.estimates import Estimate, ExportLine
+from recurra.tasks.measures import Estimate, ExportLine
 
 
 def line(model: str, precision: str, **changes: Any) -> ExportLine:

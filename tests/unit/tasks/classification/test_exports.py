@@ -15,7 +15,7 @@ from factories import RunFactory, latency_of
 from recurra.core.record import read_record
 from recurra.report import summarise_folders, summarise_runs, write_report
 from recurra.report.summary import plain_summary
-from recurra.tasks.classification.published import PUBLISHED
+from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.questions import PublishedReference, Questions
 from recurra.tasks.summary import Summary
 from rendered import part_rows

@@ -24,11 +24,16 @@ from recurra.report.load import Correctness
 from recurra.report.render.terminal import terminal_blocks
 from recurra.study.preflight import check_measure
 from recurra.study.spec import StudySpec
-from recurra.tasks.classification.measures import balanced_accuracy, bootstrap_matrix, by_class, by_cost, named_measure
-from recurra.tasks.classification.summary import CostTable
-from recurra.tasks.cost_matrix import read_costs
+from recurra.tasks.classification.measures import (
+    CostTable,
+    balanced_accuracy,
+    bootstrap_matrix,
+    by_class,
+    by_cost,
+    named_measure,
+)
 from recurra.tasks.machine import Machine
-from recurra.tasks.questions import Judging, Questions, read_questions
+from recurra.tasks.questions import Judging, Questions, read_costs, read_questions
 from recurra.tasks.summary import TableSummary
 
 NAMES = ("ham", "spam", "other")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from recurra.cli.main import main
-from recurra.core.label_record import LearningCurveRecord
-from recurra.core.record import RunRecord, read_record
+from recurra.core.record import LearningCurveRecord, RunRecord, read_record
 from recurra.data.dataset import TextSplit
 from recurra.report import write_report
 from recurra.tasks.labelling.controls import LARGEST_PART, learning_curve, learning_shares

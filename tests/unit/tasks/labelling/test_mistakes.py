@@ -18,8 +18,7 @@ from scipy.special import expit, softmax
 
 from factories import RunFactory
 from recurra.cli.main import main
-from recurra.core.label_record import MistakeRecord
-from recurra.core.record import RECORD_NAME, LabelRunRecord, read_record, write_record
+from recurra.core.record import RECORD_NAME, LabelRunRecord, MistakeRecord, read_record, write_record
 from recurra.data.dataset import TextSplit
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels, LabelDecision, OneLabel

@@ -13,18 +13,17 @@ import pytest
 import torch
 
 from recurra.core.errors import ConfigurationError
-from recurra.core.language_record import LanguageTrainingRecord
 from recurra.core.progress import Reporter
-from recurra.data.language.encoding import EncodedText
-from recurra.data.language.samples import LanguageCollator, LineSamples, PackedBlocks
+from recurra.core.record import LanguageTrainingRecord
+from recurra.data.language.preparation import LanguageCollator, LineSamples, PackedBlocks
+from recurra.data.language.tokenization import EncodedText
 from recurra.evaluation.perplexity import evaluate_perplexity
 from recurra.models.heads import weigh_losses
 from recurra.models.inference import default_device
 from recurra.models.recurrence import LayerStack
-from recurra.tasks.language.fit import train_language_model
-from recurra.training.arguments import training_arguments
+from recurra.tasks.language.training import train_language_model
 from recurra.training.checkpoint import SCALER_NAME, load_optimizer
-from recurra.training.fit import CHECKPOINTS_NAME
+from recurra.training.fit import CHECKPOINTS_NAME, training_arguments
 from recurra.training.protocols import LANGUAGE_PROTOCOLS, PROTOCOLS, ProtocolConfig, load_protocol
 from recurra.training.trainer import RecurraTrainer
 from tiny import language_model

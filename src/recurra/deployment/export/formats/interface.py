@@ -100,7 +100,7 @@ class ExportFormat(ABC):
         name: What users ask for, also the folder name of a study's exports: lower case letters, digits and hyphens.
         precisions: What the weights can be stored in, the first being the widest.
         weight_files: Files that hold the weights, if they are there.
-        carries_exits: Whether what `open` returns is a `recurra.deployment.engines.depth.DeepEngine`, so that texts can
+        carries_exits: Whether what `open` returns is a `deployment.engines.computation.DeepEngine`, so that texts can
             leave at the exits of a model that has them. If not, exports compute all recurrences.
         needs_torch: Whether `open` takes torch and transformers for a Transformer; a linear model never needs them.
         packages: What `write` imports beyond the dependencies of this package.

@@ -1,0 +1,555 @@
+"""What layers are made of: norms, attention, feed-forward networks, convolutions, low-rank updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from recurra.models.configuration import RecurraConfig
+from recurra.models.names import GELU, SWIGLU
+from recurra.models.rows import RowLayout
+
+
+class DepthwiseConvolution(nn.Module):
+    """``y[t] = sum_k w[k] * x[t - lag_k]``, channel by channel, without bias; what lies outside the row is zero.
+
+    Causal: the lags are ``(kernel - 1) * dilation, ..., dilation, 0``. Otherwise they are centred on 0, and the later
+    half reads the future (`nn.Conv1d` with padding on both sides).
+
+    Args:
+        channels: Width of the states.
+        kernel_size: Number of taps; odd unless causal.
+        dilation: Tokens between neighbouring taps.
+        causal: Whether no tap reads a later position.
+    """
+
+    def __init__(self, channels: int, kernel_size: int, dilation: int, *, causal: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(kernel_size, channels))
+        ahead = 0 if causal else kernel_size // 2
+        self.lags = tuple((kernel_size - 1 - tap - ahead) * dilation for tap in range(kernel_size))
+        self.reset_parameters()
+
+    @property
+    def span(self) -> int:
+        """Earlier positions that the convolution reads, counted from the position itself."""
+        return max(self.lags)
+
+    def reset_parameters(self) -> None:
+        """Draws weights as `nn.Conv1d` does: uniform within one over the square root of the taps."""
+        bound = self.weight.shape[0] ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Maps ``(batch, tokens, channels)`` to the same shape; rows are told apart by the first axis."""
+        return _Convolve.apply(states, self.weight.to(states.dtype), self.lags)
+
+    def last(self, window: Tensor) -> Tensor:
+        """Maps the last states ``(batch, span + 1, channels)`` to the last position's result, if it is causal."""
+        step = max(1, self.span // max(1, len(self.lags) - 1))
+        return (window[:, ::step] * self.weight.to(window.dtype)).sum(1, keepdim=True)
+
+    def extra_repr(self) -> str:
+        """Shown by print(model)."""
+        return f"{self.weight.shape[1]}, kernel_size={self.weight.shape[0]}, lags={self.lags}"
+
+
+class _Convolve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, lags: Sequence[int]) -> Tensor:
+        ctx.save_for_backward(states, weight)
+        ctx.lags = lags
+        return _shifted_sum(states, weight, lags)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        states, weight = ctx.saved_tensors
+        of_states = of_weight = None
+        if ctx.needs_input_grad[0]:
+            of_states = _shifted_sum(gradient, weight, [-lag for lag in ctx.lags])
+        if ctx.needs_input_grad[1]:
+            of_weight = torch.stack([_product(*_overlap(gradient, states, lag)) for lag in ctx.lags]).to(weight.dtype)
+        return of_states, of_weight, None
+
+
+def _shifted_sum(states: Tensor, weight: Tensor, lags: Sequence[int]) -> Tensor:
+    """Sum of the states shifted by each lag, times that tap's weights."""
+    taps = sorted(zip(lags, weight, strict=True), key=lambda tap: abs(tap[0]))
+    # One tap reads the position itself, whatever the kernel, and covers every position of the result.
+    result = states * taps[0][1]
+    for lag, tap in taps[1:]:
+        target, source = _overlap(result, states, lag)
+        target.addcmul_(source, tap)
+    return result
+
+
+def _overlap(later: Tensor, earlier: Tensor, lag: int) -> tuple[Tensor, Tensor]:
+    """Positions of ``later`` that have one ``lag`` before them in ``earlier``, and those."""
+    tokens = later.shape[1]
+    kept = max(tokens - abs(lag), 0)
+    first, second = (tokens - kept, 0) if lag > 0 else (0, tokens - kept)
+    return later[:, first : first + kept], earlier[:, second : second + kept]
+
+
+def _product(first: Tensor, second: Tensor) -> Tensor:
+    """Sum of products over batch and tokens, ``(channels,)``, at least in FP32."""
+    few_rows = 0 < first.shape[0] <= first.shape[1]
+    if first.device.type != "cpu" or not few_rows or first.dtype in (torch.bfloat16, torch.float16):
+        return (first * second).sum((0, 1), dtype=torch.promote_types(first.dtype, torch.float32))
+    # Row by row a processor's cache holds the sum, and the products are never written out.
+    rows: Iterator[tuple[Tensor, Tensor]] = iter(zip(first, second, strict=True))
+    start, other = next(rows)
+    total = start * other
+    for row, other in rows:
+        total.addcmul_(row, other)
+    return total.sum(0)
+
+
+def make_norm(config: RecurraConfig) -> nn.Module:
+    """Returns a new norm of the configured kind over the hidden width."""
+    if config.norm == "none":
+        return nn.Identity()
+    kinds = {"rms": RMSNorm, "layer": nn.LayerNorm, "batch": BatchNorm}
+    return kinds[config.norm](config.hidden_size, eps=config.rms_norm_eps)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Each channel at mean 0 and variance 1 over all positions of all rows (Ioffe and Szegedy 2015, algorithm 1).
+
+    The published code of "CRT-Deep" offers it. In training a position's state depends on every other position, later
+    ones and padding among them, so that a decoder reads the future; in evaluation it depends on running means alone.
+    """
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Maps ``(batch, tokens, hidden)`` to the same."""
+        return super().forward(states.flatten(0, -2)).view(states.shape)
+
+
+class RMSNorm(nn.RMSNorm):
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last axis (Zhang and Sennrich 2019, equation 4).
+
+    Computed in FP32 if ``x`` is narrower, and returned in the type of ``x``. An accelerator has a fused kernel, which
+    is taken there.
+    """
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Maps ``(..., hidden)`` to the same shape and type."""
+        if states.device.type != "cpu":
+            # The fused kernel wants one type; autocast gives half precision beside an FP32 scale.
+            return super().forward(states.to(self.weight.dtype)).to(states.dtype)
+        if torch.is_grad_enabled() and (states.requires_grad or self.weight.requires_grad):
+            return _RMSNorm.apply(states, self.weight, self.eps)
+        normalised, _ = _normalise(states, self.eps)
+        return normalised.mul_(self.weight).to(states.dtype)
+
+
+def _widened(states: Tensor) -> Tensor:
+    """Half precision in FP32; FP32 and FP64 as they are."""
+    return states if states.dtype == torch.float64 else states.float()
+
+
+def _normalise(states: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Returns the states at a root mean square of 1, and the factors ``(..., 1)`` that brought them there."""
+    states = _widened(states)
+    # One pass over the states instead of squaring them into memory first.
+    norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+    factor = norm.square_().mul_(1 / states.shape[-1]).add_(eps).rsqrt_()
+    return states * factor, factor
+
+
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, eps: float) -> Tensor:
+        normalised, factor = _normalise(states, eps)
+        ctx.save_for_backward(normalised, factor, weight)
+        return (normalised * weight).to(states.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        normalised, factor, weight = ctx.saved_tensors
+        type_given, gradient = gradient.dtype, _widened(gradient)
+        of_weight = (gradient * normalised).flatten(0, -2).sum(0).to(weight.dtype)
+        # With n = x f and u = g w:  dL/dx = f (u - n mean(u n)), the last term through f.
+        inner = gradient * weight
+        along = (inner * normalised).mean(-1, keepdim=True)
+        of_states = inner.addcmul_(normalised, along, value=-1).mul_(factor)
+        return of_states.to(type_given), of_weight, None
+
+
+_BITS = 16
+
+
+class Dropout(nn.Dropout):
+    """Zeroes each element with probability ``p`` while training, and scales the others to keep the mean.
+
+    On a CPU, one element takes 16 random bits of torch's default generator, so ``p`` is rounded to a multiple of 2^-16
+    and the scale is that of the rounded ``p``. Elsewhere it is torch's own fused kernel.
+    """
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Maps any shape to the same shape and type."""
+        if not self.training or self.p == 0 or states.device.type != "cpu":
+            return super().forward(states)
+        return states * keep_mask(states, self.p)
+
+
+def keep_mask(like: Tensor, p: float) -> Tensor:
+    """Returns a random mask of the shape and type of ``like``: 0 with probability ``p``, else ``1 / (1 - p)``."""
+    dropped = round(p * 2**_BITS)
+    count = like.numel()
+    words = torch.empty(-(-count * _BITS // 64), dtype=torch.int64).random_(-(2**63), None)
+    # Comparing in place leaves 0 or 1 as int16, several times as fast as a comparison that makes booleans.
+    kept = words.view(torch.int16)[:count].ge_(dropped - 2 ** (_BITS - 1)).view(like.shape)
+    return kept.to(like.dtype).mul_(2**_BITS / (2**_BITS - dropped))
+
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+class SharedLinear(nn.Module):
+    """``W x + B A x + b`` with a ``W`` that another module holds: it stands once in the model's state.
+
+    Args:
+        linear: The map whose ``W`` is shared, and whose bias is where there is no other.
+        rank: Rows of ``A`` and columns of ``B``; 0 means no update.
+        own_bias: Whether ``b`` is a parameter of this module, if the map has a bias.
+    """
+
+    shared: nn.Linear
+
+    def __init__(self, linear: nn.Linear, rank: int, *, own_bias: bool) -> None:
+        super().__init__()
+        # Not as a child: it would be registered, and saved, a second time.
+        self.__dict__["shared"] = linear
+        outputs, inputs = linear.weight.shape
+        self.down = nn.Parameter(torch.zeros(rank, inputs)) if rank else None
+        self.up = nn.Parameter(torch.zeros(outputs, rank)) if rank else None
+        self.bias = nn.Parameter(torch.zeros(outputs)) if own_bias and linear.bias is not None else None
+
+    def reset_update(self, spread: float) -> None:
+        """Draws ``A`` and leaves ``B`` and the bias at 0, so that the update changes nothing at first."""
+        for zeros in (self.up, self.bias):
+            if zeros is not None:
+                nn.init.zeros_(zeros)
+        if self.down is not None:
+            nn.init.normal_(self.down, std=spread)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Maps ``(..., inputs)`` to ``(..., outputs)``."""
+        return self.outputs(states, slice(None))
+
+    def outputs(self, states: Tensor, wanted: slice) -> Tensor:
+        """Maps ``(..., inputs)`` to some of the outputs."""
+        bias = self.shared.bias if self.bias is None else self.bias
+        found = functional.linear(states, self.shared.weight[wanted], None if bias is None else bias[wanted])
+        if self.down is None or self.up is None:
+            return found
+        return found + functional.linear(functional.linear(states, self.down), self.up[wanted])
+
+
+def linear_outputs(linear: nn.Module, states: Tensor, wanted: slice) -> Tensor:
+    """Maps ``(..., inputs)`` to some outputs of a linear map, shared or not."""
+    if isinstance(linear, SharedLinear):
+        return linear.outputs(states, wanted)
+    bias = linear.bias
+    return functional.linear(states, linear.weight[wanted], None if bias is None else bias[wanted])
+
+
+def relax(make: Callable[[], _Module], original: nn.Module, config: RecurraConfig) -> _Module:
+    """Returns a module that computes with the weights of another, but for what the configuration makes its own.
+
+    Args:
+        make: Makes a module of the same structure.
+        original: Whose weights are used; they are found there whenever it computes, and are saved there alone.
+        config: Says what is its own: `recurra.models.configuration.RecurraConfig.recurrence_norms`, ``low_rank`` and
+            ``low_rank_where``.
+    """
+    with torch.device("meta"):
+        copy = make()
+    for name, module in list(original.named_modules()):
+        if not list(module.parameters(recurse=False)):
+            continue
+        place, _, leaf = name.rpartition(".")
+        holder = copy.get_submodule(place)
+        rank = config.low_rank if _is_updated(f".{name}.", config) else 0
+        if isinstance(module, nn.Linear) and (rank or config.recurrence_norms):
+            setattr(holder, leaf, SharedLinear(module, rank, own_bias=config.recurrence_norms))
+        elif _is_norm(module) and config.recurrence_norms:
+            setattr(holder, leaf, make_norm(config))
+        else:
+            # A plain attribute: found as a child is, and not registered a second time.
+            del holder._modules[leaf]
+            holder.__dict__[leaf] = module
+    return copy
+
+
+def leave_matrices(original: nn.Module) -> None:
+    """Takes norms and biases out of a module whose relaxed copies have their own."""
+    for module in list(original.modules()):
+        if isinstance(module, nn.Linear):
+            module.register_parameter("bias", None)
+        for name, child in module.named_children():
+            if _is_norm(child):
+                setattr(module, name, nn.Identity())
+
+
+@torch.no_grad()
+def start_from(relaxed: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Gives the norms and biases that a relaxed module has of its own these values.
+
+    Args:
+        relaxed: As `relax` makes it.
+        weights: By the names that ``relaxed`` has for its parts.
+    """
+    for name, module in relaxed.named_modules():
+        for kind, parameter in module.named_parameters(recurse=False):
+            if kind not in ("down", "up"):
+                parameter.copy_(weights[f"{name}.{kind}"])
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return isinstance(module, nn.RMSNorm | nn.LayerNorm)
+
+
+def _is_updated(name: str, config: RecurraConfig) -> bool:
+    part = {"attention": ".attention.", "feed-forward": ".feed_forward."}.get(config.low_rank_where, "")
+    return part in name
+
+
+def rotary_table(positions: int, head_dim: int, theta: float, device: torch.device) -> Tensor:
+    """Returns cosines and sines for every position and pair, ``(positions, head_dim / 2, 2)`` in FP32.
+
+    Pair ``i`` turns by ``position * theta ** (-2 i / head_dim)`` (Su et al. 2021, RoFormer, equation 15).
+    """
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32, device=device), theta**-exponents)
+    return torch.stack((angles.cos(), angles.sin()), dim=-1)
+
+
+def apply_rotary(states: Tensor, table: Tensor | None) -> Tensor:
+    """Turns consecutive pairs ``(2i, 2i+1)`` of each head by the position's angle; without a table leaves them.
+
+    Args:
+        states: ``(batch, tokens, ..., head_dim)``, any floating type; computed in FP32, and returned so on a CPU, where
+            attention wants it; elsewhere in the type of ``states``.
+        table: ``(tokens, head_dim / 2, 2)`` from `rotary_table`.
+    """
+    if table is None:
+        return states
+    tokens, pairs, _ = table.shape
+    middle = (1,) * (states.dim() - 3)
+    turn = torch.view_as_complex(table).view(1, tokens, *middle, pairs)
+    paired = torch.view_as_complex(states.float().unflatten(-1, (pairs, 2)))
+    turned = torch.view_as_real(paired * turn).flatten(-2)
+    return turned if states.device.type == "cpu" else turned.to(states.dtype)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention; queries, keys and values come from one matrix product.
+
+    RoPE, if the model has it, turns queries and keys, so that a score depends on the relative position alone. Softmax
+    and the products run in ``scaled_dot_product_attention``, which takes the fused kernels where the device has them.
+    """
+
+    def __init__(self, config: RecurraConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_attention_heads
+        self.head_dim = config.head_dim
+        self.hidden_size = config.hidden_size
+        self.dropout = config.attention_dropout
+        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.attention_bias)
+        self.out_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=config.attention_bias)
+
+    def forward(self, states: Tensor, layout: RowLayout, queries: int | None) -> Tensor:
+        """Attends.
+
+        Args:
+            states: ``(batch, tokens, hidden)``, normalised.
+            layout: Which tokens are a row, at which positions, and which keys they may see.
+            queries: If given, only the first ``queries`` positions of each row are computed and returned.
+
+        Returns:
+            ``(batch, tokens or queries, hidden)``.
+        """
+        batch, tokens, _ = states.shape
+        heads, head_dim, width = self.num_heads, self.head_dim, self.hidden_size
+        if queries is None:
+            qkv = self.qkv_proj(states).view(batch, tokens, 3 * heads, head_dim)
+            turned, value = qkv.split((2 * heads, heads), dim=2)
+            query, key = apply_rotary(turned, layout.rotary).split(heads, dim=2)
+        else:
+            query = linear_outputs(self.qkv_proj, layout.leading(states, queries), slice(width))
+            query = apply_rotary(query.unflatten(-1, (heads, head_dim)), layout.leading_rotary(queries))
+            key, value = self.keys_and_values(states, layout.rotary)
+        dropout = self.dropout if self.training else 0.0
+        return self.out_proj(layout.attend(query, key, value, queries, dropout))
+
+    def keys_and_values(self, states: Tensor, rotary: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns both of normalised states ``(batch, tokens, hidden)``, ``(batch, tokens, heads, head_dim)`` each."""
+        pair = linear_outputs(self.qkv_proj, states, slice(self.hidden_size, None))
+        key, value = pair.unflatten(-1, (2 * self.num_heads, self.head_dim)).split(self.num_heads, dim=2)
+        return apply_rotary(key, rotary), value
+
+
+class SwiGLU(nn.Module):
+    """``W3 (SiLU(W1 x) * W2 x)`` (Shazeer 2020, equation 6, with biases); W1 and W2 are one matrix product."""
+
+    def __init__(self, config: RecurraConfig) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, states: Tensor, layout: RowLayout | None = None) -> Tensor:  # noqa: ARG002 - as cycles are called
+        """Maps ``(batch, tokens, hidden)`` to the same shape."""
+        # A layer that was wrapped or quantised has to be called.
+        if states.device.type == "cpu" and not torch.is_grad_enabled() and type(self.gate_up_proj) is nn.Linear:
+            return self.down_proj(self._gated(states))
+        gate, up = self.gate_up_proj(states).chunk(2, dim=-1)
+        return self.down_proj(functional.silu(gate) * up)
+
+    def _gated(self, states: Tensor) -> Tensor:
+        """The gated product without anything kept for a backward pass.
+
+        Two halves that are contiguous can be overwritten: the gate becomes the result, and half as much memory is
+        written as by operations that each make their own.
+        """
+        gate_weight, up_weight = self.gate_up_proj.weight.chunk(2)
+        gate_bias, up_bias = self.gate_up_proj.bias.chunk(2)
+        gate = functional.silu(functional.linear(states, gate_weight, gate_bias), inplace=True)
+        return gate.mul_(functional.linear(states, up_weight, up_bias))
+
+
+class TokenConvolution(nn.Module):
+    """``Conv`` of equation 2: a depthwise dilated convolution and GELU, then, if asked for, a pointwise linear map."""
+
+    def __init__(self, config: RecurraConfig, dilation: int, *, pointwise: bool) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.depthwise = DepthwiseConvolution(width, config.kernel_size, dilation, causal=config.causal_convolution)
+        self.pointwise = nn.Linear(width, width) if pointwise else nn.Identity()
+
+    def forward(self, states: Tensor, layout: RowLayout) -> Tensor:
+        """Maps ``(batch, tokens, hidden)`` to the same; rows do not see each other, nor padding."""
+        return self.pointwise(functional.gelu(layout.convolve(states, self.depthwise)))
+
+
+class Unmixed(nn.Module):
+    """Stands where a cycle has no convolution."""
+
+    def forward(self, states: Tensor, layout: RowLayout) -> Tensor:  # noqa: ARG002 - as a convolution is called
+        """Returns the states."""
+        return states
+
+
+class Perceptron(nn.Module):
+    """Out to the inner width, GELU, and back: the ``MLP`` of equation 2, and the whole network of BERT's layers."""
+
+    def __init__(self, config: RecurraConfig) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, states: Tensor, layout: RowLayout | None = None) -> Tensor:  # noqa: ARG002 - as cycles are called
+        """Maps ``(batch, tokens, hidden)`` to the same shape."""
+        return self.down_proj(functional.gelu(self.up_proj(states)))
+
+
+class Cycle(nn.Module):
+    """``h <- h + Dropout(MLP(Norm(Conv(h))))`` (CRT-Deep, equation 2), or one of its ablations (table 3).
+
+    ``conv`` leaves out the MLP, ``linear`` the convolution, ``depthwise`` the convolution's pointwise map.
+    """
+
+    def __init__(self, config: RecurraConfig, dilation: int) -> None:
+        super().__init__()
+        kind = config.feed_forward
+        self.mixer = (
+            TokenConvolution(config, dilation, pointwise=kind != "depthwise") if config.has_convolution else Unmixed()
+        )
+        self.norm = make_norm(config)
+        self.transform = nn.Identity() if kind == "conv" else Perceptron(config)
+        self.dropout = Dropout(config.hidden_dropout)
+
+    def forward(self, states: Tensor, layout: RowLayout) -> Tensor:
+        """Maps ``(batch, tokens, hidden)`` to the same."""
+        return states + self.dropout(self.transform(self.norm(self.mixer(states, layout))))
+
+
+class Refinement(nn.Module):
+    """Cycles one after the other, each with weights of its own; dilations in turn, beginning with the first."""
+
+    def __init__(self, config: RecurraConfig, num_cycles: int) -> None:
+        super().__init__()
+        dilations = config.dilations
+        self.cycles = nn.ModuleList(Cycle(config, dilations[number % len(dilations)]) for number in range(num_cycles))
+
+    def forward(self, states: Tensor, layout: RowLayout) -> Tensor:
+        """Maps ``(batch, tokens, hidden)`` to the same."""
+        for cycle in self.cycles:
+            states = cycle(states, layout)
+        return states
+
+
+def make_feed_forward(config: RecurraConfig) -> nn.Module:
+    """Returns a new feed-forward network of the configured kind, called with states and layout."""
+    if config.has_cycles:
+        return Refinement(config, config.num_cycles)
+    return {SWIGLU: SwiGLU, GELU: Perceptron}[config.feed_forward](config)
+
+
+class ScaleKeepingLinear(nn.Linear):
+    """A map up from a narrow token table whose fresh weights keep the table's scale.
+
+    Weights of ``initializer_range`` would shrink the token to a fraction of what is added to it next: positions, and
+    the first branch of the first layer. Then a small language model learns the frequencies of words and little else for
+    hundreds of steps (`docs/log.md`). Where a norm follows, the scale does not matter.
+    """
+
+    def reset_scale(self) -> None:
+        """Draws the weights."""
+        nn.init.normal_(self.weight, std=self.in_features**-0.5)
+
+
+class Embeddings(nn.Module):
+    """Token table (optionally factorised and refined by cycles), learned positions if not rotary, types, norm, dropout.
+
+    With refinement: ``E = TRM(Linear(Embed(x))) + PosEmbed(p)`` (CRT-Deep, equation 1).
+    """
+
+    def __init__(self, config: RecurraConfig) -> None:
+        super().__init__()
+        width = config.token_embedding_size
+        self.token = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        linear = nn.Linear if config.embedding_norm else ScaleKeepingLinear
+        self.projection = linear(width, config.hidden_size) if width != config.hidden_size else nn.Identity()
+        self.refinement = Refinement(config, config.embedding_cycles) if config.embedding_cycles else None
+        learned = config.position == "learned"
+        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size) if learned else None
+        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
+        self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
+        given = config.embedding_dropout
+        self.dropout = Dropout(config.hidden_dropout if given is None else given)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None, layout: RowLayout) -> Tensor:
+        """Maps ids ``(batch, tokens)`` to states ``(batch, tokens, hidden)``; missing token types mean type 0."""
+        # Under autocast the projection gives half precision; the residual stream has the type of the weights.
+        states = self.projection(self.token(input_ids)).to(self.token.weight.dtype)
+        if self.refinement is not None:
+            states = self.refinement(states, layout)
+        if self.position is not None:
+            states = states + self.position(layout.positions(input_ids.device))
+        if self.token_type is not None:
+            types = self.token_type.weight[0] if token_type_ids is None else self.token_type(token_type_ids)
+            states = states + types
+        return self.dropout(self.norm(states))
+
+    def extra_repr(self) -> str:
+        """Shown by print(model)."""
+        return f"factorised={isinstance(self.projection, nn.Linear)}"

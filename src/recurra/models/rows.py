@@ -1,0 +1,413 @@
+"""How rows lie in a batch: padded side by side, packed end to end, or behind what a cache holds."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers.cache_utils import Cache
+
+from recurra.models.cache import RecurraCache, SkippedEntries, check_length
+
+
+class Convolution(Protocol):
+    """What a layout must know of a convolution over tokens (`recurra.models.layers.DepthwiseConvolution`)."""
+
+    @property
+    def span(self) -> int:
+        """Earlier positions that it reads."""
+
+    def __call__(self, states: Tensor, /) -> Tensor:
+        """Maps ``(rows, tokens, channels)`` to the same."""
+
+    def last(self, window: Tensor, /) -> Tensor:
+        """Maps ``(rows, span + 1, channels)`` to the last position's ``(rows, 1, channels)``."""
+
+
+@dataclass(frozen=True)
+class RowLayout(ABC):
+    """What every layer needs besides the states.
+
+    Attributes:
+        rotary: Rotary table of the batch's positions, ``(tokens, head_dim / 2, 2)``; none if positions are learned.
+        causal: Whether later keys are hidden and no mask says so already.
+    """
+
+    rotary: Tensor | None
+    causal: bool
+
+    @abstractmethod
+    def positions(self, device: torch.device) -> Tensor:
+        """Returns each token's number in its row, broadcastable to ``(batch, tokens)``."""
+
+    @abstractmethod
+    def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
+        """Convolves ``(batch, tokens, channels)`` within each row; zeros are read in place of padding."""
+
+    @abstractmethod
+    def leading(self, states: Tensor, queries: int) -> Tensor:
+        """Returns the first ``queries`` positions of every row of ``(batch, tokens, hidden)``."""
+
+    @abstractmethod
+    def leading_rotary(self, queries: int) -> Tensor | None:
+        """Returns the part of `rotary` that belongs to `leading`."""
+
+    @abstractmethod
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
+        """Attends within each row.
+
+        Args:
+            query: ``(batch, tokens, heads, head_dim)``, or as many tokens as `leading` returned.
+            key: ``(batch, tokens, heads, head_dim)``.
+            value: ``(batch, tokens, heads, head_dim)``.
+            queries: What `leading` was asked for, if it was.
+            dropout: Probability with which an attention weight is dropped.
+
+        Returns:
+            ``(batch, tokens of the query, heads * head_dim)``.
+        """
+
+    @abstractmethod
+    def select(self, rows: Tensor) -> Self:
+        """Returns the layout of some of the rows, by their numbers ``(rows kept,)``, in that order."""
+
+    @abstractmethod
+    def take(self, states: Tensor, rows: Tensor) -> Tensor:
+        """Returns the states of those rows, as `select`'s layout has them."""
+
+    def drop(self, states: Tensor, first: Tensor, dropped: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Self]:  # noqa: ARG002
+        """Takes rows out that are not computed any further.
+
+        Args:
+            states: ``(batch, tokens, hidden)``.
+            first: Of the same rows.
+            dropped: Rows that stop, by their numbers in this layout.
+            kept: Rows that remain.
+
+        Returns:
+            Both of the rows that remain, and their layout.
+        """
+        return self.take(states, kept), self.take(first, kept), self.select(kept)
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether later tokens will read what is kept of these."""
+        return False
+
+    def note_skipped(self, rows: Tensor, done: int, keys: Tensor, values: Tensor) -> None:  # noqa: B027 - most have no cache
+        """Notes what is put into the cache for rows that stop, in the recurrences that they skip.
+
+        Args:
+            rows: Their places in this layout.
+            done: Recurrences that they took.
+            keys: ``(rows, recurrences skipped, heads, head_dim)``, for the core's first layer.
+            values: The same.
+        """
+
+    def skip_recurrences(self, count: int) -> None:  # noqa: B027
+        """Fills the cache for the next ``count`` recurrences, which no row computes."""
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, *, dropout: float = 0.0
+) -> Tensor:
+    """Softmax attention, ``(batch, heads, queries, head_dim)`` in the type of ``value``.
+
+    On a CPU half precision is computed in FP32: the fused kernel's backward pass in bf16 takes 3 to 6 times as long,
+    and plain products in bf16 have oneDNN compile kernels for every length, which fill hundreds of MiB
+    (`docs/decisions/0003-attention-in-fp32-on-a-cpu.md`).
+    """
+    if query.device.type != "cpu":
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal
+        )
+    width = torch.promote_types(value.dtype, torch.float32)
+    with torch.autocast("cpu", enabled=False):
+        attended = functional.scaled_dot_product_attention(
+            query.to(width), key.to(width), value.to(width), attn_mask=mask, dropout_p=dropout, is_causal=causal
+        )
+    return attended.to(value.dtype)
+
+
+def attention_mask(keep: Tensor | None, tokens: int, causal: bool, device: torch.device) -> tuple[Tensor | None, bool]:
+    """Turns a padding mask into what attention needs.
+
+    Args:
+        keep: ``(batch, tokens)``, non-zero at real tokens, or none when there is no padding.
+        tokens: Length of the batch.
+        causal: Whether later keys are hidden.
+        device: Where the mask lives.
+
+    Returns:
+        A boolean mask broadcastable to ``(batch, heads, tokens, tokens)`` or none, and whether the kernel's own causal
+        mode is to be used. A batch without padding on a CPU needs no mask, which is the kernels' fastest path; on an
+        accelerator looking would cost a synchronisation.
+    """
+    if keep is not None:
+        keep = keep.bool()
+        if keep.device.type == "cpu" and bool(keep.all()):
+            keep = None
+    if keep is None:
+        return None, causal
+    mask = keep[:, None, None, :]
+    if causal:
+        # The diagonal stays open so that a padded query has a key: a row without one would be NaN.
+        triangle = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+        mask = (mask & triangle) | torch.eye(tokens, dtype=torch.bool, device=device)
+    return mask, False
+
+
+@dataclass(frozen=True)
+class PaddedRows(RowLayout):
+    """Rows side by side, padded to one length.
+
+    Attributes:
+        mask: Boolean mask of keys or none, see `recurra.models.rows.attention_mask`.
+        real: ``(batch, tokens)``, true at real tokens; none if all are.
+        tokens: Length of the batch.
+    """
+
+    mask: Tensor | None
+    real: Tensor | None
+    tokens: int
+
+    @classmethod
+    def of(
+        cls, table: Tensor | None, keep: Tensor | None, tokens: int, *, causal: bool, device: torch.device
+    ) -> PaddedRows:
+        """Makes the layout from the model's rotary table, if any, and a padding mask ``(batch, tokens)``."""
+        mask, causal = attention_mask(keep, tokens, causal, device)
+        real = None if keep is None or mask is None else keep.bool()
+        return cls(None if table is None else table[:tokens], causal, mask, real, tokens)
+
+    def positions(self, device: torch.device) -> Tensor:
+        """Counts real tokens, so that padding on the left moves nothing."""
+        if self.real is None:
+            return torch.arange(self.tokens, device=device)
+        return (self.real.cumsum(1) - 1).clamp(min=0)
+
+    def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
+        """Convolves rows side by side."""
+        return convolution(states if self.real is None else states.masked_fill(~self.real[:, :, None], 0))
+
+    def leading(self, states: Tensor, queries: int) -> Tensor:
+        """Returns the first positions."""
+        return states[:, :queries]
+
+    def leading_rotary(self, queries: int) -> Tensor | None:
+        """Returns the table's first positions."""
+        return None if self.rotary is None else self.rotary[:queries]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
+        """Attends under the mask."""
+        mask = self.mask if self.mask is None or self.mask.shape[-2] == 1 else self.mask[:, :, :queries]
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        return attend(query, key, value, mask, self.causal, dropout=dropout).transpose(1, 2).flatten(2)
+
+    def select(self, rows: Tensor) -> Self:
+        """Returns the layout of some rows, still padded to the same length."""
+        mask, real = (None if part is None else part[rows] for part in (self.mask, self.real))
+        return replace(self, mask=mask, real=real)
+
+    def take(self, states: Tensor, rows: Tensor) -> Tensor:
+        """Returns some rows."""
+        return states[rows]
+
+
+@dataclass(frozen=True)
+class PackedRows(RowLayout):
+    """Rows end to end in a batch of one: no padding, no mask. Attention takes rows of equal length together.
+
+    Attributes:
+        starts: First token of every row, ``(rows,)``.
+        groups: Number and length of neighbouring rows of equal length.
+        numbers: Each token's number in its row, ``(tokens,)``.
+    """
+
+    starts: Tensor
+    groups: tuple[tuple[int, int], ...]
+    numbers: Tensor
+
+    @classmethod
+    def of(cls, table: Tensor | None, lengths: Tensor, *, causal: bool, device: torch.device) -> PackedRows:
+        """Makes the layout from the model's rotary table, if any, and the rows' lengths ``(rows,)``."""
+        starts = lengths.cumsum(0) - lengths
+        numbers = torch.arange(int(lengths.sum()), device=device) - starts.repeat_interleave(lengths)
+        # A row without tokens at the end has no first one; any will do.
+        starts = starts.clamp(max=max(len(numbers) - 1, 0))
+        return cls(None if table is None else table[numbers], causal, starts, _groups(lengths), numbers)
+
+    def positions(self, device: torch.device) -> Tensor:  # noqa: ARG002 - a layout's
+        """Returns the numbers."""
+        return self.numbers
+
+    def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
+        """Convolves group by group."""
+        parts = states[0].split([rows * length for rows, length in self.groups])
+        convolved = [
+            convolution(part.unflatten(0, (rows, length))).flatten(0, 1) if length else part
+            for part, (rows, length) in zip(parts, self.groups, strict=True)
+        ]
+        return torch.cat(convolved)[None]
+
+    def leading(self, states: Tensor, queries: int) -> Tensor:
+        """Returns the first position of every row, ``(1, rows, hidden)``."""
+        if queries != 1:
+            raise ValueError(f"packed rows give their first position only, not {queries}")
+        return states[:, self.starts]
+
+    def leading_rotary(self, queries: int) -> Tensor | None:  # noqa: ARG002 - a layout's
+        """Returns the table at the first position of every row."""
+        return None if self.rotary is None else self.rotary[self.starts]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
+        """Attends group by group."""
+        attended = []
+        first_query = first_key = 0
+        for rows, length in self.groups:
+            asked = length if queries is None else queries
+            own = query[0, first_query : (first_query := first_query + rows * asked)]
+            seen = slice(first_key, first_key := first_key + rows * length)
+            # Rows without tokens have no key to see, and nobody reads what they get.
+            if length:
+                side_by_side = (part.unflatten(0, (rows, -1)) for part in (own, key[0, seen], value[0, seen]))
+                queries_of_rows, keys, values = (part.transpose(1, 2) for part in side_by_side)
+                found = attend(queries_of_rows, keys, values, None, self.causal, dropout=dropout)
+                own = found.transpose(1, 2).flatten(0, 1)
+            attended.append(own.to(value.dtype))
+        return (attended[0] if len(attended) == 1 else torch.cat(attended)).flatten(1)[None]
+
+    def select(self, rows: Tensor) -> Self:
+        """Returns the layout of some rows, again end to end."""
+        tokens, lengths = self._tokens_of(rows)
+        rotary = None if self.rotary is None else self.rotary[tokens]
+        numbers = self.numbers[tokens]
+        starts = (lengths.cumsum(0) - lengths).clamp(max=max(len(numbers) - 1, 0))
+        return replace(self, rotary=rotary, starts=starts, groups=_groups(lengths), numbers=numbers)
+
+    def take(self, states: Tensor, rows: Tensor) -> Tensor:
+        """Returns the tokens of some rows."""
+        return states[:, self._tokens_of(rows)[0]]
+
+    def _tokens_of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Places of the tokens of some rows, and those rows' lengths."""
+        every = [length for count, length in self.groups for _ in range(count)]
+        lengths = torch.tensor(every, device=rows.device)
+        kept, before = lengths[rows], (lengths.cumsum(0) - lengths)[rows]
+        within = torch.arange(int(kept.sum()), device=rows.device)
+        within = within - (kept.cumsum(0) - kept).repeat_interleave(kept)
+        return before.repeat_interleave(kept) + within, kept
+
+
+def _groups(lengths: Tensor) -> tuple[tuple[int, int], ...]:
+    """Number and length of neighbouring rows of equal length."""
+    return tuple((len(list(same)), length) for length, same in itertools.groupby(lengths.tolist()))
+
+
+@dataclass(frozen=True)
+class CachedRows(PaddedRows):
+    """Padded rows whose earlier tokens are in a cache; padding may stand on the left.
+
+    Attention and convolutions are numbered in the order in which a forward pass comes by, so that a shared layer finds
+    what it kept in the same recurrence of the pass before. One layout serves one pass.
+
+    Attributes:
+        cache: Where keys, values and convolutions' histories are kept.
+        past: Tokens in it, padding included.
+        numbers: Each token's number in its row without padding, broadcastable to ``(batch, tokens)``.
+        attentions: Numbers of the attentions still to come.
+        convolutions: Numbers of the convolutions still to come.
+        rows: Numbers in the cache of the rows that are still computed; none means all.
+        skipped: What is put into the cache for rows that have stopped.
+    """
+
+    cache: Cache
+    past: int
+    numbers: Tensor
+    attentions: Iterator[int] = field(default_factory=itertools.count)
+    convolutions: Iterator[int] = field(default_factory=itertools.count)
+    rows: Tensor | None = None
+    skipped: list[SkippedEntries] = field(default_factory=list)
+
+    @classmethod
+    def after(
+        cls, cache: Cache, table: Tensor | None, keep: Tensor | None, tokens: int, *, device: torch.device
+    ) -> CachedRows:
+        """Makes the layout of ``tokens`` tokens behind those in the cache.
+
+        Args:
+            cache: A `RecurraCache`; one of transformers' own does for a model without convolutions.
+            table: The model's rotary table, if any.
+            keep: ``(batch, cached tokens + tokens)``, non-zero at real tokens; none means no padding.
+            tokens: Tokens a row in this pass.
+            device: Where the mask lives.
+        """
+        past = cache.get_seq_length()
+        rotary = None if table is None else table[past : past + tokens]
+        # Also decides whether there is any padding.
+        mask, causal = attention_mask(keep, past + tokens, causal=True, device=device)
+        if keep is None or mask is None:
+            real, numbers = None, torch.arange(past, past + tokens, device=device)
+            if past:
+                mask, causal = (None if tokens == 1 else _visible(past, tokens, device)), False
+        else:
+            real, mask = keep.bool()[:, past:], mask[:, :, past:]
+            numbers = (keep.bool().cumsum(1) - 1).clamp(min=0)[:, past:]
+        return cls(rotary, causal, mask, real, tokens, cache, past, numbers)
+
+    def positions(self, device: torch.device) -> Tensor:  # noqa: ARG002 - a layout's
+        """Returns the numbers."""
+        return self.numbers
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:  # noqa: ARG002
+        """Attends to what is in the cache and to the new tokens, and keeps the new keys and values."""
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        number = next(self.attentions)
+        if isinstance(self.cache, RecurraCache):
+            key, value = self.cache.update_attention(
+                number, key, value, self.past, rows=self.rows, skipped=self.skipped
+            )
+        else:
+            check_length(number, self.cache.get_seq_length(number), self.past)
+            key, value = self.cache.update(key, value, number)
+        return attend(query, key, value, self.mask, self.causal, dropout=dropout).transpose(1, 2).flatten(2)
+
+    def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
+        """Convolves behind the states that the convolution read last, and keeps those that it reads next."""
+        assert isinstance(self.cache, RecurraCache)
+        own = states if self.real is None else states.masked_fill(~self.real[:, :, None], 0)
+        window = self.cache.update_convolution(next(self.convolutions), own, convolution.span, self.rows)
+        return convolution.last(window) if self.tokens == 1 else convolution(window)[:, convolution.span :]
+
+    def select(self, rows: Tensor) -> Self:
+        """Returns the layout of some rows; what the others would have kept is filled in."""
+        assert isinstance(self.cache, RecurraCache) and self.tokens == 1
+        chosen = super().select(rows)
+        numbers = self.numbers[rows] if self.numbers.dim() > 1 else self.numbers
+        return replace(chosen, numbers=numbers, rows=rows if self.rows is None else self.rows[rows])
+
+    @property
+    def has_cache(self) -> bool:
+        """It has."""
+        return True
+
+    def note_skipped(self, rows: Tensor, done: int, keys: Tensor, values: Tensor) -> None:
+        """Notes it until the recurrences come by."""
+        numbers = rows if self.rows is None else self.rows[rows]
+        self.skipped.append(SkippedEntries(numbers, done, keys.transpose(1, 2), values.transpose(1, 2)))
+
+    def skip_recurrences(self, count: int) -> None:
+        """Fills in what all rows leave out."""
+        assert isinstance(self.cache, RecurraCache) and self.tokens == 1
+        self.cache.fill_recurrences(count, next(self.attentions), next(self.convolutions), self.past, self.skipped)
+
+
+def _visible(past: int, tokens: int, device: torch.device) -> Tensor:
+    """Which of ``past + tokens`` keys each new token sees, ``(tokens, past + tokens)``."""
+    return torch.ones(tokens, past + tokens, dtype=torch.bool, device=device).tril(past)
