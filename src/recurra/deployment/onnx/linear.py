@@ -99,8 +99,9 @@ def _features(graph: Graph, vectorizer: Vectorizer) -> str:
     if vectorizer.sublinear:
         present = _double(graph, graph.op("Greater", counts, graph.constant(0, np.float64)))
         values = graph.op("Mul", present, graph.op("Add", graph.op("Log", graph.op("Max", counts, one)), one))
-    idf = vectorizer.idf.astype(np.float32)
-    values = graph.op("Mul", values, _double(graph, graph.weight(f"idf_{vectorizer.unit}", idf)))
+    values = graph.op(
+        "Mul", values, _double(graph, graph.weight(f"idf_{vectorizer.unit}", vectorizer.idf.astype(np.float32)))
+    )
     length = graph.op("Sqrt", graph.op("ReduceSum", graph.op("Mul", values, values), keepdims=1))
     none = graph.op("Equal", length, graph.constant(0, np.float64))
     return str(graph.op("Div", values, graph.op("Where", none, one, length)))

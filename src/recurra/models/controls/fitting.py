@@ -259,26 +259,19 @@ def fit_linear(
         DataError: If there is one class only, or no text has a word.
         ValueError: If texts and labels differ in number.
     """
-    truth = checked_labels(texts, labels, num_labels)
+    truth, independent = checked_targets(texts, labels, num_labels)
     vectorizers = fit_vectorizers(texts, characters=False, num_labels=num_labels)
-    problem = Problem(features_of(vectorizers, texts), truth, num_labels, truth.ndim == 2, seed)
-    grid = [Candidate("logistic", c) for c in (C_GRID if selection is not None else (DEFAULT_C,))]
-    affordable = _affordable(grid, problem)
-    if len(affordable) < len(grid):
-        affordable = [Candidate("logistic", DEFAULT_C)] if affordable[0].loss == "logistic" else affordable
-    best: tuple[float, LinearModel] | None = None
-    for candidate in affordable:
-        weight, bias = problem.fit(candidate)
-        how: dict[str, Any] = {"independent": problem.independent, "fitted_by": str(candidate)}
-        model = LinearModel(vectorizers, weight, bias, candidate.c, **how)
-        loss = 0.0
+    problem = Problem(features_of(vectorizers, texts), truth, num_labels, independent, seed)
+    candidates = _affordable([Candidate("logistic", c) for c in C_GRID], problem)
+    if selection is None or len(candidates) < len(C_GRID):
+        candidates = _affordable([Candidate("logistic", DEFAULT_C)], problem)
+    losses, models = [], []
+    for candidate in candidates:
+        models.append(_model(vectorizers, problem, candidate, str(candidate)))
         if selection is not None:
-            logits = model.logits(selection[0]).astype(np.float64)
-            loss = cross_entropy(logits, np.asarray(selection[1]), independent=problem.independent)
-        if best is None or loss < best[0]:
-            best = loss, model
-    assert best is not None
-    return best[1]
+            logits = models[-1].logits(selection[0]).astype(np.float64)
+            losses.append(cross_entropy(logits, np.asarray(selection[1]), independent=independent))
+    return models[int(np.argmin(losses)) if losses else 0]
 
 
 def fit_tuned(
@@ -286,27 +279,22 @@ def fit_tuned(
     targets: npt.ArrayLike,
     *,
     num_labels: int = 2,
-    independent: bool | None = None,
+    independent: bool = False,
     seed: int = 0,
 ) -> LinearModel:
     """Fits the control that an expert would respect: words and characters, what fits them chosen by `choose`.
 
     Logistic regression is tried for two classes and for independent labels; for more classes it takes a minute where
-    the SVM takes a second, and was level with it.
-
-    Args:
-        texts: Cleaned training texts.
-        targets: See the module.
-        num_labels: Number of labels.
-        independent: Whether a text may have any number of labels; needed with a teacher's answers alone.
-        seed: Of the folds and the solver.
+    the SVM takes a second, and was level with it. ``independent`` says of a teacher's answers whether a text may have
+    any number of labels.
 
     Raises:
         DataError: If there is one class only, or no text has a word.
         ValueError: If texts and labels differ in number.
     """
-    vectorizers, problem = _tuned_problem(texts, targets, num_labels, independent, seed)
-    return _best(vectorizers, problem, _tuned_candidates(problem))
+    vectorizers, problem, candidates = _tuned(texts, targets, num_labels, seed, independent=independent)
+    choice = choose(problem, candidates)
+    return _model(vectorizers, problem, choice.candidate, str(choice), choice.factor)
 
 
 def fit_static(
@@ -317,40 +305,31 @@ def fit_static(
     *,
     encoder: str,
     num_labels: int = 2,
-    independent: bool | None = None,
+    independent: bool = False,
     seed: int = 0,
 ) -> LinearModel:
     """Fits the static control: every word piece has a vector once and for all; their mean, then logistic regression.
 
-    The vectors are what a pretrained encoder makes of the piece alone between its special tokens (the method of
-    model2vec; Tulkens and van Dongen 2024), weighted by the logarithm of the piece's rank (Zipf's law: frequent pieces
-    come first in a WordPiece vocabulary and say little). As the model behind the mean is linear, each piece's vector
-    and the weights become one score a label: the model that is kept is a table of scores, some hundred KiB. model2vec
-    also cuts the vectors to 256 directions and scales texts to length 1; the first costs accuracy here or gains none,
-    the second would keep the vectors from becoming scores.
-
-    Args:
-        texts: Cleaned training texts.
-        targets: See the module.
-        vectors: Of every piece, ``(pieces, width)``, as `recurra.models.adaptation.convert.piece_vectors` gives them.
-        tokenizer: The encoder's.
-        encoder: Its name.
-        num_labels: Number of labels.
-        independent: As `fit_tuned` takes it.
-        seed: Of the folds.
+    The vectors, ``(pieces, width)``, are what a pretrained encoder makes of the piece alone between its special tokens
+    (the method of model2vec; Tulkens and van Dongen 2024), weighted by the logarithm of the piece's rank (Zipf's law:
+    frequent pieces come first in a WordPiece vocabulary and say little). As the model behind the mean is linear, each
+    piece's vector and the weights become one score a label: the model that is kept is a table of scores, some hundred
+    KiB. model2vec also cuts the vectors to 256 directions and scales texts to length 1; the first costs accuracy here
+    or gains none, the second would keep the vectors from becoming scores.
 
     Raises:
         DataError: If there is one class only.
     """
-    targets, independent = _checked_targets(texts, targets, num_labels, independent)
+    targets, independent = checked_targets(texts, targets, num_labels, independent=independent)
     pieces, wide = Vectorizer.of_pieces(tokenizer, len(vectors)), vectors.astype(np.float64)
     means = features_of([pieces], texts) @ wide
     # One scale a direction, so that the penalty weighs them alike; it goes into the scores.
-    centre, spread = means.mean(axis=0), means.std(axis=0)
-    spread = np.where(spread > 0, spread, 1.0)
+    centre, spread = _scale(means)
     problem = Problem((means - centre) / spread, targets, num_labels, independent, seed)
-    scores = (wide / spread).T, centre / spread
-    return _best([pieces], problem, [Candidate("logistic", c) for c in _STATIC_C], encoder=encoder, scores=scores)
+    choice = choose(problem, [Candidate("logistic", c) for c in _STATIC_C])
+    weight, bias = (choice.factor * part for part in problem.fit(choice.candidate))
+    slopes, how = weight / spread, _how(problem, str(choice))
+    return LinearModel([pieces], slopes @ wide.T, bias - slopes @ centre, choice.candidate.c, encoder=encoder, **how)
 
 
 def out_of_fold_probabilities(
@@ -363,13 +342,8 @@ def out_of_fold_probabilities(
 ) -> tuple[Floats, str]:
     """Probabilities of every text from a control as `fit_tuned` makes it that did not see its label.
 
-    Args:
-        texts: Cleaned texts.
-        labels: One a text, integers from 0 to ``num_labels - 1``, shape ``(texts,)``.
-        num_labels: Number of classes.
-        states: What an encoder makes of each text, ``(texts, width)``: a logistic regression on them judges too, and
-            the mean of the two's log-probabilities is calibrated anew.
-        seed: Of the folds and the solver.
+    With ``states``, what an encoder makes of each text, ``(texts, width)``, a logistic regression on them judges too,
+    and the mean of the two's log-probabilities is calibrated anew.
 
     Returns:
         Calibrated probabilities ``(texts, num_labels)``, and what gave them in a line.
@@ -378,15 +352,13 @@ def out_of_fold_probabilities(
         DataError: If there is one class only, or no text has a word.
         ValueError: If texts and labels differ in number.
     """
-    vectorizers, problem = _tuned_problem(texts, labels, num_labels, None, seed)
-    logits, candidate = _out_of_fold(problem, _tuned_candidates(problem))
+    vectorizers, problem, candidates = _tuned(texts, labels, num_labels, seed)
+    logits, candidate = _out_of_fold(problem, candidates)
     judges = f"TF-IDF ({' + '.join(map(str, vectorizers))}) + {candidate}"
     if states is not None:
-        spread = states.std(axis=0, dtype=np.float64)
-        scaled = (states - states.mean(axis=0, dtype=np.float64)) / np.where(spread > 0, spread, 1.0)
-        others, candidate = _out_of_fold(
-            replace(problem, features=scaled), [Candidate("logistic", c) for c in _STATES_C]
-        )
+        centre, spread = _scale(states.astype(np.float64))
+        problem = replace(problem, features=(states - centre) / spread)
+        others, candidate = _out_of_fold(problem, [Candidate("logistic", c) for c in _STATES_C])
         logits = log_softmax(logits, axis=1) + log_softmax(others, axis=1)
         logits *= _calibration(logits, problem.targets)[0]
         judges = f"{judges}, and mean token states + {candidate}"
@@ -401,67 +373,60 @@ def _out_of_fold(problem: Problem, candidates: Sequence[Candidate]) -> tuple[Flo
     return logits * _calibration(logits, problem.targets)[0], candidate
 
 
-def _best(
-    vectorizers: Sequence[Vectorizer],
-    problem: Problem,
-    candidates: Sequence[Candidate],
-    *,
-    encoder: str = "",
-    scores: tuple[Floats, Floats] | None = None,
+def _scale(rows: Floats) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of each column; of one that is the same everywhere 1."""
+    spread = rows.std(axis=0)
+    return rows.mean(axis=0), np.where(spread > 0, spread, 1.0)
+
+
+def _model(
+    vectorizers: Sequence[Vectorizer], problem: Problem, candidate: Candidate, fitted_by: str, factor: float = 1.0
 ) -> LinearModel:
-    """The best candidate, fitted on all rows; ``scores`` turn weights of directions into those of word pieces."""
-    choice = choose(problem, candidates)
-    weight, bias = (choice.factor * part for part in problem.fit(choice.candidate))
-    if scores is not None:
-        weight, bias = weight @ scores[0], bias - weight @ scores[1]
-    fitted_by = f"{choice}{', on a teacher' + chr(39) + 's answers' if problem.targets.dtype.kind == 'f' else ''}"
-    how: dict[str, Any] = {"independent": problem.independent, "fitted_by": fitted_by, "encoder": encoder}
-    return LinearModel(vectorizers, weight, bias, choice.candidate.c, **how)
+    weight, bias = problem.fit(candidate)
+    return LinearModel(vectorizers, weight * factor, bias * factor, candidate.c, **_how(problem, fitted_by))
 
 
-def _tuned_problem(
-    texts: Sequence[str], targets: npt.ArrayLike, num_labels: int, independent: bool | None, seed: int
-) -> tuple[list[Vectorizer], Problem]:
-    checked, independent = _checked_targets(texts, targets, num_labels, independent)
+def _how(problem: Problem, fitted_by: str) -> dict[str, Any]:
+    taught = ", on a teacher's answers" if problem.targets.dtype.kind == "f" else ""
+    return {"independent": problem.independent, "fitted_by": fitted_by + taught}
+
+
+def _tuned(
+    texts: Sequence[str], targets: npt.ArrayLike, num_labels: int, seed: int, *, independent: bool = False
+) -> tuple[list[Vectorizer], Problem, list[Candidate]]:
+    """Features, what is to be learned of them, and the candidates."""
+    checked, independent = checked_targets(texts, targets, num_labels, independent=independent)
     vectorizers = fit_vectorizers(texts, characters=True, num_labels=num_labels)
-    return vectorizers, Problem(features_of(vectorizers, texts), checked, num_labels, independent, seed)
+    problem = Problem(features_of(vectorizers, texts), checked, num_labels, independent, seed)
+    if checked.dtype.kind == "f":
+        return vectorizers, problem, [Candidate("logistic", c) for c in C_GRID]
+    candidates = [] if independent else [Candidate("hinge", c) for c in _HINGE_C]
+    if independent or num_labels == 2:
+        candidates += [Candidate("logistic", c) for c in _LOGISTIC_C]
+    return vectorizers, problem, candidates
 
 
-def _tuned_candidates(problem: Problem) -> list[Candidate]:
-    if problem.targets.dtype.kind == "f":
-        return [Candidate("logistic", c) for c in C_GRID]
-    hinge = [] if problem.independent else [Candidate("hinge", c) for c in _HINGE_C]
-    several = problem.num_labels > 2 and not problem.independent
-    return hinge + ([] if several else [Candidate("logistic", c) for c in _LOGISTIC_C])
-
-
-def _checked_targets(
-    texts: Sequence[str], targets: npt.ArrayLike, num_labels: int, independent: bool | None
+def checked_targets(
+    texts: Sequence[str], targets: npt.ArrayLike, num_labels: int, *, independent: bool = False
 ) -> tuple[npt.NDArray[Any], bool]:
-    answers = np.asarray(targets)
-    if answers.dtype.kind == "f":
-        if len(texts) < 2:
-            raise DataError(f"{len(texts)} texts are too few to learn answers from; give at least two")
-        return answers, bool(independent)
-    truth = checked_labels(texts, answers, num_labels)
-    return truth, truth.ndim == 2
-
-
-def checked_labels(texts: Sequence[str], labels: npt.ArrayLike, num_labels: int) -> Labels:
-    """Labels as integers ``(texts,)``; or 0 and 1 a label, ``(texts, labels)``.
+    """Targets as the module has them, and whether a text may have any number of labels.
 
     Raises:
-        DataError: If they are of one class alone, or beyond the number of labels.
+        DataError: If they are of one class alone, beyond the number of labels, or the answers to fewer than two texts.
         ValueError: If texts and labels differ in number.
     """
-    truth = np.asarray(labels, dtype=np.int64)
-    independent = truth.ndim == 2
+    truth = np.asarray(targets)
+    if truth.dtype.kind == "f":
+        if len(texts) < 2:
+            raise DataError(f"{len(texts)} texts are too few to learn answers from; give at least two")
+        return truth, independent
+    truth, independent = truth.astype(np.int64), truth.ndim == 2
     if truth.shape != ((len(texts), num_labels) if independent else (len(texts),)):
         raise ValueError(f"{len(texts)} texts, but labels of shape {truth.shape}")
-    num_labels = 2 if independent else num_labels
     classes = np.unique(truth)
     if len(classes) < 2:
         raise DataError(f"training rows have the labels {classes.tolist()} only; at least two classes are needed")
-    if classes[0] < 0 or classes[-1] >= num_labels:
-        raise DataError(f"labels are {classes.tolist()}; allowed: 0 to {num_labels - 1}")
-    return truth
+    most = 2 if independent else num_labels
+    if classes[0] < 0 or classes[-1] >= most:
+        raise DataError(f"labels are {classes.tolist()}; allowed: 0 to {most - 1}")
+    return truth, independent

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -48,10 +48,6 @@ _FORMAT, _VERSION = "recurra-linear", 3
 Floats = npt.NDArray[np.float64]
 
 
-class _Columns(Protocol):
-    def get(self, term: Any, /) -> int | None: ...
-
-
 class HashedColumns:
     """The column of any n-gram, from its hash: nothing is remembered, and several may share one."""
 
@@ -70,9 +66,11 @@ class Vectorizer:
     """
 
     def __init__(
-        self, unit: str, columns: _Columns, idf: Floats, *, sublinear: bool = False, tokenizer: Tokenizer | None = None
+        self, unit: str, columns: Any, idf: Floats, *, sublinear: bool = False, tokenizer: Tokenizer | None = None
     ) -> None:
-        self.unit, self.columns, self.idf, self.sublinear, self.tokenizer = unit, columns, idf, sublinear, tokenizer
+        self.unit, self.columns, self.sublinear, self.tokenizer = unit, columns, sublinear, tokenizer
+        # Rounded as the weights are: an ONNX graph stores them in FP32.
+        self.idf = idf.astype(np.float32).astype(np.float64)
         self._analyze: Any = None if unit == PIECES else CountVectorizer(**NGRAMS[unit]).build_analyzer()
         self._of_word = functools.lru_cache(_WORDS_REMEMBERED)(lambda word: list(map(columns.get, self._analyze(word))))
 
@@ -94,8 +92,7 @@ class Vectorizer:
         counts = np.zeros(width)
         for columns, _ in hashed.rows(texts):
             counts[columns] += 1
-        hashed.idf = np.log((1 + len(texts)) / (1 + counts)) + 1
-        return hashed
+        return cls(unit, hashed.columns, np.log((1 + len(texts)) / (1 + counts)) + 1, sublinear=sublinear)
 
     @classmethod
     def of_pieces(cls, tokenizer: Tokenizer, pieces: int) -> Self:
@@ -208,11 +205,6 @@ class LinearModel:
         """The n-grams of words that add most to a label's score in the texts that have it, the strongest first.
 
         What one adds is its weight times its mean feature over these texts; those that add nothing are left out.
-
-        Args:
-            texts: Cleaned texts.
-            labels: Integers, ``(texts,)``; or 0 and 1 a label, ``(texts, labels)``.
-            most: N-grams a label, at most.
         """
         words, truth = self.vectorizers[0], np.asarray(labels)
         features, named = features_of([words], texts), words.named(texts)
@@ -226,11 +218,7 @@ class LinearModel:
         return telling
 
     def save(self, folder: Path | str) -> None:
-        """Writes the model into a folder.
-
-        Raises:
-            StorageError: If it cannot be written.
-        """
+        """Writes the model into a folder."""
         kinds = [
             {
                 "unit": each.unit,
