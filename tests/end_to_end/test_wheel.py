@@ -176,7 +176,7 @@ def without_torch(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Envi
 
 def test_an_onnx_export_needs_the_short_list_alone(without_torch: Environment, exported: Path, tmp_path: Path) -> None:
     environment = without_torch
-    for name in ("torch", "transformers", "pyarrow", "sklearn"):
+    for name in ("torch", "transformers", "pyarrow", "jinja2"):
         assert environment.run("python", "-c", f"import {name}").stderr.endswith(f"No module named '{name}'\n")
 
     wanted = Classifier.open(exported)
@@ -230,8 +230,6 @@ def test_bills_of_materials_name_all_that_is_installed(source: Path, without_tor
 
 def test_so_does_a_linear_model(without_torch: Environment, linear: Path, tmp_path: Path) -> None:
     environment = without_torch
-    for name in ("scipy", "threadpoolctl", "jinja2"):
-        assert environment.run("python", "-c", f"import {name}").stderr.endswith(f"No module named '{name}'\n")
     wanted = Classifier.open(linear)
     comparison = tmp_path / "comparison"
     shutil.copytree(linear.parent / "linear", comparison / "runs" / "linear")
