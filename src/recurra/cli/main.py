@@ -99,11 +99,11 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 def _tell(error: Exception, given: Sequence[str]) -> int:
     """Says in a line what is wrong, and returns the exit code; raises again what is a defect of ours."""
-    if isinstance(error, DataError):
+    if isinstance(error, DataError) and "--" in str(error):
         command: Any = typer.main.get_command(make_app())
         for word in given:
             command = getattr(command, "commands", {}).get(word, command)
-        options = {option for parameter in command.params for option in parameter.opts}
+        options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         takes_keys = any(parameter.name == "assignments" for parameter in command.params)
         return _fail(for_command(str(error), options, keys=takes_keys), error.exit_code)
     if isinstance(error, RecurraError):

@@ -226,7 +226,8 @@ class SeveralLabels(LabelColumn):
             DataError: If there is one only, or so many that the column can hardly hold labels, or they are 0 and 1.
         """
         counts = Counter(label for labels in table.labels for label in labels)
-        if counts and set(counts) <= {"0", "1", "true", "false"}:
+        listed = self.separator == AS_JSON or any(len(labels) > 1 for labels in table.labels)
+        if counts and listed and set(counts) <= {"0", "1", "true", "false"}:
             raise DataError(
                 f"{table.source} has lists of {' and '.join(sorted(counts))} in column '{label_column}', which say of "
                 "each label whether it is there but not what it is called; write the names of the labels, or give a "

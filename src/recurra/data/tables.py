@@ -73,11 +73,7 @@ def format_of(path: Path | str) -> str:
 
 
 def check_path(path: Path, allowed: Sequence[str]) -> None:
-    """Refuses what is not a readable file of a known format.
-
-    Raises:
-        DataError: With the closest name, the formats that are read, or what the system says of the path.
-    """
+    """Refuses what is not a readable file of a known format; a wrong name with the closest one."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
@@ -100,10 +96,9 @@ def check_path(path: Path, allowed: Sequence[str]) -> None:
 
 
 def _siblings(path: Path) -> list[str]:
-    try:
+    with suppress(OSError, ValueError):
         return [entry.name for entry in path.parent.iterdir()]
-    except (OSError, ValueError):
-        return []
+    return []
 
 
 def is_fasttext(path: Path | str) -> bool:
@@ -285,10 +280,8 @@ class TableFile:
         text = io.StringIO()
         for piece in self._lines(pieces=True):
             if text.write(piece) and text.tell() > MAX_DOCUMENT_CHARACTERS:
-                raise DataError(
-                    f"{self.source} is one object of more than {MAX_DOCUMENT_CHARACTERS:,} characters; write one JSON "
-                    "object a line"
-                )
+                most = f"{MAX_DOCUMENT_CHARACTERS:,} characters"
+                raise DataError(f"{self.source} is one object of more than {most}; write one JSON object a line")
         return text.getvalue()
 
     def _sheet(self) -> Any:
@@ -509,9 +502,7 @@ def _as_choices(value: Any) -> Any:
 class TextRows:
     """Some rows of a stream.
 
-    Attributes:
-        texts: As they stand in the file; ``""`` where there is none.
-        columns: Values of the columns that were asked for beside the text, one list a column.
+    ``columns`` are the values of those that were asked for beside the text, one list each.
     """
 
     texts: list[str]

@@ -246,7 +246,7 @@ def test_rows_without_a_label_are_refused_or_skipped_by_every_command_that_train
     path = write_csv(tmp_path / "r.csv", [*review_rows(80), ("a row that nobody labelled", "")])
     for command in (["audit", "data"], ["data", "describe"], ["label-errors"]):
         assert main([*command, str(path)]) == 2
-        assert "1 rows without a label in column 'label' (line 82)" in capsys.readouterr().err
+        assert "1 row without a label in column 'label' (line 82)" in capsys.readouterr().err
         assert main([*command, str(path), "--skip-unlabelled", "--json"]) == 0
         capsys.readouterr()
     assert "no label and are left out (line 82)" in str(answer(capsys, "label-errors", str(path), "--skip-unlabelled"))

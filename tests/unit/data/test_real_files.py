@@ -10,6 +10,7 @@ import json
 import lzma
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from hypothesis import strategies as st
 
 from recurra.cli.main import main
 from recurra.core.errors import DataError
+from recurra.data.cleaning import CAREFUL, NO_CLEANING
 from recurra.data.configuration import DataConfig, MultiLabelData
 from recurra.data.corpora import load_dataset
 from recurra.data.labels import LabelColumns, SeveralLabels, read_table
 from recurra.data.tables import TableFile, stream_texts
+from recurra.deployment.classifier import Classifier
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "own-data.md"
 ROWS = [
@@ -331,3 +334,20 @@ def test_what_was_written_is_read_or_refused_in_one_line(tmp_path: Path, file: A
 @given(files())
 def test_what_was_written_is_read_or_refused_in_one_line_ten_thousand_times(tmp_path: Path, file: Any) -> None:
     reads_back(tmp_path / "rows", *file)
+
+
+def test_accents_are_one_in_training_prediction_and_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    moods = ("d\u00e9sol\u00e9", "tr\u00e8s bon")
+    rows = [(f"caf\u00e9 {n} {moods[n % 2]}", ("neg", "pos")[n % 2]) for n in range(60)]
+    Path("rows.csv").write_text(table(rows=rows), encoding="utf-8")
+    assert main(["train", "--model", "linear", "--data", "rows.csv", "--output", "run", "--no-latency", "--quiet"]) == 0
+    assert main(["export", "run", "--output", "export", "--quiet"]) == 0
+    texts = [unicodedata.normalize(form, "tr\u00e8s bon caf\u00e9") for form in ("NFC", "NFD")]
+    for folder in ("run", "export"):
+        classifier = Classifier.open(folder)
+        assert classifier.cleaning == CAREFUL
+        composed, decomposed = classifier.predict_proba(texts)
+        assert composed.tolist() == decomposed.tolist()
+    assert main(["train", "--model", "linear", "--data", "rows.csv", "--output", "raw", "data.clean=none"]) == 0
+    assert Classifier.open("raw").cleaning == NO_CLEANING

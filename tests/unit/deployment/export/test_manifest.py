@@ -166,7 +166,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a file outside": (_outside, "is not an export of ours: 'files"),
     "another cleaning": (
         _other_cleaning,
-        "wants texts cleaned by 'recurra-9', this version has recurra-1, recurra-2, none",
+        "wants texts cleaned by 'recurra-9', this version has recurra-1",
     ),
     "a pickle": (lambda f: (f / "model.pkl").touch(), "holds 'model.pkl', a pickle, which can run code when it is"),
 }
