@@ -146,7 +146,7 @@ AUDITS: list[Audit] = [
     Audit(
         "padding",
         Subject.LANGUAGE_MODEL,
-        "language_padding:audit_language_padding",
+        "causality:audit_language_padding",
         {
             "padding": "What the model says of a text changes with the padding beside it, or is no number: figures of "
             "texts in batches, and what it goes on with there, are not to be trusted.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-LINEAR_NAME = "linear.skops"
+LINEAR_NAME = "linear.safetensors"
 # What versions before 0.3 wrote in its stead.
 OLD_NAMES = ("linear.json", "static.json")
 TOKENIZER_NAME = "tokenizer.json"

@@ -1,12 +1,12 @@
 """A linear model of texts: n-grams as scikit-learn weights them, or word pieces; then a row of weights a label.
 
-It is stored by skops, without pickle, as plain values: texts, numbers and arrays.
+It is one safetensors file: arrays, and what they are as JSON in its metadata.
 """
 
 from __future__ import annotations
 
 import functools
-import zipfile
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -15,7 +15,8 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import skops.io
+from safetensors import safe_open
+from safetensors.numpy import save_file
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.utils import murmurhash3_32
@@ -219,27 +220,22 @@ class LinearModel:
 
     def save(self, folder: Path | str) -> None:
         """Writes the model into a folder."""
-        kinds = [
-            {
-                "unit": each.unit,
-                "sublinear": each.sublinear,
-                "hashed": each.is_hashed,
-                # One text instead of a list: skops describes every value, in 400 bytes.
-                "terms": "" if each.unit == PIECES else "\n".join(each.terms),
-                "idf": each.idf,
-                "tokenizer": "" if each.tokenizer is None else each.tokenizer.to_str(),
-            }
-            for each in self.vectorizers
-        ]
+        described: list[dict[str, Any]] = []
+        arrays: dict[str, npt.NDArray[Any]] = {"weight": self.weight, "bias": self.bias}
+        for number, kind in enumerate(self.vectorizers):
+            text = "\n".join(kind.terms) if kind.tokenizer is None else kind.tokenizer.to_str()
+            arrays[f"idf.{number}"] = kind.idf
+            arrays[f"text.{number}"] = np.frombuffer(text.encode(), dtype=np.uint8)
+            described.append({"unit": kind.unit, "sublinear": kind.sublinear, "hashed": kind.is_hashed})
         state = {
-            "format": _FORMAT, "version": _VERSION, "features": kinds, "weight": self.weight, "bias": self.bias,
-            "c": self.inverse_regularisation, "independent": self.independent, "fitted_by": self.fitted_by,
-            "encoder": self.encoder,
+            "format": _FORMAT, "version": _VERSION, "features": described, "c": self.inverse_regularisation,
+            "independent": self.independent, "fitted_by": self.fitted_by, "encoder": self.encoder,
         }  # fmt: skip
         with storage_errors(Path(folder)):
             Path(folder).mkdir(parents=True, exist_ok=True)
         with atomic_path(Path(folder) / LINEAR_NAME) as temporary:
-            skops.io.dump(state, temporary, compression=zipfile.ZIP_DEFLATED)
+            save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary,
+                      metadata={_FORMAT: json.dumps(state)})  # fmt: skip
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
@@ -249,41 +245,44 @@ class LinearModel:
             CheckpointError: If the file is missing, damaged, of an older version or not ours.
         """
         path = Path(folder) / LINEAR_NAME
+        if any((Path(folder) / name).is_file() for name in OLD_NAMES):
+            raise CheckpointError(f"the linear model in '{folder}' was made by an older version; train it again")
         if not path.is_file():
-            if any((Path(folder) / name).is_file() for name in OLD_NAMES):
-                raise CheckpointError(f"the linear model in '{folder}' was made by an older version; train it again")
             raise CheckpointError(f"'{path}' is missing: not a linear model of ours; give a folder made by us")
         try:
-            # Nothing but plain values and arrays is trusted.
-            state = skops.io.load(path, trusted=[])
-            if state["format"] != _FORMAT or state["version"] != _VERSION:
+            with safe_open(path, "numpy") as file:
+                state = json.loads((file.metadata() or {})[_FORMAT])
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            if state["version"] != _VERSION:
                 raise ValueError(f"format version {state['version']}, this one reads {_VERSION}")
-            arrays = [state["weight"], state["bias"], *(each["idf"] for each in state["features"])]
-            if not all(np.isfinite(each).all() for each in arrays):
+            if not all(np.isfinite(array).all() for array in arrays.values()):
                 raise ValueError("weights that are not finite")
-            keys = ("weight", "bias", "c", "independent", "fitted_by", "encoder")
-            return cls([_read_vectorizer(each) for each in state["features"]], *(state[key] for key in keys[:3]),
-                       **{key: state[key] for key in keys[3:]})  # fmt: skip
-        # What skops, zipfile and tokenizers raise of bytes that were changed is of many kinds.
+            kinds = [
+                _read_vectorizer(kind, arrays[f"idf.{number}"], arrays[f"text.{number}"].tobytes().decode())
+                for number, kind in enumerate(state["features"])
+            ]
+            more = {key: state[key] for key in ("independent", "fitted_by", "encoder")}
+            return cls(kinds, arrays["weight"], arrays["bias"], state["c"], **more)
+        # What safetensors and tokenizers raise of bytes that were changed is of many kinds.
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise CheckpointError(f"'{path}' is damaged or not ours ({reason}); train the model again") from error
 
 
-def _read_vectorizer(entry: Mapping[str, Any]) -> Vectorizer:
-    unit, idf = entry["unit"], entry["idf"]
+def _read_vectorizer(kind: Mapping[str, Any], idf: Floats, text: str) -> Vectorizer:
+    unit = kind["unit"]
     if unit == PIECES:
-        tokenizer = Tokenizer.from_str(entry["tokenizer"])
+        tokenizer = Tokenizer.from_str(text)
         if max(tokenizer.get_vocab().values(), default=0) >= len(idf):
             raise ValueError("its tokenizer writes pieces that have no score")
         return Vectorizer.of_pieces(tokenizer, len(idf))
-    if entry["hashed"]:
-        return Vectorizer(unit, HashedColumns(len(idf)), idf, sublinear=entry["sublinear"])
-    terms = entry["terms"].split("\n") if entry["terms"] else []
+    if kind["hashed"]:
+        return Vectorizer(unit, HashedColumns(len(idf)), idf, sublinear=kind["sublinear"])
+    terms = text.split("\n") if text else []
     columns = {term: column for column, term in enumerate(terms)}
     if len(columns) != len(idf):
         raise ValueError(f"{len(columns)} n-grams and {len(idf)} weights of them")
-    return Vectorizer(unit, columns, idf, sublinear=entry["sublinear"])
+    return Vectorizer(unit, columns, idf, sublinear=kind["sublinear"])
 
 
 def features_of(vectorizers: Sequence[Vectorizer], texts: Sequence[str]) -> csr_matrix:

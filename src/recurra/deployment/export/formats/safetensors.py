@@ -1,4 +1,4 @@
-"""Exports as a Hugging Face folder: weights in FP32, bf16 or FP16 as safetensors. Linear models as a skops file."""
+"""Exports as a Hugging Face folder: weights in FP32, bf16 or FP16 as safetensors. Linear models as one too."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SafetensorsFormat(ExportFormat):
     )
     linear_usage = (
         '`recurra.Classifier.from_export(".")` in Python, which imports scikit-learn here, not torch or transformers.'
-        '\n`skops.io.load("linear.skops")` gives n-grams and weights as plain values: see the guide of exports. '
+        "\n`linear.safetensors` holds n-grams and weights as plain arrays: see the guide of exports. "
         "Texts are cleaned first: {cleaning}."
     )
 
