@@ -137,7 +137,7 @@ def with_row(values: list[Any], row: int, value: Any) -> list[Any]:
         (with_row(TEXTS, 5, 1.5), LABELS, {}, "text 5 of 120 is a float; give strings"),
         (with_row(TEXTS, 5, b"x"), LABELS, {}, "text 5 of 120 is a bytes; give strings"),
         ("one text", LABELS, {}, "X is a str; give a list, an array or a Series"),
-        (np.array(TEXTS)[:, None], LABELS, {}, "X has the shape (120, 1); give one column of values"),
+        (np.array(TEXTS).reshape(-1, 2), LABELS[::2], {}, "X has the shape (60, 2); give one column of values"),
         (TEXTS, with_row(LABELS, 2, None), {}, "y: the label of row 2 is missing"),
         (TEXTS, with_row(LABELS, 2, 1), {}, "y has labels (int and str) that cannot be hashed and sorted"),
         (TEXTS, LABELS[1:], {}, "X has 120 texts and y 119 labels; give one each"),

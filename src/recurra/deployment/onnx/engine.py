@@ -17,7 +17,7 @@ from recurra.core.tokenizer_files import read_tokenizer_file
 from recurra.data.encoding import encode_windows
 from recurra.data.windows import pool_windows
 from recurra.deployment.engines.computation import TOKENS_A_ROW, Computation, Depth, Early, padded_ids
-from recurra.deployment.onnx.sessions import (
+from recurra.deployment.onnx.contract import (
     CONFIDENCES,
     ENTROPIES,
     EXIT_LOGITS,
@@ -27,9 +27,8 @@ from recurra.deployment.onnx.sessions import (
     MASK,
     MODEL_NAME,
     RECURRENCES,
-    Sessions,
-    run_session,
 )
+from recurra.deployment.onnx.sessions import Sessions, run_session
 from recurra.models.exits.rules import CONFIDENCE, ENTROPY, Bound, ExitRule
 
 TOKENIZER_NAME = "tokenizer.json"

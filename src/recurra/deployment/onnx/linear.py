@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 
 from recurra.core.errors import ConfigurationError
 from recurra.core.files import write_text
+from recurra.deployment.onnx.contract import LOGITS, MODEL_NAME, PIECES, WORDS
 from recurra.deployment.onnx.graph import Graph
-from recurra.deployment.onnx.sessions import LOGITS, MODEL_NAME, PIECES, WORDS
 from recurra.models.controls import TOKENIZER_NAME
 from recurra.models.controls.linear import NGRAMS, LinearModel, Vectorizer
 

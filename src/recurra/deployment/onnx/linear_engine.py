@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 from recurra.core.errors import CheckpointError
 from recurra.core.tokenizer_files import read_tokenizer_file
 from recurra.deployment.engines.computation import Computation
-from recurra.deployment.onnx.sessions import CHARACTERS, LOGITS, MODEL_NAME, PIECES, WORDS, open_session, run_session
+from recurra.deployment.onnx.contract import CHARACTERS, LOGITS, MODEL_NAME, PIECES, WORDS
+from recurra.deployment.onnx.sessions import open_session, run_session
 from recurra.models.controls import TOKENIZER_NAME, piece_ids
 
 

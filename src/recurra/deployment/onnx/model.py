@@ -18,6 +18,18 @@ from onnx import TensorProto, helper
 from transformers import PreTrainedModel
 
 from recurra.core.errors import AuditError
+from recurra.deployment.onnx.contract import (
+    CONFIDENCES,
+    ENTROPIES,
+    EXIT_LOGITS,
+    EXITED_AFTER,
+    INPUT_IDS,
+    LOGITS,
+    MASK,
+    MODEL_NAME,
+    RECURRENCES,
+    check_writable,
+)
 from recurra.deployment.onnx.graph import (
     Array,
     Branch,
@@ -31,18 +43,6 @@ from recurra.deployment.onnx.graph import (
     tensor,
 )
 from recurra.deployment.onnx.layers import LayerWriter
-from recurra.deployment.onnx.sessions import (
-    CONFIDENCES,
-    ENTROPIES,
-    EXIT_LOGITS,
-    EXITED_AFTER,
-    INPUT_IDS,
-    LOGITS,
-    MASK,
-    MODEL_NAME,
-    RECURRENCES,
-    check_writable,
-)
 from recurra.models.configuration import RecurraConfig
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

@@ -1,4 +1,4 @@
-"""Names in the graph of an export, and ONNX Runtime: a model loaded into it, batches computed side by side."""
+"""ONNX Runtime: which versions will do, a model loaded into it, and batches computed side by side."""
 
 from __future__ import annotations
 
@@ -12,48 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from recurra.core.environment import available_cores
-from recurra.core.errors import CheckpointError, ConfigurationError, UnavailableError
+from recurra.core.errors import CheckpointError, UnavailableError
 from recurra.core.terminal import one_line
 from recurra.deployment.engines.computation import TOKENS_A_ROW
-
-MODEL_NAME = "model.onnx"
-INPUT_IDS = "input_ids"
-MASK = "attention_mask"
-RECURRENCES = "num_recurrences"
-CONFIDENCES = "exit_confidences"
-ENTROPIES = "exit_entropies"
-LOGITS = "logits"
-EXITED_AFTER = "exited_after"
-EXIT_LOGITS = "exit_logits"
-# What a static model takes, and one of n-grams.
-PIECES, WORDS, CHARACTERS = "pieces", "words", "characters"
-
-# What the graph is written for; a classifier of another kind is exported as safetensors.
-_WRITTEN: dict[str, tuple[object, ...]] = {
-    "norm": ("rms", "layer"),
-    "attention_bias": (True,),
-    "embedding_norm": (True,),
-    "embedding_cycles": (0,),
-}
-
-
-def check_writable(config: object) -> None:
-    """Refuses a model that the graph is not written for.
-
-    Args:
-        config: The model's configuration, a `recurra.models.configuration.RecurraConfig`.
-
-    Raises:
-        ConfigurationError: Naming the key, its value, and what is allowed.
-    """
-    for key, written in _WRITTEN.items():
-        if (value := getattr(config, key)) not in written:
-            allowed = " and ".join(map(repr, written))
-            raise ConfigurationError(
-                f"'{key}' of the model is {value!r}; the ONNX graph is written for {allowed} alone; "
-                "take --format safetensors"
-            )
-
 
 Integers = npt.NDArray[np.int64]
 Result = TypeVar("Result")

@@ -14,7 +14,7 @@ from recurra.deployment.export.formats.interface import (
     StoredModel,
     refuse_precision,
 )
-from recurra.deployment.onnx.sessions import MODEL_NAME, check_writable
+from recurra.deployment.onnx.contract import MODEL_NAME, check_writable
 
 if TYPE_CHECKING:
     from recurra.deployment.engines.interface import LoadedEngine
