@@ -161,7 +161,7 @@ def test_a_link_to_nothing_is_refused(project: Path, target: str) -> None:
 
 
 def test_pages_of_docs_have_a_place_of_their_own() -> None:
-    assert place(PurePosixPath("docs/results/figures")).as_posix() == "results/figures/README.md"
+    assert place(PurePosixPath("docs/decisions")).as_posix() == "decisions/README.md"
     assert PAGES.is_relative_to(ROOT / "build") and SITE.is_relative_to(ROOT / "build")
 
 

@@ -24,7 +24,7 @@ NAMED = [pytest.param(claim, id=f"{claim.where}: {claim.claim}") for claim in ST
 
 @cache
 def read(study: str) -> Summary:
-    return STUDIES.read(study)[0]
+    return STUDIES.read(study)
 
 
 def contrasts(claim: Claim) -> list:
