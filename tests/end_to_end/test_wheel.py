@@ -133,7 +133,7 @@ def test_it_says_what_it_is(wheel: Path) -> None:
         assert archive.read(about + "licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
     assert (metadata["Name"], metadata["Version"]) == ("recurra", recurra.__version__)
     assert metadata["License-Expression"] == "Apache-2.0" and metadata["Requires-Python"] == ">=3.11"
-    assert {"study", "batch", "onnx", "serve", "pretrained", "peers", "harness", "dev"} == set(
+    assert {"study", "batch", "onnx", "serve", "pretrained", "peers", "excel", "harness", "dev"} == set(
         metadata.get_all("Provides-Extra") or []
     )
 
