@@ -98,7 +98,7 @@ def test_both_are_timed_and_shown(study: StudyResult) -> None:
 
 
 def test_nothing_is_timed_twice(study: StudyResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recurra.study.study.ask", lambda *_, **__: pytest.fail("timed again"))
+    monkeypatch.setattr("recurra.study.workers.Workers.call", lambda *_, **__: pytest.fail("timed again"))
     spec, quiet = load_study(study.output / "study.yaml"), Reporter(quiet=True)
     again = run_and_report(spec, study.output, Machine(threads=1), reporter=quiet, command="")
     assert [export.state for export in again.exports] == ["done"] * 4

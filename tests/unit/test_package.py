@@ -24,7 +24,7 @@ def test_import_loads_nothing_heavy(code: str) -> None:
 
 
 def test_the_core_loads_neither_torch_nor_transformers() -> None:
-    modules = ["configuration", "environment", "errors", "files", "progress", "record", "seeds"]
+    modules = ["configuration", "environment", "errors", "files", "progress", "record"]
     loaded = loaded_after("; ".join(f"import recurra.core.{name}" for name in modules))
     assert not loaded & {"torch", "transformers", "sklearn", "datasets"}
 

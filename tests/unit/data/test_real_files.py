@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -130,6 +131,7 @@ def test_what_the_documentation_says_to_type_reads_every_row(command: str, folde
     words = shlex.split(command)
     if words[3] == "sheet.xlsx":
         pytest.importorskip("openpyxl")
+        pd.DataFrame(ROWS, columns=["text", "label"]).to_excel("sheet.xlsx", index=False)
     assert main([*words[1:], "--json"]) == 0, capsys.readouterr().err
     record = json.loads(capsys.readouterr().out)
     assert sum(split["rows"] for split in record["splits"].values()) == len(ROWS)

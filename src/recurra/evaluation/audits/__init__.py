@@ -31,7 +31,7 @@ _HOMES = {
     "audit_cache": "invariance",
     "audit_causality": "causality",
     "audit_invariance": "invariance",
-    "audit_language_padding": "language_padding",
+    "audit_language_padding": "causality",
     "audit_leakage": "leakage",
     "audit_seen": "seen",
     "audit_shortcuts": "shortcuts",
