@@ -173,6 +173,8 @@ def _write_questions(path: Path, sources: dict[str, list[Path]]) -> int:
 def _serving(place: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     folders = [f"{name}={place / name}" for name in _NAMES]
     options = ["--port", "0", "--threads", "1", "--json", "--quiet", "--max-wait-s", "30", "--timeout-s", "60"]
+    # Answers are held to those of a text alone, and an int8 batch shares a scale.
+    options.append("--alone")
     with (place / "log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "recurra", "serve", *folders, *options],
