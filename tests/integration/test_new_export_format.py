@@ -75,7 +75,7 @@ def test_without_it_the_export_is_one_clear_line(run: Path, tmp_path: Path, caps
     finally:
         FORMATS[NpzFormat.name] = known
     err = capsys.readouterr().err
-    assert "'format': Value error, unknown export format 'npz-test'; allowed: safetensors, onnx" in err
+    assert "'format': Value error, unknown export format 'npz-test'; allowed: safetensors, onnx, web" in err
     assert err.count("\n") == 1
 
 
@@ -157,7 +157,7 @@ def test_the_command_line_lists_writes_and_evaluates_it(run: Path, tmp_path: Pat
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "200"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "One of: safetensors, onnx, npz-test." in done.stdout and "npz-test: fp32, coarse" in done.stdout
+    assert "One of: safetensors, onnx, web, npz-test." in done.stdout and "npz-test: fp32, coarse" in done.stdout
     evaluated = json.loads(done.stdout[done.stdout.index("\n{") :])
     assert evaluated["computation"]["storage_precision"] == "fp32"
     assert evaluated["metrics"]["accuracy"] == read_record(run).metrics["test"].accuracy

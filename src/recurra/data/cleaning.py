@@ -56,6 +56,8 @@ _SURE_TAG = re.compile(
     r"|</[abipqsu]>|<[abipqsu](?:\s+[a-z-]+\s*=[^<>]*|\s*/)>|(?<!\w)<[abipqsu]>"
     r"|<!--[^<>]*-->|<!doctype[^<>]*>"
 )
+# What `str.isspace` holds for, as a class of characters.
+_BLANKS = r"\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _SURE_URL = re.compile(r"(?<!\w)(?:https?://|www\.)\S+")
 
 
@@ -98,6 +100,25 @@ def removed_by(text: str, cleaning: str) -> set[str]:
     if careful and "://" in clean_text(text, cleaning):
         found.pop("URLs")
     return {name for name, match in found.items() if match}
+
+
+def browser_steps(cleaning: str) -> dict[str, Any]:
+    """A cleaning as JavaScript carries it out: which steps, and their patterns with the meaning that they have here."""
+
+    def source(pattern: re.Pattern[str]) -> str:
+        # In Python white space and words are those of Unicode, in JavaScript ours must say so.
+        words = pattern.pattern.replace(r"(?<!\w)", r"(?<![\p{L}\p{N}_])")
+        return words.replace(r"\s", f"[{_BLANKS}]").replace(r"\S", f"[^{_BLANKS}]")
+
+    careful = cleaning == CAREFUL
+    return {
+        "lower": cleaning != NO_CLEANING,
+        "nfc": careful,
+        "tag": source(_SURE_TAG if careful else _TAG),
+        "url": source(_SURE_URL if careful else _URL),
+        "keepSoleUrl": careful,
+        "repeated": source(_REPEATED),
+    }
 
 
 def recorded_cleaning(config: Mapping[str, Any]) -> str:

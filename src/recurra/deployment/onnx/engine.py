@@ -67,6 +67,13 @@ class OnnxEngine:
         self.depth = Depth(tuple(exits), num_recurrences, int(sessions.session.get_outputs()[0].shape[1]), windows)
         self.tokenizer = tokenizer
         self._encoding = threading.Lock()
+        # A web export has no default for what an exit asks, for ONNX Runtime in a browser knows none.
+        needed = {value.name for value in sessions.session.get_inputs()}
+        self._nobody_leaves = {
+            name: np.full(len(exits), bound, dtype=np.float32)
+            for name, bound in ((CONFIDENCES, np.inf), (ENTROPIES, -1.0))
+            if name in needed
+        }
         self.max_length, self.windows = max_length, windows
         self.pad_token_id = pad_token_id
         self.computation = Computation(
@@ -164,7 +171,9 @@ class OnnxEngine:
 
         def compute(session: Any, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[Any]]:
             ids, keep = padded_ids(input_ids, starts[rows], lengths[rows], self.pad_token_id)
-            return run_session(session, outputs, {INPUT_IDS: ids, MASK: keep.astype(np.int64), **(more or {})})
+            return run_session(
+                session, outputs, {INPUT_IDS: ids, MASK: keep.astype(np.int64), **self._nobody_leaves, **(more or {})}
+            )
 
         if len(lengths) == 1:
             return compute(self.sessions.alone(lengths), np.zeros(1, dtype=np.int64))

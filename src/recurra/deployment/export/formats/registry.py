@@ -9,6 +9,7 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.deployment.export.formats.interface import ExportFormat, StoredPrecision
 from recurra.deployment.export.formats.onnx import OnnxFormat
 from recurra.deployment.export.formats.safetensors import SafetensorsFormat
+from recurra.deployment.export.formats.web import WebFormat
 
 FORMATS: dict[str, ExportFormat] = {}
 
@@ -26,6 +27,7 @@ def register(export_format: ExportFormat) -> None:
 
 register(SafetensorsFormat())
 register(OnnxFormat())
+register(WebFormat())
 
 
 def find_format(name: str) -> ExportFormat:

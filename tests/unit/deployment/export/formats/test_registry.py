@@ -61,7 +61,7 @@ def test_what_is_not_there_is_refused_and_said_where_it_is() -> None:
     assert find_precision("onnx", "int8").most_lost_points == 0.5
     assert find_format("safetensors").needs_torch and not find_format("onnx").needs_torch
     for name, precision, said in (
-        ("onxx", "fp32", r"unknown export format 'onxx' \(did you mean 'onnx'\?\); allowed: safetensors, onnx"),
+        ("onxx", "fp32", r"unknown export format 'onxx' \(did you mean 'onnx'\?\); allowed: safetensors, onnx, web"),
         ("safetensors", "int8", "allowed: fp32, bf16, fp16; int8 is written as onnx"),
         ("onnx", "int4", "unknown precision of onnx exports 'int4'.*allowed: fp32, int8$"),
     ):

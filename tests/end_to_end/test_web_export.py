@@ -1,0 +1,149 @@
+"""A web export in a real browser: the cleaning, the tokens and the labels are those of the Python engine."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer
+
+from recurra import Classifier
+from recurra.cli.main import main
+from recurra.data.cleaning import CAREFUL, browser_steps, clean_text
+from recurra.data.encoding import encode_windows
+from reviews import review_rows, train_linear, train_tiny
+
+# What two languages may read in two ways: white space, case, words, tags, accents, special tokens.
+AWKWARD = [
+    "İstanbul ẞ ΟΔΟΣ ΣΊΣΥΦΟΣ ǅ",
+    "e\u0301 é \u1e9b\u0323 ﬁn",
+    "a\x1cb\x85c\u2028d\u3000e \ufeff f",
+    "<b>bold</b> List<String> a<b x <br/> <!-- no --> <p class='x'>",
+    "https://example.org/a?b=c",
+    "see www.example.org, myhttp://x or _www.y",
+    "so good!!! why??? ...",
+    "🙂🙃👩‍👩‍👧 ok",
+    "日本語のテキスト 한국어 ไทย हिन्दी עברית",
+    "[SEP] and [MASK] are words here",
+    "word" * 60,
+    "   ",
+]
+STEPS = """async ([texts, exits]) => {
+  const { Classifier } = await import("./recurra.mjs");
+  const model = await Classifier.load(new URL("./", location));
+  const cleaned = texts.map((text) => model.clean(text));
+  const answers = await model.classify(texts, { exits });
+  return { cleaned, ids: cleaned.map((text) => model.encode(text)), answers };
+}"""
+
+
+class _Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    keys = ("max_epochs=3", "learning_rate=5e-3", "batch_size=8", "data.max_length=24", "model.exits=[1]")
+    return train_tiny(tmp_path_factory.mktemp("web"), *keys)
+
+
+@pytest.fixture(scope="module")
+def folder(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("exports") / "web"
+    arguments = ["--format", "web", "--precision", "fp32", "--output", str(output), "--quiet"]
+    assert main(["export", str(run), *arguments]) == 0
+    return output
+
+
+@pytest.fixture(scope="module")
+def page(browser: Any, folder: Path) -> Iterator[Any]:
+    handler = functools.partial(_Silent, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        opened = browser.new_page()
+        opened.requested = []
+        opened.on("request", lambda request: opened.requested.append(request.url))
+        opened.goto(f"http://127.0.0.1:{server.server_port}/")
+        opened.wait_for_selector("#classify:not([disabled])")
+        yield opened
+        opened.close()
+        server.shutdown()
+
+
+def test_a_browser_answers_as_the_engine_does(page: Any, folder: Path) -> None:
+    texts = [text for text, _ in review_rows(1000, seed=9)] + AWKWARD
+    classifier = Classifier.from_export(folder)
+    manifest = json.loads((folder / "export.json").read_text())
+    cleaned = [clean_text(text, manifest["cleaning"]) for text in texts]
+    ids, offsets, _ = encode_windows(
+        cleaned, Tokenizer.from_file(str(folder / "tokenizer.json")), manifest["max_length"], 1
+    )
+    rows = [ids[start:end].tolist() for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+    for early in (False, True):
+        if early:
+            classifier.stop_early()
+        answers = page.evaluate(STEPS, [texts, early])
+        assert answers["cleaned"] == cleaned
+        assert [row for text in answers["ids"] for row in text] == rows
+        assert [answer["label"] for answer in answers["answers"]] == classifier.predict(texts).tolist()
+        probabilities = [list(answer["probabilities"].values()) for answer in answers["answers"]]
+        assert np.abs(np.array(probabilities) - classifier.predict_proba(texts)).max() < 1e-4
+        left = {answer["recurrences"] for answer in answers["answers"]}
+        assert (min(left) == 1) is early
+
+
+def test_nothing_leaves_the_page(page: Any) -> None:
+    page.fill("#texts", "a warm and funny film\n\n<b>dull</b>, and dull again")
+    page.click("#classify")
+    page.wait_for_selector("#results tbody tr:nth-child(2)")
+    assert page.locator("#results tbody tr").count() == 2
+    with page.expect_download() as download:
+        page.click("#save")
+    lines = Path(download.value.path()).read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("text,label,probability_") and len(lines) == 3
+    assert all(url.startswith(("http://127.0.0.1:", "data:", "blob:http://127.0.0.1:")) for url in page.requested)
+
+
+def test_the_careful_cleaning_is_the_same(page: Any) -> None:
+    cleaned = page.evaluate(
+        """async ([texts, settings]) => {
+          const { Classifier } = await import("./recurra.mjs");
+          return texts.map((text) => Classifier.prototype.clean.call({ settings }, text));
+        }""",
+        [AWKWARD, browser_steps(CAREFUL)],
+    )
+    assert cleaned == [clean_text(text, CAREFUL) for text in AWKWARD]
+
+
+@pytest.mark.slow
+def test_ids_of_ten_thousand_real_texts(page: Any, folder: Path, data_root: Path) -> None:
+    files = {"yelp_reviews/test.parquet": "text", "sst2/train.parquet": "sentence"}
+    columns = [pq.read_table(data_root / name)[column].to_pylist() for name, column in files.items()]
+    texts = (columns[0] + columns[1])[:10_000]
+    cleaned = [clean_text(text) for text in texts]
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids, offsets, _ = encode_windows(cleaned, tokenizer, 24, 1)
+    found = page.evaluate(
+        """async (texts) => {
+          const { Classifier } = await import("./recurra.mjs");
+          const model = await Classifier.load(new URL("./", location));
+          return texts.map((text) => model.encode(text)[0]);
+        }""",
+        cleaned,
+    )
+    assert found == [ids[start:end].tolist() for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+
+
+def test_what_a_web_export_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train_linear(tmp_path)
+    assert main(["export", str(run), "--format", "web", "--output", str(tmp_path / "web")]) == 2
+    assert "linear model, which is not written as web" in capsys.readouterr().err
