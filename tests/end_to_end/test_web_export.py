@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -87,7 +88,7 @@ def test_a_browser_answers_as_the_engine_does(page: Any, folder: Path) -> None:
     ids, offsets, _ = encode_windows(
         cleaned, Tokenizer.from_file(str(folder / "tokenizer.json")), manifest["max_length"], 1
     )
-    rows = [ids[start:end].tolist() for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+    rows = [ids[start:end].tolist() for start, end in itertools.pairwise(offsets)]
     for early in (False, True):
         if early:
             classifier.stop_early()
@@ -140,7 +141,7 @@ def test_ids_of_ten_thousand_real_texts(page: Any, folder: Path, data_root: Path
         }""",
         cleaned,
     )
-    assert found == [ids[start:end].tolist() for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+    assert found == [ids[start:end].tolist() for start, end in itertools.pairwise(offsets)]
 
 
 def test_what_a_web_export_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

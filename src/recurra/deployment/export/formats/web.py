@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from recurra.core.files import write_json
 from recurra.data.cleaning import browser_steps, recorded_cleaning
 from recurra.deployment.export.formats.interface import FP32, INT8, ExportSource
 from recurra.deployment.export.formats.onnx import OnnxFormat
 from recurra.deployment.onnx.contract import CONFIDENCES, ENTROPIES, MODEL_NAME
-
-if TYPE_CHECKING:
-    from recurra.models.controls.linear import LinearModel
 
 ASSETS = Path(__file__).parents[1] / "web"
 # What the page knows of the model beyond the manifest.
@@ -39,10 +35,6 @@ class WebFormat(OnnxFormat):
         for asset in ASSETS.iterdir():
             shutil.copy(asset, folder)
         write_json(folder / SETTINGS_NAME, browser_steps(recorded_cleaning(source.record.config)))
-
-    def write_linear(self, model: LinearModel, folder: Path) -> None:
-        """Is never asked: the format has no `linear_usage`."""
-        raise TypeError("the format web stores no linear model")
 
 
 def _without_defaults(path: Path) -> None:
