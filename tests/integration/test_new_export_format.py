@@ -128,7 +128,7 @@ def test_the_server_serves_and_documents_it(run: Path, tmp_path: Path) -> None:
     assert model.description.kind == "npz-test" and model.description.exits is None
     schemas = describe(ServerLimits(), ["ours"], with_key=False)["components"]["schemas"]
     schema = schemas["ModelDescription"]["properties"]["kind"]
-    assert schema["enum"] == ["run", "safetensors", "onnx", "npz-test"] and schema["type"] == "string"
+    assert schema["enum"] == ["run", "safetensors", "onnx", "web", "npz-test"] and schema["type"] == "string"
 
 
 PROGRAM = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from recurra.core.files import write_json
 from recurra.data.cleaning import browser_steps, recorded_cleaning
-from recurra.deployment.export.formats.interface import FP32, INT8, ExportSource
+from recurra.deployment.export.formats.interface import ExportSource
 from recurra.deployment.export.formats.onnx import OnnxFormat
 from recurra.deployment.onnx.contract import CONFIDENCES, ENTROPIES, MODEL_NAME
 
@@ -20,11 +20,11 @@ class WebFormat(OnnxFormat):
     """A folder for any static host; the page classifies on the visitor's device and sends nothing."""
 
     name = "web"
-    precisions = (INT8, FP32)
     usage = (
         "Put the folder on any static host, or run `python -m http.server` in it and open http://localhost:8000.\n"
         "`index.html` classifies in the browser and sends nothing; `recurra.mjs` is what a page of your own imports.\n"
-        'In Python it is an ONNX export: `recurra.Classifier.from_export(".")`.'
+        'In Python it is an ONNX export: `recurra.Classifier.from_export(".")`. Texts are cleaned ({cleaning}) and cut at\n'
+        "{max_length} tokens in both; token {pad_token_id} fills."
     )
     linear_usage = None
 

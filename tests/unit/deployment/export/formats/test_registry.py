@@ -54,7 +54,7 @@ def test_the_install_hint_installs_what_is_needed(export_format: ExportFormat) -
 
 
 def test_a_help_text_names_all_of_them() -> None:
-    assert list_precisions() == "safetensors: fp32, bf16, fp16; onnx: fp32, int8"
+    assert list_precisions() == "safetensors: fp32, bf16, fp16; onnx: fp32, int8; web: fp32, int8"
 
 
 def test_what_is_not_there_is_refused_and_said_where_it_is() -> None:
@@ -62,7 +62,7 @@ def test_what_is_not_there_is_refused_and_said_where_it_is() -> None:
     assert find_format("safetensors").needs_torch and not find_format("onnx").needs_torch
     for name, precision, said in (
         ("onxx", "fp32", r"unknown export format 'onxx' \(did you mean 'onnx'\?\); allowed: safetensors, onnx, web"),
-        ("safetensors", "int8", "allowed: fp32, bf16, fp16; int8 is written as onnx"),
+        ("safetensors", "int8", "allowed: fp32, bf16, fp16; int8 is written as onnx or web"),
         ("onnx", "int4", "unknown precision of onnx exports 'int4'.*allowed: fp32, int8$"),
     ):
         with pytest.raises(ConfigurationError, match=said):
