@@ -23,8 +23,8 @@ class WebFormat(OnnxFormat):
     usage = (
         "Put the folder on any static host, or run `python -m http.server` in it and open http://localhost:8000.\n"
         "`index.html` classifies in the browser and sends nothing; `recurra.mjs` is what a page of your own imports.\n"
-        'In Python it is an ONNX export: `recurra.Classifier.from_export(".")`. Texts are cleaned ({cleaning}) and cut\n'
-        "at {max_length} tokens in both; token {pad_token_id} fills."
+        'In Python it is an ONNX export: `recurra.Classifier.from_export(".")`. Texts are cleaned ({cleaning})\n'
+        "and cut at {max_length} tokens in both; token {pad_token_id} fills."
     )
     linear_usage = None
 
