@@ -28,6 +28,7 @@ PARTS = {
     "fine-tuning": "benchmarks.fine_tuning",
     "predict": "benchmarks.prediction",
     "deployment": "benchmarks.deployment",
+    "peers": "benchmarks.peers",
     "forward": "benchmarks.forward",
     "memory": "benchmarks.memory",
     "attention": "benchmarks.attention",
@@ -54,7 +55,7 @@ def main() -> int:
             _say("preparing the rows")
             source = corpus.prepare(options.data_root, Path(folder)).source
         runs = options.run, options.classifier
-        setting = Setting(folder, tuple(options.presets), options.threads, options.quick, *runs)
+        setting = Setting(folder, tuple(options.presets), options.threads, options.quick, *runs, options.data_root)
         for part in options.only:
             _say(f"{part} ...")
             found: list[Measure] = importlib.import_module(PARTS[part]).measure(setting)

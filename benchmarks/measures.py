@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.lockstep import Competitor, Job
@@ -67,6 +68,7 @@ class Setting:
         quick: Whether only to try that everything runs: few repeats, figures without meaning.
         run: Folder of a trained language model with exits, if one was given.
         classifier: Folder of a trained classifier with exits, if one was given.
+        data_root: Folder of the local corpora, if one was given.
     """
 
     corpus: str
@@ -75,6 +77,7 @@ class Setting:
     quick: bool
     run: str = ""
     classifier: str = ""
+    data_root: Path | None = None
 
     def sized(self, full: int, quick: int) -> int:
         """A count: the full one, or the quick one."""

@@ -24,23 +24,7 @@ SQUARE = 2048
 def write_bert(model: Any, folder: Path, *, fused: bool) -> None:
     """Writes BERT as an int8 ``model.onnx``."""
     whole, merged = folder / "whole.onnx", folder / "merged.onnx"
-    ids = torch.randint(5, 1000, (2, 7))
-    inputs = ["input_ids", "attention_mask"]
-    axes = {name: {0: "batch", 1: "tokens"} for name in inputs} | {"logits": {0: "batch"}}
-    model.config._attn_implementation = "eager"
-    with warnings.catch_warnings():
-        # The newer exporter needs a package more; this one knows BERT well.
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model,
-            (ids, torch.ones_like(ids)),
-            str(whole),
-            input_names=inputs,
-            output_names=["logits"],
-            dynamic_axes=axes,
-            opset_version=OPSET,
-            dynamo=False,
-        )
+    export_bert(model, whole)
     config = model.config
     if fused:
         graph = optimizer.optimize_model(
@@ -56,6 +40,27 @@ def write_bert(model: Any, folder: Path, *, fused: bool) -> None:
     )
     for path in (whole, merged):
         path.unlink(missing_ok=True)
+
+
+def export_bert(model: Any, path: Path) -> None:
+    """Writes BERT in FP32 for rows of any number and length."""
+    ids = torch.randint(5, 1000, (2, 7))
+    inputs = ["input_ids", "attention_mask"]
+    axes = {name: {0: "batch", 1: "tokens"} for name in inputs} | {"logits": {0: "batch"}}
+    model.config._attn_implementation = "eager"
+    with warnings.catch_warnings():
+        # The newer exporter needs a package more; this one knows BERT well.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model,
+            (ids, torch.ones_like(ids)),
+            str(path),
+            input_names=inputs,
+            output_names=["logits"],
+            dynamic_axes=axes,
+            opset_version=OPSET,
+            dynamo=False,
+        )
 
 
 def int8_rate(folder: Path, threads: int, repeats: int) -> float:

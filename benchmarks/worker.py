@@ -21,6 +21,7 @@ WORKLOADS = {
     "fine-tuning": "benchmarks.fine_tuning",
     "predict": "benchmarks.prediction",
     "deployment": "benchmarks.deployment",
+    "peers": "benchmarks.peers",
     "forward": "benchmarks.forward",
     "memory": "benchmarks.memory",
     "attention": "benchmarks.attention",

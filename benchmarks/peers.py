@@ -1,0 +1,279 @@
+"""MiniLM as a classifier, by us and by every engine that a user could pick, each set up as an expert would.
+
+    python -m benchmarks --only peers --data-root DIR
+
+All compute the same shape with the same tokenizer. A peer that takes token ids is given rows sorted by length, in
+batches of the size that is fastest for it on the first chunk. Rates are texts a second of processor time, which a busy
+machine changes less than the clock. Packages that are not installed are named and left out: ``pip install
+'recurra[peers-bench]'``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from benchmarks import corpus as corpora
+from benchmarks import models
+from benchmarks.lockstep import Job
+from benchmarks.measures import Measure, Setting
+from benchmarks.onnx_peers import export_bert, write_bert
+from recurra.data.encoding import encode_texts
+from recurra.data.tables import stream_texts
+from recurra.deployment.classifier import Classifier
+from recurra.deployment.engines.trained import TransformerEngine
+from recurra.deployment.export.build import save_tokenizer
+from recurra.deployment.onnx.contract import MODEL_NAME
+from recurra.deployment.onnx.engine import OnnxEngine
+from recurra.deployment.onnx.model import write_onnx
+from recurra.deployment.onnx.sessions import open_session
+
+Rows = npt.NDArray[np.int64]
+Compute = Callable[[Rows, Rows], object]
+
+ENCODER, LABELS = "minilm", ["negative", "positive"]
+SHORT, LONG = "short", "long"
+TOKENS = {SHORT: 128, LONG: 256}
+LONG_TEXTS = "yelp_reviews/test.parquet"
+TEXTS = {SHORT: 1_024, LONG: 256}
+SINGLE, CHUNKS = 24, 4
+# Padded tokens of a batch; every engine takes the best of them for itself.
+BATCHES = (256, 1_024, 4_096)
+CALIBRATION_ROWS = 64
+
+OURS = ("recurra int8", "recurra fp32", "recurra bf16")
+# What each peer needs beyond this package.
+PEERS = {
+    "OpenVINO int8": ("openvino", "nncf"),
+    "OpenVINO bf16": ("openvino",),
+    "OpenVINO fp32": ("openvino",),
+    "ONNX Runtime int8": ("onnxruntime",),
+    "ONNX Runtime int8, fused": ("onnxruntime",),
+    "CTranslate2 int8": ("ctranslate2",),
+    "torch bf16": (),
+    "sentence-transformers bf16": ("sentence_transformers",),
+}
+
+
+def build(job: Job) -> Callable[[int], dict[str, Any]]:
+    """Returns a call that classifies the ``i``-th chunk of short or long texts, one by one and in batches."""
+    variant, kind = job.variant.split(" | ")
+    corpus = corpora.read(job.corpus_folder)
+    length, tokenizer = TOKENS[kind], corpus.tokenizer
+    texts = corpus.texts if kind == SHORT else _long_texts(job.corpus_folder)
+    order = np.random.default_rng(0).permutation(len(texts))[: TEXTS[kind]]
+    chunks = [[texts[index] for index in part] for part in np.array_split(order, CHUNKS)]
+    folder = Path(tempfile.mkdtemp(prefix="recurra-bench-peers-", dir=job.corpus))
+    save_tokenizer(tokenizer, length, folder)
+
+    def ids_of(part: Sequence[str]) -> list[npt.NDArray[np.int32]]:
+        flat, offsets = encode_texts(part, tokenizer.backend_tokenizer, length)
+        return np.split(flat, offsets[1:-1])
+
+    if variant in OURS:
+        classifier = _ours(variant.split()[1], folder, tokenizer, length, job.threads)
+        predict: Callable[[Sequence[str]], object] = classifier.predict
+    elif variant.startswith("sentence-transformers"):
+        predict = _sentence_transformers(folder, tokenizer, length)
+    else:
+        compute = _peer(variant, folder, job.threads, ids_of(chunks[0][:CALIBRATION_ROWS]))
+
+        def by(budget: int) -> Callable[[Sequence[str]], object]:
+            return lambda part: _in_batches(compute, ids_of(part), budget)
+
+        times = {}
+        for budget in BATCHES:
+            by(budget)(chunks[0][:32])
+            times[budget] = _seconds(lambda budget=budget: by(budget)(chunks[0]))[1]
+        predict = by(min(times, key=times.__getitem__))
+
+    def call(index: int) -> dict[str, Any]:
+        part = chunks[index]
+        single = [_seconds(lambda text=text: predict([text]))[0] for text in part[:SINGLE]]
+        wall, processor = _seconds(lambda: predict(part))
+        return {"single_ms": [1000 * value for value in single], "wall_s": wall, "processor_s": processor}
+
+    return call
+
+
+def _ours(precision: str, folder: Path, tokenizer: Any, length: int, threads: int) -> Classifier:
+    model = models.ours(ENCODER).eval()
+    if precision == "bf16":
+        return Classifier(TransformerEngine(model, tokenizer, precision=precision, max_length=length), LABELS)
+    write_onnx(model, precision, length, folder, {})
+    engine = OnnxEngine.load(
+        folder, precision=precision, max_length=length, pad_token_id=tokenizer.pad_token_id, threads=threads
+    )
+    return Classifier(engine, LABELS)
+
+
+def _peer(variant: str, folder: Path, threads: int, rows: Sequence[npt.NDArray[np.int32]]) -> Compute:
+    model = models.bert(ENCODER).eval()
+    if variant == "torch bf16":
+        model = model.to(torch.bfloat16)
+
+        def by_torch(ids: Rows, mask: Rows) -> object:
+            with torch.inference_mode():
+                return model(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).logits
+
+        return by_torch
+    if variant.startswith("ONNX Runtime"):
+        write_bert(model, folder, fused=variant.endswith("fused"))
+        session = open_session(folder / MODEL_NAME, threads)
+        return lambda ids, mask: session.run(None, {"input_ids": ids, "attention_mask": mask})
+    if variant.startswith("OpenVINO"):
+        return _openvino(model, folder, variant.split()[1], threads, rows)
+    return _ctranslate2(model, folder, threads)
+
+
+def _openvino(model: Any, folder: Path, precision: str, threads: int, rows: Sequence[npt.NDArray[np.int32]]) -> Compute:
+    import openvino
+
+    export_bert(model, folder / "bert.onnx")
+    core = openvino.Core()
+    graph = core.read_model(folder / "bert.onnx")
+    if precision == "int8":
+        import nncf
+
+        samples = [
+            {"input_ids": row[None].astype(np.int64), "attention_mask": np.ones((1, len(row)), np.int64)}
+            for row in rows
+        ]
+        graph = nncf.quantize(
+            graph, nncf.Dataset(samples), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(rows)
+        )
+    hint = "bf16" if precision == "bf16" else "f32"
+    settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": hint, "PERFORMANCE_HINT": "LATENCY"}
+    request = core.compile_model(graph, "CPU", settings).create_infer_request()
+    return lambda ids, mask: request.infer({"input_ids": ids, "attention_mask": mask})
+
+
+def _ctranslate2(model: Any, folder: Path, threads: int) -> Compute:
+    import ctranslate2
+
+    model.bert.save_pretrained(folder / "bert")
+    ctranslate2.converters.TransformersConverter(str(folder / "bert")).convert(
+        str(folder / "converted"), quantization="int8"
+    )
+    encoder = ctranslate2.Encoder(str(folder / "converted"), "cpu", compute_type="int8", intra_threads=threads)
+    head = model.classifier.weight.detach().numpy()
+
+    def by_ctranslate2(ids: Rows, mask: Rows) -> object:
+        lengths = mask.sum(1)
+        states = np.asarray(
+            encoder.forward_batch([row[:n].tolist() for row, n in zip(ids, lengths, strict=True)]).last_hidden_state
+        )
+        return (states * mask[:, :, None]).sum(1) / lengths[:, None] @ head.T
+
+    return by_ctranslate2
+
+
+def _sentence_transformers(folder: Path, tokenizer: Any, length: int) -> Callable[[Sequence[str]], object]:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Pooling, Transformer
+
+    models.bert(ENCODER).bert.save_pretrained(folder / "bert")
+    tokenizer.save_pretrained(folder / "bert")
+    body = Transformer(str(folder / "bert"), max_seq_length=length, model_kwargs={"dtype": torch.bfloat16})
+    encoder = SentenceTransformer(modules=[body, Pooling(body.get_embedding_dimension())], device="cpu")
+    return lambda texts: encoder.encode(list(texts), batch_size=32, show_progress_bar=False, convert_to_tensor=True)
+
+
+def _in_batches(compute: Compute, rows: Sequence[npt.NDArray[np.int32]], budget: int) -> None:
+    order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+    start = 0
+    while start < len(order):
+        end = start + 1
+        while end < len(order) and (end + 1 - start) * len(rows[order[end]]) <= budget:
+            end += 1
+        longest = len(rows[order[end - 1]])
+        ids, mask = np.zeros((end - start, longest), np.int64), np.zeros((end - start, longest), np.int64)
+        for line, index in enumerate(order[start:end]):
+            ids[line, : len(rows[index])] = rows[index]
+            mask[line, : len(rows[index])] = 1
+        compute(ids, mask)
+        start = end
+
+
+def _long_texts(folder: Path) -> list[str]:
+    return (folder / "long.txt").read_text(encoding="utf-8").split("\0")
+
+
+def _seconds(call: Callable[[], object]) -> tuple[float, float]:
+    """By the clock, and of the processor."""
+    start, before = time.perf_counter(), time.process_time()
+    call()
+    return time.perf_counter() - start, time.process_time() - before
+
+
+def measure(setting: Setting) -> list[Measure]:
+    """Measures MiniLM in every precision of ours against the fastest peer of any kind, and of the same precision."""
+    peers = []
+    for name, packages in PEERS.items():
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        if missing:
+            sys.stderr.write(f"{name} is left out: {', '.join(missing)} is not installed (recurra[peers-bench])\n")
+        else:
+            peers.append(name)
+    kinds = [SHORT]
+    if setting.data_root is not None:
+        chunks = stream_texts(Path(setting.data_root) / LONG_TEXTS, "text")
+        texts = list(itertools.islice(itertools.chain.from_iterable(chunks), 4 * TEXTS[LONG]))
+        (Path(setting.corpus) / "long.txt").write_text("\0".join(texts), encoding="utf-8")
+        kinds.append(LONG)
+    lines: list[Measure] = []
+    for kind in kinds:
+        single, rate = _times(setting, kind, [*OURS, *peers])
+        int8, fp32, bf16 = OURS
+        lines += _held("int8 in batches, against the fastest peer", kind, rate, (int8, peers), 1.3)
+        lines += [measure for name in peers for measure in _held("int8 in batches", kind, rate, (int8, [name]), None)]
+        lines += _held("int8, one text, against the fastest peer", kind, single, (int8, peers), 1.4)
+        for ours, name in ((fp32, "OpenVINO fp32"), (bf16, "OpenVINO bf16")):
+            others = [name] if name in peers else []
+            lines += _held(f"{ours.split()[1]} in batches", kind, rate, (ours, others), 1.2)
+    return lines
+
+
+def _held(
+    title: str, kind: str, figures: dict[str, float], who: tuple[str, list[str]], target: float | None
+) -> list[Measure]:
+    """Ours against the best of the others, by rate or, of one text, by time; nothing without others."""
+    ours, others = who
+    if not others:
+        return []
+    alone = "one text" in title
+    best = (min if alone else max)(others, key=figures.__getitem__)
+    mine, other = figures[ours], figures[best]
+    result, unit = (other / mine, "ms a text") if alone else (mine / other, "texts a processor second")
+    return [Measure("peers", f"{title}, {kind} texts", ENCODER, ours, mine, best, other, unit, result, "x", target)]
+
+
+def _times(setting: Setting, kind: str, names: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:
+    """Median milliseconds of a text alone, and texts a processor second in batches."""
+    count = setting.sized(CHUNKS, 1)
+    jobs = {name: setting.job("peers", f"{name} | {kind}", ENCODER, count) for name in names}
+    single: dict[str, list[float]] = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    with setting.competitors(jobs) as competitors:
+        for index in range(-1, count):
+            # The first chunk comes twice; the first time warms up.
+            for name in names[index % len(names) :] + names[: index % len(names)]:
+                values = competitors[name].call(max(index, 0))["value"]
+                if index >= 0:
+                    single[name] += values["single_ms"]
+                    seconds[name].append(values["processor_s"])
+    chunk = TEXTS[kind] / CHUNKS
+    return (
+        {name: float(np.median(values)) for name, values in single.items()},
+        {name: chunk / float(np.median(values)) for name, values in seconds.items()},
+    )
