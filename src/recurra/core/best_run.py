@@ -26,14 +26,7 @@ _CONFIGURATION, _SPEC = "config.yaml", "study.yaml"
 
 
 class BestRunRecord(SealedByValues):
-    """The recommended run of a comparison.
-
-    Attributes:
-        folder: Of the run, relative to the comparison's: ``runs/NAME``.
-        model: Its model, as tables name it.
-        seed: Its seed.
-        why: Why this model.
-    """
+    """The recommended run of a comparison."""
 
     schema_version: Literal[1] = 1
     # One name below the folder of runs, no path: a file that was passed on must not point elsewhere.

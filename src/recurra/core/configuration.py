@@ -95,15 +95,7 @@ class Settings(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, source: str = "configuration") -> Self:
-        """Builds the configuration from plain values.
-
-        Args:
-            values: Keys and values, as read from YAML or JSON.
-            source: Where they come from, for the message.
-
-        Raises:
-            ConfigurationError: For an unknown key, a wrong type or an impossible value.
-        """
+        """Builds the configuration from plain values."""
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -186,11 +178,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def read_yaml(path: Path | str) -> dict[str, Any]:
-    """Reads a YAML mapping.
-
-    Raises:
-        ConfigurationError: If the file is missing, not YAML, beyond its bounds, or not a mapping.
-    """
+    """Reads a YAML mapping."""
     try:
         try:
             with Path(path).open("rb") as stream:
@@ -230,13 +218,7 @@ def override(values: Mapping[str, Any], assignments: Iterable[str], *, texts: Co
     """Applies ``key=value`` assignments; values are YAML, dotted keys reach into sections.
 
     Args:
-        values: What they change.
-        assignments: In their order.
         texts: Keys whose value is the text that was typed: YAML only if it is in quotes, or ``null``.
-
-    Raises:
-        ConfigurationError: If an assignment has no ``=``, reaches into something that is not a section, or has a value
-            that is not YAML or beyond the bounds of `parse_yaml`.
     """
     result: dict[str, Any] = json.loads(json.dumps(values))
     for assignment in assignments:
@@ -284,7 +266,6 @@ def derive_seed(seed: int, *purpose: str | int) -> int:
     """Returns a seed for one purpose (31 bits), independent of those for other purposes.
 
     Args:
-        seed: The run's seed.
         purpose: What the seed is for, for example ``("split", "validation")``.
     """
     text = "/".join(str(part) for part in (seed, *purpose))

@@ -54,11 +54,7 @@ def _read(path: Path, _changed: int, _size: int) -> dict[str, bytes]:
 
 
 def line_of(name: str, content: bytes) -> bytes:
-    """The line of a file, of JSON or of other text.
-
-    Raises:
-        ValueError: If it is neither.
-    """
+    """The line of a file, of JSON or of other text."""
     if name.endswith(".json"):
         from_json(content, allow_inf_nan=False)
         packed = content.replace(b"\n", b"\t")
@@ -90,7 +86,6 @@ def read_study_bytes(path: Path) -> bytes:
     """Content of a file of a study, on disk or packed.
 
     Raises:
-        OSError: If it cannot be read.
         CheckpointError: If it is packed, and the packed study is damaged.
     """
     try:

@@ -93,11 +93,7 @@ class MetricsRecord(HashedSettings):
     """Quality on one split.
 
     Attributes:
-        rows: Examples evaluated.
-        accuracy: Share that is right.
         precision: Of the positive class (label 1) for two classes, macro mean for more; so are ``recall`` and ``f1``.
-        recall: See ``precision``.
-        f1: See ``precision``.
         loss: Mean cross-entropy of the softmax of the logits, in nats, as they are before the temperature.
         accuracy_interval: 95 % interval over examples (Wilson).
         confusion_matrix: ``[true][predicted]`` counts.
@@ -139,15 +135,12 @@ class TeacherRecord(HashedSettings):
     """Whom a model learned from.
 
     Attributes:
-        names: Of the teachers, as they were asked for; several are averaged.
         runs: Their runs; empty of one that we did not train.
-        identities: Hashes of what they are.
         rows: Training rows that they answered.
         compares_states: Whether states on the way were compared, and not answers alone.
         wall_s: Seconds that their answers took; little if they were kept from another run.
         train_accuracy: Share of the training rows on which they say what the label says.
         agreement: Share of the rows that chose the epoch on which the student says what they say.
-        unlabelled_rows: Texts without labels that they answered.
     """
 
     names: list[str]
@@ -165,8 +158,6 @@ class LearningCurveRecord(HashedSettings):
     """The same model fitted on parts of the training rows, each twice as large as the one before; the last is all.
 
     Attributes:
-        split: The split whose rows are counted.
-        rows: Training rows.
         right: Share of the split's rows that are all right.
         last_gain: 95 % interval over rows of what the last doubling gained (paired, normal approximation).
     """
@@ -181,10 +172,7 @@ class MistakeRecord(HashedSettings):
     """A row with a wrong label.
 
     Attributes:
-        id: Identity of the row, as in the predictions.
-        labels: The true label, or labels.
         said: The wrong one of which the model is surest.
-        probability: How sure.
         words: Those that this label hangs on most, the strongest first, by leaving each out
             (`recurra.deployment.explanation`); none of a text that is too long for it.
     """
@@ -201,7 +189,6 @@ class LabelRunRecord(RunRecordBase):
 
     Attributes:
         decision: How its logits become labels; none takes the most probable label, by their softmax.
-        teacher: Whom it learned from; none if from the labels alone.
         learning_curve: How it does with fewer training rows; of the tuned linear control alone.
         telling_words: By label, the words and pairs that add most to its score in texts that have it, the strongest
             first; of the tuned linear control alone.
@@ -247,15 +234,7 @@ def are_unequal(counts: Iterable[int]) -> bool:
 
 
 class LabelFiguresRecord(Part):
-    """How well one label is found. A ratio without a denominator is 0.
-
-    Attributes:
-        precision: Share of the texts given the label that have it.
-        recall: Share of the texts with the label that were given it.
-        f1: Their harmonic mean.
-        support: Texts that have it.
-        predicted: Texts that were given it.
-    """
+    """How well one label is found. A ratio without a denominator is 0."""
 
     precision: float
     recall: float
@@ -268,14 +247,9 @@ class MultiLabelMetricsRecord(Part):
     """Quality on one split.
 
     Attributes:
-        rows: Texts evaluated.
-        micro_f1: F1 over all pairs of a text and a label.
         micro_f1_interval: 95 % interval of it over texts (percentile bootstrap).
         macro_f1: Mean of the labels' F1; one that never occurs counts as 0.
-        subset_accuracy: Share of texts whose labels are all right.
-        hamming_loss: Share of pairs of a text and a label that are wrong.
         loss: Mean binary cross-entropy over texts and labels, in nats; it knows no thresholds.
-        labels: By label.
         calibration_error: Expected calibration error of the decisions about each label, 0.5 taken as the threshold
             (`recurra.evaluation.metrics`); none in records from before there was a temperature.
         uncalibrated_error: The same without the temperature.
@@ -415,10 +389,6 @@ class LanguageMetricsRecord(Part):
     """Quality on one split, every token scored once.
 
     Attributes:
-        tokens: Tokens, end-of-text included.
-        words: Words, one end-of-line a line included.
-        bytes: Bytes in UTF-8.
-        context: Tokens that are read at once.
         stride: Tokens from one window to the next; equal to ``context`` for blocks that do not overlap.
         heads: By head: ``exit-N`` after recurrence N, and ``final``.
     """
@@ -510,11 +480,7 @@ def write_record(folder: Path | str, record: AnyRecord) -> Path:
 
 
 def read_record(folder: Path | str) -> LabelRunRecord:
-    """Reads the record of the run folder (or a record file) of a model that labels texts.
-
-    Raises:
-        CheckpointError: As `read_any_record`, or if it is the record of a language model.
-    """
+    """Reads the record of the run folder (or a record file) of a model that labels texts."""
     record = read_any_record(folder)
     if isinstance(record, LanguageRunRecord):
         raise CheckpointError(
@@ -525,11 +491,7 @@ def read_record(folder: Path | str) -> LabelRunRecord:
 
 
 def read_language_record(folder: Path | str) -> LanguageRunRecord:
-    """Reads the record of a language model's run folder (or a record file).
-
-    Raises:
-        CheckpointError: As `read_any_record`, or if it is the record of a classifier.
-    """
+    """Reads the record of a language model's run folder (or a record file)."""
     record = read_any_record(folder)
     if isinstance(record, LabelRunRecord):
         raise CheckpointError(f"'{folder}' is a run of a classifier, and a language model is needed")
@@ -574,11 +536,7 @@ def holds_any_record(folder: Path | str) -> bool:
 
 
 def holds_record(folder: Path | str, config_hash: str) -> bool:
-    """Whether a folder holds the record of a run of this configuration; as strict as reading it, and faster.
-
-    Raises:
-        CheckpointError: If there is a record that `read_any_record` refuses.
-    """
+    """Whether a folder holds the record of a run of this configuration; as strict as reading it, and faster."""
     path = _record_path(folder)
     try:
         text = read_study_bytes(path)

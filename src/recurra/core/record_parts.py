@@ -23,14 +23,9 @@ class AuditResult(Part):
     """What one audit found.
 
     Attributes:
-        name: For example ``leakage.normalised``.
         status: The grade: ``passed``, ``note`` (something to know that does not spoil the figures) or ``failed`` (they
             are not to be relied on). Else ``measured`` (a figure without a grade) or ``skipped`` (the summary says
             why).
-        summary: One sentence for a reader, with the figure.
-        value: The figure that was judged, if there is one.
-        threshold: What it was judged against.
-        details: Everything else: counts a split, examples.
     """
 
     name: str
@@ -66,12 +61,7 @@ class EncoderRecord(HashedSettings):
     """The pretrained encoder that a model started from.
 
     Attributes:
-        name: What it was asked for by.
-        sha256: Hash of its weights.
         plan: Which of its layers the model has, and how often they are applied.
-        layers: Layers of the encoder.
-        licence: Of its weights, as far as it is known.
-        trained_on: What it was trained on, as far as it is known.
     """
 
     name: str
@@ -173,7 +163,6 @@ class RunRecordBase(SealedByText):
 
     Attributes:
         content_hash: SHA-256 of everything else in the file, set when it is written; none in records of schema 1.
-        task: What was trained.
         wall_s: Seconds of the process that finished the run: training, evaluation, audits; none in schema 1.
         shape: The model's configuration as it was built, key by key, so that nobody needs the presets of that day;
             empty of a control, and in records from before it was kept.

@@ -24,11 +24,7 @@ _HASH_LINE = re.compile(rb'^ "content_hash": (?:"[0-9a-f]*"|null),\n', re.MULTIL
 
 
 class Sealed(HashedSettings):
-    """Base of such a file. A subclass gives ``schema_version`` the versions that it reads, the newest as the default.
-
-    Attributes:
-        schema_version: Of the file.
-    """
+    """Base of such a file; a subclass gives ``schema_version`` the versions that it reads, the newest by default."""
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"schema_version"})
 
@@ -63,11 +59,7 @@ class Sealed(HashedSettings):
 
 
 class SealedByValues(Sealed):
-    """Base of a file whose values are hashed: neither white space nor the order of keys counts.
-
-    Attributes:
-        content_hash: Hash of everything else in it; set by `write`.
-    """
+    """Base of a file whose values are hashed: neither white space nor the order of keys counts."""
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"content_hash"})
 
@@ -119,10 +111,7 @@ def read_sealed(
     """Reads a file.
 
     Args:
-        path: The file.
         choose: Says of which class it is, from its plain values, whatever they are.
-        what: What it should be, for the message.
-        cure: What to do if it is not, for the message.
         missing: What to say if there is none, instead of the cure.
 
     Raises:
@@ -190,12 +179,6 @@ def describe_file(path: Path) -> FileEntry:
 def verify_file(path: Path, wanted: FileEntry | None, *, of: str, cure: str) -> None:
     """Holds a file against what was written down of it.
 
-    Args:
-        path: The file.
-        wanted: What was written down; none if nothing was.
-        of: What it is part of, for the message.
-        cure: What to do, for the message.
-
     Raises:
         CheckpointError: If it is missing, truncated or changed.
     """
@@ -224,11 +207,7 @@ def _read_seal(run: Path) -> ModelFiles:
 
 
 def hash_model_files(run: Path) -> str:
-    """The hash of a run's model files as they were when its training ended, by its seal; without one, as they are.
-
-    Raises:
-        CheckpointError: If the seal was changed.
-    """
+    """The hash of a run's model files as they were when its training ended, by its seal; without one, as they are."""
     if (run / SEAL_NAME).exists():
         return _read_seal(run).content_hash
     return ModelFiles(files=_describe_model(run)).hashed()

@@ -60,12 +60,7 @@ _SURE_URL = re.compile(r"(?<!\w)(?:https?://|www\.)\S+")
 
 
 def clean_text(text: str, cleaning: str = FIRST) -> str:
-    """Returns the cleaned text; empty if nothing is left.
-
-    Args:
-        text: Raw text of any length and script.
-        cleaning: One of `CLEANINGS`.
-    """
+    """Returns the cleaned text; empty if nothing is left."""
     if cleaning == NO_CLEANING:
         return "" if text.isspace() else text
     careful = cleaning == CAREFUL

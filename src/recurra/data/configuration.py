@@ -19,15 +19,7 @@ MOST_FOLDS = 20
 
 
 class RunData(HashedSettings):
-    """What every configuration of data has, whatever the task.
-
-    Attributes:
-        name: A corpus, or the path of a file of the user.
-        fraction: Share of the training data that is used.
-        validation: File of the user with validation data.
-        test: File of the user with test data.
-        tokenizer: A tokenizer by name, ``trained``, or a path.
-    """
+    """What every configuration of data has, whatever the task."""
 
     name: str
     fraction: float = Field(default=1.0, gt=0, le=1)
@@ -68,7 +60,6 @@ class DataConfig(RunData):
         name: A corpus (``sst2``, ``demo``) or the path of a file, see `recurra.data.tables`.
         protocol: How the rows become splits; see `recurra.data.corpora.CORPORA`. None takes the corpus's default.
         text_column: Column of a user's file that holds the text; or several with commas between, which are joined.
-        label_column: Column of a user's file that holds the label; numbers or words.
         group_column: Column whose equal values must stay in one split, for example an author.
         validation: File of the user with validation rows; split off by us if absent.
         test: File of the user with test rows; split off by us if absent.
@@ -78,13 +69,11 @@ class DataConfig(RunData):
             user had labelled so few; a label with fewer keeps all. Other splits stay whole. Not beside ``fraction``.
         length_tail: Keep only the longest or the shortest texts **of every split**: the papers train and test
             separately on such a subset. Applied before ``fraction``.
-        tail_fraction: Share of the rows that a length tail keeps.
         max_length: Longest input in tokens, ``[CLS]`` and ``[SEP]`` included.
         windows: Most windows of ``max_length`` tokens that a text is read in, whose logits are averaged; 1 cuts it. See
             `recurra.data.windows`.
         tokenizer: ``bert-base-uncased`` (data root or public name), ``trained`` (WordPiece of the training split), or
             the path of a tokenizer folder or a ``vocab.txt``.
-        trained_vocab_size: Vocabulary size that a trained tokenizer aims at.
         auxiliary: ``treebank`` adds the five-class labels of the treebank's training phrases to ``sst2`` under
             ``official``, for protocols that train on them first (``auxiliary_epochs``). The linear control ignores
             them.
@@ -100,7 +89,6 @@ class DataConfig(RunData):
         folds: Parts of a cross-validation: every row of a user's file is a test row of one of them, see
             `recurra.data.splits.fold_rows`. A study, and a comparison of fewer than 2,000 rows, runs all of them; 1 is
             one split.
-        fold: Which of them this is, from 0.
         skip_unlabelled: Leave rows of a user's file without a label out, and say which; otherwise they are an error.
         id_column: Column of a user's file with unique identities; none takes ``id`` if it has them, else the place.
         encoding: Of a user's text file without a mark; none is UTF-8.

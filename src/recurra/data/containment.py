@@ -23,9 +23,6 @@ def rows_not_inside_others(split: EncodedSplit) -> Indices:
     and ``[SEP]``), stand in one run inside a longer row, or if an earlier row equals it. Runs are compared by a 64-bit
     hash.
 
-    Args:
-        split: Tokenised rows.
-
     Returns:
         Positions of the others, in their order.
     """

@@ -47,10 +47,6 @@ class Corpus:
     """A corpus that has a name.
 
     Attributes:
-        name: What to write after ``--data``.
-        description: One line.
-        public_name: Name on the public hub, if it has one.
-        layout: Files of a copy in the data root, or None if it needs none.
         protocols: What each protocol does; the first is the default.
         load: Makes the splits from protocol, seed and data root.
     """
@@ -211,7 +207,6 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
 
     Args:
         config: Corpus or file, protocol, subset. ``length_tail`` applies to every split, then ``fraction`` to train.
-        data_root: Folder with local copies of public data, in the layout of the documentation; or None.
 
     Raises:
         ConfigurationError: For an unknown corpus or protocol.

@@ -171,7 +171,6 @@ class ReviewWriter:
     """Writes the reviews of one split.
 
     Args:
-        seed: Seed of every choice.
         test: Whether held-out patterns and words may be used (of nouns: must).
     """
 

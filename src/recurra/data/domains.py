@@ -76,9 +76,6 @@ def one_convention(text: str) -> str:
     and pairs are joined (``do n't`` to ``don't``, ``can not`` to ``cannot``), every mark stands alone, a run of one
     mark is one, other marks go, and so do marks at either end (one of the releases cuts them off).
 
-    Args:
-        text: A text from `recurra.data.cleaning.clean_text`.
-
     Returns:
         Words and marks with one space between them; empty if there is no word. Applied twice it changes nothing.
     """
@@ -116,7 +113,6 @@ class DomainSource:
     """Where the texts of one domain come from.
 
     Attributes:
-        corpus: Name of the corpus.
         read: Reads, from the split seed and the data root, a pool of cleaned rows and counts of what it left out;
             rows that share a group stay in one split.
         grouped: Whether rows must have groups for the protocols that keep them together.
@@ -133,15 +129,7 @@ def load_domains(
     """Loads the three-class domain corpus.
 
     Args:
-        name: Name of the corpus.
         sources: One for each of `LABEL_NAMES`, in that order.
-        protocol: ``pooled``, ``natural``, ``normalised`` or ``bare-words``.
-        split_seed: Chooses rows and splits.
-        data_root: Folder with local copies, or None.
-
-    Raises:
-        DataError: If a source is damaged, or has too few rows for three splits.
-        UnavailableError: If a source is neither in the data root nor to be had.
     """
     pool, dropped = _read(sources, protocol, split_seed, data_root)
     by_split, mixed = _assign(pool, split_seed, by_group=protocol != "pooled")
@@ -300,12 +288,7 @@ DRAWN_ROWS = 40_000
 
 
 def read_movies(_seed: int, data_root: Path | None) -> tuple[TextSplit, dict[str, int]]:
-    """GLUE train and validation of SST-2, as in the papers; groups are the source sentences where they are known.
-
-    Raises:
-        DataError: If a local file is damaged.
-        UnavailableError: If there is no local copy and the hub cannot be reached.
-    """
+    """GLUE train and validation of SST-2, as in the papers; groups are the source sentences where they are known."""
     parts, _ = read_glue_parts(data_root)
     sources = read_sentence_sources(data_root)
     pool = joined(

@@ -155,8 +155,6 @@ def encode_texts(
     """Tokenises cleaned texts.
 
     Args:
-        texts: Cleaned texts.
-        tokenizer: Any fast tokenizer, or one of the tokenizers library itself.
         max_length: Longest row in tokens, special tokens included; what is beyond is cut. None gives the tokens of the
             text alone: nothing is cut or added, and what looks like a special token is taken letter by letter.
 
@@ -171,12 +169,6 @@ def encode_windows(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerFast | Tokenizer, max_length: int, windows: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
     """Tokenises cleaned texts, long ones in windows; see `recurra.data.windows`.
-
-    Args:
-        texts: Cleaned texts.
-        tokenizer: Any fast tokenizer, or one of the tokenizers library itself.
-        max_length: Longest window in tokens, special tokens included.
-        windows: Most windows of a text; what is beyond is cut.
 
     Returns:
         Flat ids ``(tokens,)``, offsets ``(rows + 1,)``, and windows of each text ``(texts,)``; none if every text is
@@ -264,13 +256,6 @@ def encode_split(
 
     The cache is keyed by the split's fingerprint, the tokenizer's hash, ``max_length`` and ``windows``. A damaged file
     is made again; a cache that cannot be written costs time only and is logged.
-
-    Args:
-        split: Cleaned rows.
-        tokenizer: From `recurra.data.tokenization.load_tokenizer`.
-        max_length: Longest row in tokens, special tokens included.
-        cache_dir: Folder of the cache; ``~/.cache/recurra/tokens`` if None.
-        windows: Most windows that a text is read in; 1 cuts it.
     """
     key = f"{split.fingerprint}-{tokenizer_hash(tokenizer)}-{max_length}" + (f"x{windows}" if windows > 1 else "")
     path = cache_path(key, cache_dir)

@@ -48,11 +48,7 @@ class MissingColumnError(DataError):
 
 @contextlib.contextmanager
 def naming_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Adds to the error for a missing column which option names another one.
-
-    Args:
-        options: The option by column.
-    """
+    """Adds to the error for a missing column which option names another one."""
     try:
         yield
     except MissingColumnError as error:
@@ -125,8 +121,6 @@ def decoded(
     """Lines of a stream as text, and how they were decoded.
 
     Args:
-        stream: Opened for bytes.
-        source: What it is, in quotes, for messages.
         given: An encoding that a person named; a mark at the start wins.
         pieces: Whether pieces of any length will do, where a line may be as long as the file.
     """
@@ -161,10 +155,6 @@ def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
 def decoded_lines(lines: Iterable[bytes], source: str) -> Iterator[str]:
     """Yields UTF-8 lines as text, with their line ends; a byte order mark is dropped.
 
-    Args:
-        lines: With their line ends.
-        source: What they are of, in quotes, for messages.
-
     Raises:
         DataError: For a byte that is not UTF-8, a NUL byte or a line without end, with line and byte counted from 1.
     """
@@ -190,11 +180,7 @@ def decoded_lines(lines: Iterable[bytes], source: str) -> Iterator[str]:
 
 
 def check_encoding(name: str) -> str:
-    """Returns the name of an encoding of text.
-
-    Raises:
-        ValueError: If there is none of that name.
-    """
+    """Returns the name of an encoding of text."""
     try:
         codec = codecs.lookup(name)
         "a".encode(name)
@@ -217,12 +203,6 @@ def csv_rows(
     """Yields rows of CSV or TSV lines with a header; quoting is checked strictly.
 
     Args:
-        lines: From the header on.
-        source: What they are of, in quotes.
-        columns: Columns that must be there.
-        optional: Columns whose values are None where there are none.
-        delimiter: What stands between two fields.
-        quoted: Whether quotation marks hold a field together.
         skipped: Lines that stand before the header.
 
     Raises:
@@ -352,11 +332,6 @@ def record_rows(
     """Yields rows of objects; each may have its names in other case.
 
     Args:
-        records: With their places.
-        source: What they are of, in quotes.
-        columns: Columns that must be there.
-        optional: Columns whose values are None where there are none.
-        unit: What the places count.
         lenient: Whether a column may be missing in some rows, as an answer that was not given.
 
     Raises:
@@ -379,11 +354,7 @@ def record_rows(
 
 
 def json_lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the objects of lines with one JSON object each; blank lines are passed over.
-
-    Raises:
-        DataError: For a line that is not a JSON object.
-    """
+    """Yields the objects of lines with one JSON object each; blank lines are passed over."""
     place = 0
     for place, line in enumerate(lines, start=1):
         if line.isspace():
@@ -502,11 +473,7 @@ def missing_column(where: str | Path, column: str, present: Sequence[str]) -> Mi
 
 
 def check_unique(where: str | Path, columns: Sequence[str], present: Sequence[str]) -> None:
-    """Refuses a table, or a line of it, in which a column that is read stands more than once.
-
-    Raises:
-        DataError: With the column, and how often it is there.
-    """
+    """Refuses a table, or a line of it, in which a column that is read stands more than once."""
     for column in columns:
         if present.count(column) > 1:
             raise DataError(f"{_quoted(where)} has {present.count(column)} columns '{column}'; rename all but one")
@@ -532,10 +499,6 @@ def check_text(value: Any, where: str, unit: str, place: int, *, longest: int | 
     """Returns a cell as text; nothing is the empty text.
 
     Args:
-        value: The cell.
-        where: What it stands in, in quotes; with unit and place, for messages.
-        unit: What ``place`` counts.
-        place: From 1.
         longest: Most characters, or None for any number: a novel, not a row of a table.
 
     Raises:

@@ -41,8 +41,6 @@ class RowsInMemory:
     Attributes:
         parts: Columns by split, and of texts without labels. Labels are words (JSON lists of them where rows have any
             number of labels); groups and ids are there where they came. Missing cells are none.
-        several: Whether rows have any number of labels.
-        described: What they came in, for the heading of a report.
         sources: What messages call the rows of each split.
         columns: Columns that became one, by the key of the configuration that names them.
     """
@@ -60,11 +58,7 @@ class RowsInMemory:
         return {split: folder / f"{name}.parquet" for split, name in names.items()}
 
     def write(self, folder: Path) -> None:
-        """Writes each split as Parquet, unless it lies there already.
-
-        Raises:
-            StorageError: If a file cannot be written.
-        """
+        """Writes each split as Parquet, unless it lies there already."""
         for split, path in self.files(folder).items():
             table = pa.table({name: pa.array(cells, pa.string()) for name, cells in self.parts[split].items()})
             what = self.sources[split].encode("utf-8")
@@ -89,9 +83,6 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
 
     Returns:
         None if all are files, or a corpus by its name.
-
-    Raises:
-        DataError: If something is of another kind, a column is missing, or a cell is none that a file could have.
     """
     given = {"train": data, **{split: options.get(split) for split in SPLITS[1:]}}
     given = {split: value for split, value in given.items() if not isinstance(value, str | Path | None)}
@@ -127,15 +118,7 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
 
 
 def one_dimension(values: Any, what: str) -> list[Any]:
-    """Plain values of a list, an array, a Series or another column; a table of one column is one.
-
-    Args:
-        values: Of any kind.
-        what: Their name, for messages.
-
-    Raises:
-        DataError: If it is no column of values.
-    """
+    """Plain values of a list, an array, a Series or another column; a table of one column is one."""
     listed = isinstance(values, list | tuple) or hasattr(values, "__array__") or _is_of(values, "datasets", "Column")
     if not listed:
         raise DataError(f"{what} is {_a(_kind(values))}; give a list, an array or a Series")

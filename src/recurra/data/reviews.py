@@ -45,16 +45,7 @@ def text_identity(text: str) -> str:
 
 
 def checked_rows(columns: Mapping[str, Sequence[Any]], source: str, layout: str) -> None:
-    """Refuses rows that are no texts with the labels 0 (negative) and 1 (positive).
-
-    Args:
-        columns: ``text`` and ``label``.
-        source: Where they come from, for the message.
-        layout: What should be there.
-
-    Raises:
-        DataError: If there are no rows, or other ones.
-    """
+    """Refuses rows that are no texts with the labels 0 (negative) and 1 (positive)."""
     if not columns["text"]:
         raise DataError(f"'{source}' has no rows; fetch it again")
     if not set(columns["label"]) <= {0, 1} or not all(isinstance(text, str) for text in columns["text"]):
@@ -116,16 +107,7 @@ def balanced(pool: TextSplit, seed: int) -> tuple[TextSplit, dict[str, int]]:
 
 
 def cut_by_label(pool: TextSplit, seed: int, *, source: str) -> dict[str, TextSplit]:
-    """Cuts rows at random into train, validation and test (80/10/10), every class in its proportion.
-
-    Args:
-        pool: Rows without repeats; they keep their order within a split.
-        seed: Seed of the cut.
-        source: For the message.
-
-    Raises:
-        DataError: If a class has fewer than three rows.
-    """
+    """Cuts rows at random into train, validation and test (80/10/10), every class in its proportion."""
     labels, counts = np.unique(pool.labels, return_counts=True)
     if counts.min() < MINIMUM_ROWS_A_CLASS:
         raise DataError(
@@ -174,10 +156,6 @@ def joined(name: str, pools: Iterable[TextSplit]) -> TextSplit:
 def rows_that_give_away(queries: Iterable[str], rows: Sequence[str]) -> set[int]:
     """Finds the rows that equal a query or hold it as a run of words, case and punctuation aside.
 
-    Args:
-        queries: Texts that must not be seen in training.
-        rows: Training texts.
-
     Returns:
         Positions in ``rows``. Queries of fewer than three words count only if the row equals them.
     """
@@ -216,12 +194,7 @@ _DRAWN_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class Release:
-    """A polarity release.
-
-    Attributes:
-        name: Name of the corpus, and of the folder of a local copy.
-        public_name: Name on the hub.
-    """
+    """A polarity release."""
 
     name: str
     public_name: str
@@ -237,18 +210,7 @@ AMAZON_POLARITY = Release("amazon_polarity", "mteb/amazon_polarity")
 
 
 def load_polarity(release: Release, protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
-    """Loads a polarity release.
-
-    Args:
-        release: Which.
-        protocol: ``sst2-size`` (54,576 / 6,822 / 6,823 rows, as in the papers) or ``official`` (every row).
-        split_seed: Decides which rows are drawn, and which train rows validate.
-        data_root: Folder with a local copy, or None for the public name.
-
-    Raises:
-        DataError: If a local file is damaged.
-        UnavailableError: If there is no local copy and the hub cannot be reached.
-    """
+    """Loads a polarity release."""
     tables = read_release(release, data_root)
     rows = {part: table.num_rows for part, table in tables.items()}
     sizes = _official_sizes(rows) if protocol == "official" else _paper_sizes(rows)
@@ -277,12 +239,7 @@ def load_polarity(release: Release, protocol: str, split_seed: int, data_root: P
 
 
 def read_release(release: Release, data_root: Path | None) -> dict[str, pa.Table]:
-    """Reads both parts as Arrow tables with the columns ``text`` and ``label``; the rows stay out of Python.
-
-    Raises:
-        DataError: If a local file is damaged, or not the release.
-        UnavailableError: If there is no local copy and the hub cannot be reached.
-    """
+    """Reads both parts as Arrow tables with the columns ``text`` and ``label``; the rows stay out of Python."""
     folder = None if data_root is None else data_root / release.name
     if folder is not None and folder.is_dir():
         paths = {part: folder / f"{part}.parquet" for part in PARTS}
@@ -352,10 +309,7 @@ def draw(
     """Draws splits from one part, each class in its proportion; the part is read only as far as needed.
 
     Args:
-        table: Columns ``text`` and ``label``.
         sizes: Rows of each split; the first is filled first. Fewer if the part has no more.
-        seed: Decides the order in which rows are drawn.
-        part: Name of the part, for ids and counts.
         seen: Identities of texts that were drawn before; grows.
         dropped: Rows passed over, by reason; grows.
     """
@@ -409,8 +363,6 @@ class LocalReviews:
     """Reviews of a data root.
 
     Attributes:
-        name: Name of the corpus.
-        folder: Folder of the data root, with a Parquet file for each part.
         instead: Corpus with a public name that could be taken instead.
         note: What a reader of the results must know of it.
         parts: Files of the release, put together before the split.
@@ -462,18 +414,7 @@ PRODUCT_REVIEWS = LocalReviews(
 
 
 def load_reviews(reviews: LocalReviews, protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
-    """Loads local reviews as a sentiment corpus.
-
-    Args:
-        reviews: Which.
-        protocol: ``balanced`` (equal numbers of both classes) or ``all-rows``.
-        split_seed: Chooses the rows of a balanced set, and the splits.
-        data_root: Folder with the reviews.
-
-    Raises:
-        DataError: If a file is damaged, or too small.
-        UnavailableError: If there is no local copy.
-    """
+    """Loads local reviews as a sentiment corpus."""
     pool, dropped = read_reviews(reviews, data_root)
     if protocol == "balanced":
         pool, beyond = balanced(pool, split_seed)
@@ -499,10 +440,6 @@ def read_reviews(reviews: LocalReviews, data_root: Path | None) -> tuple[TextSpl
 
     Returns:
         The pool, ids such as ``train-17`` (row of its part), and counts of what was left out.
-
-    Raises:
-        DataError: If a file is damaged.
-        UnavailableError: If there is no local copy.
     """
     paths = _paths(reviews, data_root)
     pools = []

@@ -30,13 +30,9 @@ def iterative_split(units: Sequence[Sequence[int]], keys: Sequence[bytes], label
     not by chance, and a unit may be several rows that must stay together.
 
     Args:
-        units: Row numbers of each unit.
         keys: Of each unit, unique: the order within a label.
         labels: 0 and 1, ``(rows, labels)``.
         shares: Share of each split, with the one that gets the rest first; they add up to 1.
-
-    Returns:
-        The split of each unit.
     """
     names = list(shares)
     portions = np.array([shares[name] for name in names])
@@ -75,11 +71,6 @@ def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSpl
 
     The rows keep their order. With one seed a smaller fraction is a subset of a larger one up to one row a label
     (rounding), so 10 % and 50 % differ by what is added, not by luck. Every label keeps at least one row.
-
-    Args:
-        split: Where to take from.
-        fraction: Share of the rows, above 0 and up to 1; 1 returns the split itself.
-        seed: Seed of the choice.
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction {fraction} must be above 0 and at most 1")
@@ -102,11 +93,6 @@ def rows_of_each_label(split: TextSplit, most: int, seed: int) -> TextSplit:
 
     The rows keep their order. With one seed the rows of a smaller number are among those of a larger one, and of
     `stratified_fraction`'s.
-
-    Args:
-        split: Where to take from; one label a row.
-        most: Rows of each label.
-        seed: Seed of the choice.
     """
     chosen = [
         np.random.default_rng(derive_seed(seed, "fraction", label)).permutation(np.flatnonzero(split.labels == label))
@@ -126,12 +112,7 @@ def _iterative_fraction(split: TextSplit, fraction: float, seed: int) -> npt.NDA
 def apportion(
     counts: np.ndarray[tuple[int], np.dtype[np.int64]], fraction: float
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Rows a label by largest remainders: they sum to the rounded share of all rows, as far as one each allows.
-
-    Args:
-        counts: Rows of each label, shape ``(labels,)``.
-        fraction: Share of the rows, above 0 and up to 1.
-    """
+    """Rows a label by largest remainders: they sum to the rounded share of all rows, as far as one each allows."""
     exact = counts * fraction
     sizes = np.floor(exact).astype(np.int64)
     short = round(float(counts.sum()) * fraction) - int(sizes.sum())
@@ -144,11 +125,6 @@ def length_tail(split: TextSplit, which: Literal["longest", "shortest"], fractio
     """Returns the longest or shortest share of the rows, by words, in their order.
 
     Ties at the edge are broken by a hash of the text: by content, not by place, since files are often sorted by label.
-
-    Args:
-        split: Where to take from.
-        which: The tail to keep.
-        fraction: Share of the rows, above 0 and up to 1; at least one row is kept.
     """
     if which not in ("longest", "shortest"):
         raise ValueError(f"tail '{which}' must be 'longest' or 'shortest'")
@@ -171,12 +147,6 @@ def load_files(config: DataConfig) -> TextDataset:
 
     Rows with the same cleaned text, or of the same group, stay on one side of a split that is made here. Files that are
     given are taken as they are; texts that they share with train are counted in the notes; the leakage audit judges.
-
-    Args:
-        config: ``name`` is the path of the file; ``validation`` and ``test`` those of others.
-
-    Raises:
-        DataError: If a file cannot be used, or there are too few rows to split.
     """
     table = _read(config.name, config)
     joined = join_spellings(table) if config.join_labels else table
@@ -229,17 +199,7 @@ def load_files(config: DataConfig) -> TextDataset:
 
 
 def load_split(path: Path | str, config: DataConfig, names: Sequence[str], *, name: str = "file") -> TextSplit:
-    """Loads one more file with the label names of a model that is there already.
-
-    Args:
-        path: A labelled file.
-        config: Names the columns.
-        names: Label names, by index.
-        name: Name of the split.
-
-    Raises:
-        DataError: If the file cannot be used or has a label that the model does not know.
-    """
+    """Loads one more file with the label names of a model that is there already."""
     # Nobody would be told what is left out here.
     return _as_split(name, _in_spelling(names, _read(path, config, skip=None), config), names, config)
 
@@ -259,11 +219,7 @@ def _read(path: Path | str, config: DataConfig, *, skip: bool | None = False) ->
 
 
 def read_rows(path: Path | str, config: DataConfig) -> tuple[FileTable, list[str]]:
-    """The labelled rows of a user's file, with spellings joined where that is asked for, and what is to be said of it.
-
-    Raises:
-        DataError: If the file cannot be used.
-    """
+    """The labelled rows of a user's file, spellings joined where that is asked for, and notes on it."""
     table = _read(path, config)
     return join_spellings(table) if config.join_labels else table, label_notes([table], joined=config.join_labels)
 
@@ -294,11 +250,9 @@ def split_rows(
     them). A unit counts for its most frequent label. A class of fewer than three units stays in train whole.
 
     Args:
-        texts: Cleaned texts.
         labels: Label of each row, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
         groups: Group of each row, empty for none; or None.
         shares: Share of each label's rows that each split gets; train gets the rest.
-        seed: Seed of the hash.
 
     Returns:
         Row numbers, ascending, of ``train`` and of every split in ``shares``.
@@ -332,12 +286,7 @@ def fold_rows(
     any number of labels are dealt as `recurra.data.splits.iterative_split` does it, all of them.
 
     Args:
-        texts: Cleaned texts.
-        labels: Label of each row, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
-        groups: Group of each row, empty for none; or None.
-        folds: Number of folds, at least 2.
         fold: Which, from 0.
-        seed: Seed of the hash that the units are dealt by.
 
     Returns:
         Row numbers, ascending, of ``train``, ``validation`` and ``test``.

@@ -66,11 +66,7 @@ class SentenceSources:
     whole_of: dict[str, frozenset[int]]
 
     def groups(self, part: str, indices: Sequence[int]) -> list[Group]:
-        """Source sentences of rows of one GLUE part.
-
-        Raises:
-            DataError: If a row has no source.
-        """
+        """Source sentences of rows of one GLUE part."""
         try:
             return [self.constituent_of[f"{part}-{index}"] for index in indices]
         except KeyError as error:
@@ -88,10 +84,6 @@ def read_glue_parts(data_root: Path | None) -> tuple[dict[str, GlueRows], list[s
 
     Returns:
         Rows by part, and notes for the reader of the results.
-
-    Raises:
-        DataError: If a local file is damaged.
-        UnavailableError: If there is no local copy and the hub cannot be reached.
     """
     if data_root is not None and (data_root / "sst2").is_dir():
         missing = [str(file) for file in list(LOCAL_FILES.values())[:2] if not (data_root / file).is_file()]
@@ -170,9 +162,6 @@ def read_tree(line: str) -> tuple[list[str], list[Phrase]]:
     Returns:
         Its words, bracket and slash escapes undone, and of every node the first word, the word after the last, and the
         label.
-
-    Raises:
-        ValueError: If it is not a tree with labels 0 to 4.
     """
     words: list[str] = []
     phrases: list[Phrase] = []
@@ -200,15 +189,11 @@ def read_phrases(data_root: Path | None, held_out: set[int | str]) -> tuple[list
     """Reads the labelled phrases of the training sentences, each text once.
 
     Args:
-        data_root: Folder with ``sst/``.
         held_out: Sentences of the treebank's numbering; their phrases are left out, also where another sentence has
             them.
 
     Returns:
         Cleaned texts, and their labels: indices into `PHRASE_LABELS`.
-
-    Raises:
-        DataError: If the trees are missing or damaged.
     """
     if data_root is None or not (data_root / TREES_FILE).is_file():
         raise DataError(
@@ -252,17 +237,7 @@ HELD_OUT_SHARE = 1 / 8
 
 
 def load_sst2(protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
-    """Loads SST-2.
-
-    Args:
-        protocol: ``official`` or ``pooled``.
-        split_seed: Chooses the held-out sentences, or the random split.
-        data_root: Folder with ``sst2/`` and ``sst/``, or None for the public name.
-
-    Raises:
-        DataError: If a local file is damaged, or ``official`` lacks the source sentences.
-        UnavailableError: If there is no local copy and the hub cannot be reached.
-    """
+    """Loads SST-2."""
     parts, notes = read_glue_parts(data_root)
     sources = read_sentence_sources(data_root)
     splits = {
@@ -357,13 +332,6 @@ def with_treebank_labels(dataset: TextDataset, data_root: Path | None) -> TextDa
     """Adds the treebank's five-class phrases to ``official`` SST-2, under the same rules as its training rows.
 
     No phrase of a held-out sentence is among them, and none that equals a reported row or holds it word for word.
-
-    Args:
-        dataset: SST-2 under ``official``.
-        data_root: Folder with ``sst/``.
-
-    Raises:
-        DataError: If the trees are missing or damaged.
     """
     held_out = {sentence for group in _groups(dataset.splits["held_out"]) for sentence in group}
     texts, labels = read_phrases(data_root, held_out)

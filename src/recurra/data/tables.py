@@ -122,18 +122,13 @@ class TableFile:
     """A file that is opened as often as its rows are asked for.
 
     Args:
-        path: The file.
         wanted: Columns that will be asked for, by which a separator is recognised.
-        encoding: That of a text file without a mark; none is UTF-8.
-        allowed: Formats that are meant.
 
     Attributes:
         source: What messages call it.
         unit: What places count: ``line`` or ``row``.
         header: Names of the columns; of objects those of the first one.
         delimiter: What stands between the fields of CSV and TSV; empty of others.
-        notes: Sentences on how it is read, where that is not the plain case.
-        tool: The labelling tool that wrote it, if one did.
 
     Raises:
         RecurraError: If it cannot be read, or its format needs a package that is not installed.
@@ -304,11 +299,7 @@ class TableFile:
         return list(dict.fromkeys(key for _, record in self._records() for key in record))
 
     def check(self, columns: Sequence[str]) -> None:
-        """Refuses columns that cannot be read, or not all together.
-
-        Raises:
-            DataError: If one is there twice, or holds lists or records in Parquet.
-        """
+        """Refuses columns that cannot be read, or not all together."""
         check_unique(self.source, columns, columns)
         if self.kind == "parquet":
             from recurra.data.parquet import check_single_values
@@ -319,9 +310,6 @@ class TableFile:
         """Yields the rows, with the values of columns that must be there and of optional ones.
 
         If all rows will be kept (``whole``), Parquet that unfolds to too much for that is refused at once.
-
-        Raises:
-            DataError: If a row cannot be read, or a column is missing or there twice.
         """
         if self.kind == "parquet":
             return self._parquet_rows(columns, optional, whole=whole)
@@ -532,7 +520,6 @@ def stream_rows(
         text_column: Column with the text; or several with commas between, which are joined.
         columns: Further columns, the text's own perhaps among them; a row that lacks one has None there.
         chunk_rows: Rows a chunk; fewer where their cells have `MAX_CHUNK_CHARACTERS` together.
-        encoding: Of a text file without a mark; none is UTF-8.
 
     Raises:
         DataError: If the file cannot be read; what came before the defect was yielded.
@@ -580,10 +567,7 @@ def plain_rows(
     """Yields the lines of a stream of bytes, each as one text; or the cells of a column, if they are JSON objects.
 
     Args:
-        stream: A text file or standard input.
-        source: Its name in quotes, for messages.
         jsonl_column: If given, and the first line begins with a brace, lines are JSON objects with this column.
-        encoding: Of a stream without a mark; none is UTF-8.
     """
     lines, _ = decoded(stream, source, encoding)
     first = next(lines, "")

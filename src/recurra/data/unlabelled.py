@@ -31,7 +31,6 @@ class UnlabelledSource:
     """Texts of a file or of a corpus.
 
     Attributes:
-        name: Of the file or the corpus.
         texts: As they were written; read once.
         has_labels: Whether labels of the user stand beside them.
     """
@@ -42,11 +41,7 @@ class UnlabelledSource:
 
     @classmethod
     def of_file(cls, path: Path, text_column: str, label_column: str, encoding: str | None = None) -> UnlabelledSource:
-        """A file of any format that is read, or ``.txt`` with one text a line.
-
-        Raises:
-            DataError: If the file cannot be read.
-        """
+        """A file of any format that is read, or ``.txt`` with one text a line."""
         columns = TableFile(path, text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS).columns()
         texts = (text for rows in stream_texts(path, text_column, encoding=encoding) for text in rows)
         return cls(path.name, texts, label_column.casefold() in map(str.casefold, columns))
@@ -62,12 +57,6 @@ def with_unlabelled(
     dataset: TextDataset, sources: Sequence[UnlabelledSource], *, sentences: bool = False, clean: str = FIRST
 ) -> TextDataset:
     """Adds the texts that are new: no training row, no repeat, and nothing that chooses or is reported.
-
-    Args:
-        dataset: The labelled data.
-        sources: Files and corpora.
-        sentences: Whether texts are cut into sentences.
-        clean: How they are cleaned.
 
     Raises:
         DataError: If a file cannot be read, there is no new text or more than `MOST_ROWS`, or a file holds rows of a
