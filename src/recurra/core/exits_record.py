@@ -8,7 +8,7 @@ from typing import Literal
 from recurra.core.configuration import HashedSettings
 from recurra.core.packed import in_study
 from recurra.core.record_parts import EnvironmentRecord
-from recurra.core.sealed import SealedByValues
+from recurra.core.sealed import Sealed
 
 EXITS_NAME = "exits.json"
 
@@ -46,7 +46,7 @@ class EarlyExitRecord(HashedSettings):
     timed: list[TimedEarlyExit]
 
 
-class ExitsRecord(SealedByValues):
+class ExitsRecord(Sealed):
     """Early exits of one run.
 
     Attributes:

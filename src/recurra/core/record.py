@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
+from pydantic_core import from_json
 
 from recurra.core.configuration import HashedSettings
 from recurra.core.errors import CheckpointError
@@ -25,8 +26,9 @@ from recurra.core.record_parts import (
     OneLabelRecord,
     Part,
     RunRecordBase,
+    hash_of_text,
 )
-from recurra.core.sealed import hash_of_text, read_sealed
+from recurra.core.sealed import read_sealed
 from recurra.core.tasks import TASKS, load_class
 
 
@@ -460,16 +462,7 @@ __all__ = [
 
 SCHEMA_VERSION = 4
 RECORD_NAME = "record.json"
-# How a record begins as it is written; before schema 3 without a task.
-_HEAD = re.compile(
-    rb'\{\n "schema_version": (?P<schema>\d+),\n "content_hash": "(?P<hash>[0-9a-f]+)",\n'
-    rb'(?: "task": "(?P<task>[^"]*)",\n)?'
-)
-
-
 AnyRecord = LabelRunRecord | LanguageRunRecord
-# Schema and task of what can be known by its hash alone.
-_HASHED = {(b"2", None), *((schema, task.encode()) for schema in (b"3", b"4") for task in TASKS)}
 
 
 def write_record(folder: Path | str, record: AnyRecord) -> Path:
@@ -544,10 +537,12 @@ def holds_record(folder: Path | str, config_hash: str) -> bool:
         return False
     except OSError:
         return read_any_record(path).config_hash == config_hash
-    # A file whose hash fits is what `write_record` wrote: no need to look inside.
-    head = _HEAD.match(text)
-    if head and (head["schema"], head["task"]) in _HASHED and head["hash"] == hash_of_text(text).encode():
-        return f'\n "config_hash": "{config_hash}",\n'.encode() in text
+    with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError):
+        values = from_json(text, allow_inf_nan=False)
+        # A file whose hash fits is what `write_record` wrote: no need to look inside.
+        known = type(values["schema_version"]) is int and 2 <= values["schema_version"] <= SCHEMA_VERSION
+        if known and values.get("task", "classification") in TASKS and values["content_hash"] == hash_of_text(text):
+            return bool(values["config_hash"] == config_hash)
     return read_any_record(path).config_hash == config_hash
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from recurra.core.configuration import HashedSettings
-from recurra.core.sealed import SealedByText
+from recurra.core.sealed import Sealed, text_of
 
 # What was trained on; measured too where the gap to what was not is asked for, and never what a model is judged by.
 TRAINING_SPLIT = "train"
@@ -158,7 +160,7 @@ class LatencyRecord(Part):
     p99_ms: float | None = None
 
 
-class RunRecordBase(SealedByText):
+class RunRecordBase(Sealed):
     """What the records of all tasks hold; each says of which types ``data``, ``training`` and ``metrics`` are.
 
     Attributes:
@@ -170,6 +172,7 @@ class RunRecordBase(SealedByText):
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"task", "wall_s", "latency", "audits"})
 
+    content_hash: str | None = None  # type: ignore[assignment]
     task: str
     run_id: str
     config: dict[str, Any]
@@ -194,3 +197,22 @@ class RunRecordBase(SealedByText):
     def noted_audits(self) -> list[AuditResult]:
         """The audits that found something to know."""
         return [audit for audit in self.audits if audit.status == "note"]
+
+    @classmethod
+    def hash_of(cls, values: dict[str, Any]) -> str:
+        """The hash of the file that `write` makes of the values."""
+        return hash_of_text(text_of({**values, "content_hash": None}).encode("utf-8", "surrogatepass"))
+
+    @classmethod
+    def fits(cls, text: bytes, values: dict[str, Any]) -> bool:
+        """Whether a file is what was written; one whose white space was changed is known by its values."""
+        return values.get("content_hash") == hash_of_text(text) or super().fits(text, values)
+
+
+# The line of the hash in a record as it is written; what is hashed is the rest.
+_HASH_LINE = re.compile(rb'^ "content_hash": (?:"[0-9a-f]*"|null),\n', re.MULTILINE)
+
+
+def hash_of_text(text: bytes) -> str:
+    """The hash of a record, from the bytes of its file."""
+    return hashlib.sha256(_HASH_LINE.sub(b"", text, count=1)).hexdigest()

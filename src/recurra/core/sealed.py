@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -19,21 +17,23 @@ from recurra.core.files import write_text
 from recurra.core.packed import read_study_bytes
 
 _HASH_DIGITS = 64
-# The line of the hash in the file as it is written: what is hashed by text is the rest.
-_HASH_LINE = re.compile(rb'^ "content_hash": (?:"[0-9a-f]*"|null),\n', re.MULTILINE)
 
 
 class Sealed(HashedSettings):
-    """Base of such a file; a subclass gives ``schema_version`` the versions that it reads, the newest by default."""
+    """Base of such a file: neither white space nor the order of keys counts for the hash.
 
-    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"schema_version"})
+    A subclass gives ``schema_version`` the versions that it reads, the newest by default.
+    """
+
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"schema_version", "content_hash"})
 
     schema_version: int
+    content_hash: str = ""
 
     @classmethod
-    @abstractmethod
     def hash_of(cls, values: dict[str, Any]) -> str:
         """The hash of everything but the hash in plain values."""
+        return content_hash({**values, "content_hash": ""}, length=64)
 
     @classmethod
     def fits(cls, _: bytes, values: dict[str, Any]) -> bool:
@@ -49,7 +49,7 @@ class Sealed(HashedSettings):
         """Writes the file atomically with the hash of its content; returns what was written."""
         values = self.plain()
         values["content_hash"] = self.hash_of(values)
-        write_text(path, _text(values))
+        write_text(path, text_of(values))
         return self.model_copy(update={"content_hash": values["content_hash"]})
 
     @classmethod
@@ -58,47 +58,8 @@ class Sealed(HashedSettings):
         return read_sealed(path, lambda _: cls, what=what, cure=cure)
 
 
-class SealedByValues(Sealed):
-    """Base of a file whose values are hashed: neither white space nor the order of keys counts."""
-
-    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"content_hash"})
-
-    content_hash: str = ""
-
-    @classmethod
-    def hash_of(cls, values: dict[str, Any]) -> str:
-        """The hash of the values in a canonical form."""
-        return content_hash({**values, "content_hash": ""}, length=_HASH_DIGITS)
-
-
-class SealedByText(Sealed):
-    """Base of a file whose bytes are hashed; one whose white space was changed is known by its values.
-
-    Attributes:
-        content_hash: SHA-256 of everything else in it, set by `write`; none in files from before there was one.
-    """
-
-    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"content_hash"})
-
-    content_hash: str | None = None
-
-    @classmethod
-    def hash_of(cls, values: dict[str, Any]) -> str:
-        """The hash of the file that `write` makes of the values."""
-        return hash_of_text(_text({**values, "content_hash": None}).encode("utf-8", "surrogatepass"))
-
-    @classmethod
-    def fits(cls, text: bytes, values: dict[str, Any]) -> bool:
-        """Whether a file, as bytes and as the values in them, is what was written."""
-        return values.get("content_hash") == hash_of_text(text) or super().fits(text, values)
-
-
-def hash_of_text(text: bytes) -> str:
-    """The hash of a file of `SealedByText`, from its bytes."""
-    return hashlib.sha256(_HASH_LINE.sub(b"", text, count=1)).hexdigest()
-
-
-def _text(values: dict[str, Any]) -> str:
+def text_of(values: dict[str, Any]) -> str:
+    """A file with these values."""
     return json.dumps(values, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
@@ -163,7 +124,7 @@ class FileEntry(HashedSettings):
     sha256: Sha256
 
 
-class ModelFiles(SealedByValues):
+class ModelFiles(Sealed):
     """The files of a run's model folder, as they were when its training ended."""
 
     schema_version: Literal[1] = 1
