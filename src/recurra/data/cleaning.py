@@ -86,13 +86,13 @@ def removed_by(text: str, cleaning: str) -> set[str]:
     if cleaning == NO_CLEANING or not ("<" in text or "://" in text or "www." in text.lower()):
         return set()
     careful, lowered = cleaning == CAREFUL, text.lower()
-    found = {
+    matches = {
         "HTML tags": (_SURE_TAG if careful else _TAG).search(lowered),
         "URLs": (_SURE_URL if careful else _URL).search(lowered),
     }
     if careful and "://" in clean_text(text, cleaning):
-        found.pop("URLs")
-    return {name for name, match in found.items() if match}
+        matches.pop("URLs")
+    return {name for name, match in matches.items() if match}
 
 
 def recorded_cleaning(config: Mapping[str, Any]) -> str:

@@ -73,5 +73,5 @@ def _stand_in(own: Words, prefix: Words, inverse: Words, windows: Indices, lengt
     wanted = np.sort(own)
     hashes = _hashes(prefix, inverse, windows, length)
     place = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
-    found = np.unique(hashes[wanted[place] == hashes])
-    return np.isin(own, found)
+    contained = np.unique(hashes[wanted[place] == hashes])
+    return np.isin(own, contained)

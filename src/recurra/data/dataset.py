@@ -104,7 +104,7 @@ class TextDataset:
         reported_splits: The splits whose metrics are reported.
         auxiliary: Rows with labels of another task, for training only; see `recurra.data.sst2`.
         unlabelled: Texts for students of a teacher; their labels are 0 and mean nothing. See
-            `recurra.data.unlabelled`.
+            `recurra.data.corpora`.
     """
 
     name: str

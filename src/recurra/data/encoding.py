@@ -215,8 +215,8 @@ def _encode_rows(
             offsets[start + 1 : start + 1 + len(chunk)] = [len(ids) for ids in encoded]
             rows.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32))
             if longer_than is not None and before is None:
-                long = (each for each, ids in zip(encodings, encoded, strict=True) if len(ids) > longer_than)
-                before = next((each.sequence_ids.index(0) for each in long), None)
+                long = (encoding for encoding, ids in zip(encodings, encoded, strict=True) if len(ids) > longer_than)
+                before = next((encoding.sequence_ids.index(0) for encoding in long), None)
     finally:
         # Left on, both would be saved into the model folder and change other people's inputs.
         backend.no_truncation()

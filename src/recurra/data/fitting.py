@@ -132,8 +132,8 @@ def _weights(labels: npt.NDArray[Any], sample_weight: Any, class_weight: Any) ->
 def _split(name: str, texts: Sequence[str], labels: npt.NDArray[np.int64]) -> TextSplit:
     """Cleaned rows with text; their ids are their places."""
     cleaned = clean_texts(texts, CAREFUL)
-    kept = [row for row, text in enumerate(cleaned) if text]
-    return TextSplit(name, [cleaned[row] for row in kept], labels[kept], [str(row) for row in kept])
+    filled = [row for row, text in enumerate(cleaned) if text]
+    return TextSplit(name, [cleaned[row] for row in filled], labels[filled], [str(row) for row in filled])
 
 
 def _label_array(labels: Any, what: str) -> npt.NDArray[Any]:
@@ -174,17 +174,17 @@ def _number_labels(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDAr
     """The labels in sorted order, and the number of each row's."""
     values = labels.tolist()
     try:
-        found = sorted(set(values))
+        distinct = sorted(set(values))
     except TypeError as error:
         kinds = " and ".join(sorted({type(value).__name__ for value in values}))
         raise InputError(f"y has labels ({kinds}) that cannot be hashed and sorted; give labels of one type") from error
-    if len(found) < 2:
-        only = f"one class only: {found[0]!r}" if found else "no labels"
+    if len(distinct) < 2:
+        only = f"one class only: {distinct[0]!r}" if distinct else "no labels"
         raise InputError(f"y has {only}; a classifier needs texts of at least two")
-    classes = np.empty(len(found), dtype=object)
-    for number, label in enumerate(found):
+    classes = np.empty(len(distinct), dtype=object)
+    for number, label in enumerate(distinct):
         classes[number] = label
-    index = {label: number for number, label in enumerate(found)}
+    index = {label: number for number, label in enumerate(distinct)}
     return classes.astype(labels.dtype), np.array([index[label] for label in values], dtype=np.int64)
 
 

@@ -100,9 +100,13 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
     names = options.get("label_columns") or ()
     label_columns = [one.strip() for one in names.split(",")] if isinstance(names, str) else list(names)
     own = [str(options[key]) for key in ("group_column", "id_column") if options.get(key)]
-    asked = _Asked(text, label, label_columns, own)
+    texts_named = dict.fromkeys([text, *(name.strip() for name in text.split(","))], "--text-column")
     sources = {split: _source(rows, split) for split, rows in frames.items()}
-    parts = {split: _read(rows, sources[split], asked) for split, rows in frames.items()}
+    with naming_options({**texts_named, label: "--label-column", **dict.fromkeys(label_columns, "--label-columns")}):
+        parts = {
+            split: _read(rows, sources[split], text, label, label_columns=label_columns, own=own)
+            for split, rows in frames.items()
+        }
     several = any(isinstance(cell, list) for part in parts.values() for cell in part[label])
     for split, columns in parts.items() if several else ():
         columns[label] = _as_lists(columns[label], sources[split])
@@ -176,31 +180,14 @@ def _source(rows: Any, split: str) -> str:
     return kind if split == "train" else f"{kind} of {split}"
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """Names of the columns that are read, and of those that several of them become."""
-
-    text: str
-    label: str
-    label_columns: list[str]
-    own: list[str]
-
-    def options(self) -> dict[str, str]:
-        """The option that names each column."""
-        texts = dict.fromkeys([self.text, *(name.strip() for name in self.text.split(","))], "--text-column")
-        return {**texts, self.label: "--label-column", **dict.fromkeys(self.label_columns, "--label-columns")}
-
-
-def _read(rows: Any, source: str, asked: _Asked) -> Columns:
+def _read(rows: Any, source: str, text: str, label: str, *, label_columns: list[str], own: list[str]) -> Columns:
     """The columns of a split that are read, as words and texts: of several texts or labels one each."""
-    text, label, label_columns, own = asked.text, asked.label, asked.label_columns, asked.own
-    with naming_options(asked.options()):
-        present, column = _opened(rows, source, [text, label, *own])
-        texts = split_names(text, present)
-        wanted = list(dict.fromkeys([*texts, *(label_columns or [label]), *own]))
-        for name in wanted:
-            if name not in present:
-                raise missing_column(source, name, present)
+    present, column = _opened(rows, source, [text, label, *own])
+    texts = split_names(text, present)
+    wanted = list(dict.fromkeys([*texts, *(label_columns or [label]), *own]))
+    for name in wanted:
+        if name not in present:
+            raise missing_column(source, name, present)
     ids = [DEFAULT_ID_COLUMN] if DEFAULT_ID_COLUMN in present and DEFAULT_ID_COLUMN not in wanted else []
     check_unique(source, [*wanted, *ids], present)
     cells = {name: [None if is_missing(cell) else cell for cell in column(name)] for name in [*wanted, *ids]}

@@ -91,8 +91,8 @@ def join_spellings(table: FileTable, names: Iterable[str] | None = None) -> File
         chosen = {label: group[0] for group in spellings(counts) for label in group}
     else:
         by_key = {spelling_key(name): name for name in names if not looks_missing(name)}
-        found = {name for label in table.labels for name in _names(label)}
-        chosen = {label: by_key.get(spelling_key(label), label) for label in found}
+        present = {name for label in table.labels for name in _names(label)}
+        chosen = {label: by_key.get(spelling_key(label), label) for label in present}
     return replace(table, labels=[_respelt(label, chosen) for label in table.labels])
 
 

@@ -115,11 +115,11 @@ def describe_limit(max_length: int, windows: int) -> str:
 def say_cut(lengths: Mapping[str, Lengths], max_length: int, longest: int, *, windows: int = 1, added: int = 0) -> str:
     """One line on what a limit cuts of each split, and what to do from 1 % of the rows on."""
     limit = describe_limit(max_length, windows)
-    cut = {name: cut_texts(each, most_tokens(max_length, windows, added)) for name, each in lengths.items()}
+    cut = {name: cut_texts(of_split, most_tokens(max_length, windows, added)) for name, of_split in lengths.items()}
     worst = max(cut, key=lambda name: cut[name].rows, default="")
     if not worst or not cut[worst].rows:
         return f"{limit}: no text is cut"
-    line = f"{limit} cuts {'; '.join(f'{name}: {each}' for name, each in cut.items())}"
+    line = f"{limit} cuts {'; '.join(f'{name}: {of_split}' for name, of_split in cut.items())}"
     if cut[worst].rows < NOTE_SHARE:
         return line
     rows = lengths.get("train", lengths[worst])

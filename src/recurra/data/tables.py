@@ -173,11 +173,11 @@ class TableFile:
     def _open_text(self, wanted: Sequence[str]) -> None:
         pieces = self.kind == "json"
         with self._stream() as stream:
-            lines, encoding = decoded(stream, self.source, self._encoding, pieces=pieces)
+            lines, encoding, has_mark = decoded(stream, self.source, self._encoding, pieces=pieces)
             first = next((line for line in lines if not line.isspace()), "")
-        if encoding.name != "utf-8":
-            why = "its first bytes say" if encoding.has_mark else "was asked for"
-            self.notes.append(f"{self.source} is read as {encoding.name.upper()}, as {why}.")
+        if encoding != "utf-8":
+            why = "its first bytes say" if has_mark else "was asked for"
+            self.notes.append(f"{self.source} is read as {encoding.upper()}, as {why}.")
         start = first.lstrip()
         if first.startswith(_FASTTEXT_PREFIX):
             self.kind = "fasttext"
@@ -198,18 +198,18 @@ class TableFile:
     def _open_csv(self, first: str, wanted: Sequence[str]) -> None:
         self.unit = "line"
         usual = "\t" if self.kind == "tsv" else ","
-        said = _SEP_LINE.fullmatch(first)
-        if said:
+        declared = _SEP_LINE.fullmatch(first)
+        if declared:
             with self._stream() as stream:
-                lines, _ = decoded(stream, self.source, self._encoding)
+                lines = decoded(stream, self.source, self._encoding)[0]
                 before = list(itertools.takewhile(lambda line: not _SEP_LINE.fullmatch(line), lines))
                 first = next((line for line in lines if not line.isspace()), "")
-            self.delimiter, self._skipped = said[1], len(before) + 1
+            self.delimiter, self._skipped = declared[1], len(before) + 1
         else:
             self.delimiter = delimiter_of(first, wanted, usual)
         if self.delimiter != usual:
             name = SEPARATORS.get(self.delimiter, f"'{self.delimiter}'")
-            why = f"its line sep={self.delimiter} says" if said else "its header has them"
+            why = f"its line sep={self.delimiter} says" if declared else "its header has them"
             self.notes.append(f"{self.source} is read with {name} between its fields, as {why}.")
         if self.delimiter == "\t" and quotes_are_text(self._lines, "\t"):
             self._quoted = False
@@ -249,7 +249,7 @@ class TableFile:
 
     def _lines(self, *, pieces: bool = False) -> Iterator[str]:
         with self._stream() as stream:
-            lines, _ = decoded(stream, self.source, self._encoding, pieces=pieces)
+            lines = decoded(stream, self.source, self._encoding, pieces=pieces)[0]
             yield from itertools.islice(lines, self._skipped, None)
 
     def _records(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -569,7 +569,7 @@ def plain_rows(
     Args:
         jsonl_column: If given, and the first line begins with a brace, lines are JSON objects with this column.
     """
-    lines, _ = decoded(stream, source, encoding)
+    lines = decoded(stream, source, encoding)[0]
     first = next(lines, "")
     lines = itertools.chain([first] if first else [], lines)
     if jsonl_column is not None and first.lstrip().startswith("{"):

@@ -85,10 +85,10 @@ def _alphabet(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[st
             counts[word[0]] += 1
             counts.update(f"##{character}" for character in word[1:])
     frequent = sorted((piece for piece in counts if counts[piece] > 1), key=lambda piece: (-counts[piece], piece))
-    kept = set(frequent[:limit])
+    alphabet = set(frequent[:limit])
     # A continuing piece is only learned if its character is known as a first one too.
-    kept |= {piece.removeprefix("##") for piece in kept}
-    return sorted(kept)
+    alphabet |= {piece.removeprefix("##") for piece in alphabet}
+    return sorted(alphabet)
 
 
 def as_transformers(backend: Tokenizer) -> PreTrainedTokenizerFast:

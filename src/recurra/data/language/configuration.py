@@ -34,19 +34,10 @@ class LanguageDataConfig(RunData):
             of a tokenizer folder.
     """
 
-    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
-        {
-            "mode",
-            "context",
-            "min_characters",
-            "max_lines",
-            "fraction",
-            "validation",
-            "test",
-            "tokenizer",
-            "trained_vocab_size",
-        }
-    )
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({
+        "mode", "context", "min_characters", "max_lines", "fraction", "validation", "test", "tokenizer",
+        "trained_vocab_size"
+    })  # fmt: skip
 
     name: str
     mode: Literal["packed", "lines"] = "packed"
@@ -66,13 +57,6 @@ class LanguageDataConfig(RunData):
             raise ValueError(
                 f"allowed: {MINIMUM_CONTEXT} to {_LONGEST_CONTEXT:,} tokens; one token is read before one is predicted"
             )
-        return value
-
-    @field_validator("name", "tokenizer")
-    @classmethod
-    def _not_blank(cls, value: str) -> str:
-        if not value.strip():
-            raise ValueError("must not be empty; give a name or a path")
         return value
 
     @field_validator("name")

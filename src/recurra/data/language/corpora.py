@@ -68,13 +68,13 @@ class RunningText:
 
     def long_lines(self, min_characters: int, limit: int | None = None) -> RunningText:
         """Returns the lines of more than ``min_characters`` characters, the first ``limit`` of them."""
-        kept: list[str] = []
+        lines: list[str] = []
         for line in self.lines():
-            if len(kept) == limit:
+            if len(lines) == limit:
                 break
             if len(line) > min_characters:
-                kept.append(line)
-        return RunningText(self.name, kept)
+                lines.append(line)
+        return RunningText(self.name, lines)
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,7 +346,7 @@ def _part_of(dataset: LanguageDataset, config: LanguageDataConfig) -> LanguageDa
     train = dataset.splits.get("train")
     if config.fraction == 1 or train is None:
         return dataset
-    kept = max(1, round(len(train) * config.fraction))
-    note = f"Of train the first {kept:,} of {len(train):,} {dataset.unit}s are used."
-    splits = {**dataset.splits, "train": RunningText("train", train.texts[:kept])}
+    count = max(1, round(len(train) * config.fraction))
+    note = f"Of train the first {count:,} of {len(train):,} {dataset.unit}s are used."
+    splits = {**dataset.splits, "train": RunningText("train", train.texts[:count])}
     return replace(dataset, splits=splits, notes=[*dataset.notes, note])
