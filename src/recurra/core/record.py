@@ -1,4 +1,4 @@
-"""Everything about one run, as its record holds it: of models that label texts and of language models."""
+"""Everything about one run, as its record holds it; ``docs/reference/record.md`` says what each field means."""
 
 from __future__ import annotations
 
@@ -96,12 +96,6 @@ class MetricsRecord(HashedSettings):
 
     Attributes:
         precision: Of the positive class (label 1) for two classes, macro mean for more; so are ``recall`` and ``f1``.
-        loss: Mean cross-entropy of the softmax of the logits, in nats, as they are before the temperature.
-        accuracy_interval: 95 % interval over examples (Wilson).
-        confusion_matrix: ``[true][predicted]`` counts.
-        calibration_error: Expected calibration error of the probabilities that the model gives
-            (`recurra.evaluation.metrics`); none in records from before there was a temperature.
-        uncalibrated_error: The same of the softmax of the logits, without the temperature.
         average_precision: Of each label, by the softmax of the logits; none of one that no row has, and none at all in
             records from before it was measured.
     """
@@ -138,9 +132,7 @@ class TeacherRecord(HashedSettings):
 
     Attributes:
         runs: Their runs; empty of one that we did not train.
-        rows: Training rows that they answered.
         compares_states: Whether states on the way were compared, and not answers alone.
-        wall_s: Seconds that their answers took; little if they were kept from another run.
         train_accuracy: Share of the training rows on which they say what the label says.
         agreement: Share of the rows that chose the epoch on which the student says what they say.
     """
@@ -157,12 +149,7 @@ class TeacherRecord(HashedSettings):
 
 
 class LearningCurveRecord(HashedSettings):
-    """The same model fitted on parts of the training rows, each twice as large as the one before; the last is all.
-
-    Attributes:
-        right: Share of the split's rows that are all right.
-        last_gain: 95 % interval over rows of what the last doubling gained (paired, normal approximation).
-    """
+    """The same model fitted on parts of the training rows, each twice as large as the one before; the last is all."""
 
     split: str
     rows: list[int]
@@ -171,13 +158,7 @@ class LearningCurveRecord(HashedSettings):
 
 
 class MistakeRecord(HashedSettings):
-    """A row with a wrong label.
-
-    Attributes:
-        said: The wrong one of which the model is surest.
-        words: Those that this label hangs on most, the strongest first, by leaving each out
-            (`recurra.deployment.explanation`); none of a text that is too long for it.
-    """
+    """A row with a wrong label."""
 
     id: str
     labels: list[str]
@@ -187,16 +168,7 @@ class MistakeRecord(HashedSettings):
 
 
 class LabelRunRecord(RunRecordBase):
-    """Everything about one run of a model that labels texts; each task of that kind says of which metrics.
-
-    Attributes:
-        decision: How its logits become labels; none takes the most probable label, by their softmax.
-        learning_curve: How it does with fewer training rows; of the tuned linear control alone.
-        telling_words: By label, the words and pairs that add most to its score in texts that have it, the strongest
-            first; of the tuned linear control alone.
-        mistakes: Those that it is surest of on the last reported split, the surest first; none in records from before
-            they were looked at.
-    """
+    """Everything about one run of a model that labels texts; each task of that kind says of which metrics."""
 
     # What a model card says under the figures; empty for what it says of classifiers.
     figures_note: ClassVar[str] = ""
@@ -252,9 +224,6 @@ class MultiLabelMetricsRecord(Part):
         micro_f1_interval: 95 % interval of it over texts (percentile bootstrap).
         macro_f1: Mean of the labels' F1; one that never occurs counts as 0.
         loss: Mean binary cross-entropy over texts and labels, in nats; it knows no thresholds.
-        calibration_error: Expected calibration error of the decisions about each label, 0.5 taken as the threshold
-            (`recurra.evaluation.metrics`); none in records from before there was a temperature.
-        uncalibrated_error: The same without the temperature.
     """
 
     rows: int
@@ -322,12 +291,7 @@ class LanguageSplitRecord(Part):
 
 
 class LanguageDataRecord(Part):
-    """What it ran on. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated.
-
-    Attributes:
-        fingerprint: Of the corpus as it was read, all splits.
-        tokenizer: What the tokenizer is; ``lossless`` says whether figures by word and byte mean anything.
-    """
+    """What it ran on. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated."""
 
     name: str
     unit: str
@@ -347,14 +311,7 @@ class LanguageDataRecord(Part):
 
 
 class LanguageEpochRecord(Part):
-    """One epoch. ``wall_s`` is the epoch's own.
-
-    Attributes:
-        train_loss: Mean of the objective over the epoch's steps, nats a token: the weighed mean of all heads, in
-            training mode.
-        validation_loss: The objective on the selection split, in evaluation mode.
-        validation_heads: Nats a token there by head, ``exit-2`` and so on and ``final``.
-    """
+    """One epoch. ``wall_s`` is the epoch's own."""
 
     epoch: int
     train_loss: float
@@ -374,7 +331,6 @@ class HeadRecord(Part):
     """How well one head predicts a split.
 
     Attributes:
-        loss: Nats a token.
         token_perplexity: ``exp(loss)``; comparable for one tokenizer only. None where it is beyond all numbers.
         word_perplexity: By words of the text, the unit of published WikiText figures; None also if the tokenizer loses
             part of a text.
@@ -392,7 +348,6 @@ class LanguageMetricsRecord(Part):
 
     Attributes:
         stride: Tokens from one window to the next; equal to ``context`` for blocks that do not overlap.
-        heads: By head: ``exit-N`` after recurrence N, and ``final``.
     """
 
     tokens: int

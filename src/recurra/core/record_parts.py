@@ -161,14 +161,7 @@ class LatencyRecord(Part):
 
 
 class RunRecordBase(Sealed):
-    """What the records of all tasks hold; each says of which types ``data``, ``training`` and ``metrics`` are.
-
-    Attributes:
-        content_hash: SHA-256 of everything else in the file, set when it is written; none in records of schema 1.
-        wall_s: Seconds of the process that finished the run: training, evaluation, audits; none in schema 1.
-        shape: The model's configuration as it was built, key by key, so that nobody needs the presets of that day;
-            empty of a control, and in records from before it was kept.
-    """
+    """What the records of all tasks hold; each says of which types ``data``, ``training`` and ``metrics`` are."""
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"task", "wall_s", "latency", "audits"})
 
