@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ import pyarrow.parquet as pq
 from recurra.core.configuration import content_hash
 from recurra.core.errors import DataError, did_you_mean
 from recurra.core.files import atomic_path
-from recurra.data.formats import check_text, check_unique, join_cells, missing_column, naming_options, split_names
-from recurra.data.labels import AS_JSON, DEFAULT_ID_COLUMN, LabelColumns, as_word
+from recurra.data.formats import check_text, check_unique, missing_column, naming_options, split_names
+from recurra.data.labels import AS_JSON, DEFAULT_ID_COLUMN, as_word
 from recurra.data.tables import MADE_FROM
 
 SPLITS = ("train", "validation", "test")
@@ -42,14 +41,12 @@ class RowsInMemory:
         parts: Columns by split, and of texts without labels. Labels are words (JSON lists of them where rows have any
             number of labels); groups and ids are there where they came. Missing cells are none.
         sources: What messages call the rows of each split.
-        columns: Columns that became one, by the key of the configuration that names them.
     """
 
     parts: dict[str, Columns]
     several: bool
     described: str
     sources: dict[str, str]
-    columns: dict[str, str | None]
 
     def files(self, folder: Path) -> dict[str, Path]:
         """Where `write` puts each split in a folder: the names hold a hash of all rows."""
@@ -70,7 +67,7 @@ class RowsInMemory:
     def options(self, folder: Path) -> dict[str, Any]:
         """What the configuration of the data says of them: the files, and that labels are lists if they are."""
         names = {split if split != SPLITS[0] else "name": str(path) for split, path in self.files(folder).items()}
-        return {**names, **self.columns, **({"label_separator": AS_JSON} if self.several else {})}
+        return {**names, **({"label_separator": AS_JSON} if self.several else {})}
 
 
 def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None:
@@ -107,10 +104,10 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
             split: _read(rows, sources[split], text, label, label_columns=label_columns, own=own)
             for split, rows in frames.items()
         }
-    several = any(isinstance(cell, list) for part in parts.values() for cell in part[label])
+    several = any(isinstance(cell, list) for part in parts.values() for cell in part.get(label, ()))
     for split, columns in parts.items() if several else ():
         columns[label] = _as_lists(columns[label], sources[split])
-    count = sum(len(part[text]) for part in parts.values())
+    count = sum(len(next(iter(part.values()))) for part in parts.values())
     described = f"{count:,} rows of a {_kind(next(iter(given.values())))}" if frames else ""
     if texts is not None:
         present = enumerate(texts, start=1)
@@ -118,7 +115,7 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
             text: [check_text(cell, UNLABELLED, "text", place) for place, cell in present if not is_missing(cell)]
         }
         sources[UNLABELLED] = UNLABELLED
-    return RowsInMemory(parts, several, described, sources, {"label_columns": None} if label_columns else {})
+    return RowsInMemory(parts, several, described, sources)
 
 
 def one_dimension(values: Any, what: str) -> list[Any]:
@@ -181,7 +178,7 @@ def _source(rows: Any, split: str) -> str:
 
 
 def _read(rows: Any, source: str, text: str, label: str, *, label_columns: list[str], own: list[str]) -> Columns:
-    """The columns of a split that are read, as words and texts: of several texts or labels one each."""
+    """The columns of a split that are read, as words and texts."""
     present, column = _opened(rows, source, [text, label, *own])
     texts = split_names(text, present)
     wanted = list(dict.fromkeys([*texts, *(label_columns or [label]), *own]))
@@ -190,36 +187,20 @@ def _read(rows: Any, source: str, text: str, label: str, *, label_columns: list[
             raise missing_column(source, name, present)
     ids = [DEFAULT_ID_COLUMN] if DEFAULT_ID_COLUMN in present and DEFAULT_ID_COLUMN not in wanted else []
     check_unique(source, [*wanted, *ids], present)
-    cells = {name: [None if is_missing(cell) else cell for cell in column(name)] for name in [*wanted, *ids]}
 
-    read: Columns = {text: []}
-    for place, row in enumerate(zip(*(cells[name] for name in texts), strict=True), start=1):
-        parts = [None if cell is None else check_text(cell, source, "row", place) for cell in row]
-        read[text].append(parts[0] if len(parts) == 1 else join_cells([part or "" for part in parts], len(parts)))
-    if label_columns:
-        reader, rows_of_cells = LabelColumns(label_columns), zip(*(cells[name] for name in label_columns), strict=True)
-        read[label] = []
-        for place, row in enumerate(rows_of_cells, start=1):
-            try:
-                labels = reader.read(row, partial(_word, source=source, place=place, column=label))
-            except ValueError as error:
-                raise DataError(f"{source} row {place}: column {error}") from error
-            read[label].append(None if labels == "" else list(labels))
-    else:
-        read[label] = [
-            None if cell is None else _as_labels(cell, source, place, label)
-            for place, cell in enumerate(cells[label], start=1)
+    def value(name: str, cell: Any, place: int) -> Any:
+        if name in texts:
+            return check_text(cell, source, "row", place)
+        if name == label and not label_columns:
+            return _as_labels(cell, source, place, label)
+        return as_word(_plain(cell), source, "row", place, name)
+
+    return {
+        name: [
+            None if is_missing(cell) else value(name, cell, place) for place, cell in enumerate(column(name), start=1)
         ]
-    for name in [*own, *ids]:
-        read[name] = [
-            None if cell is None else _word(cell, source, place, name)
-            for place, cell in enumerate(cells[name], start=1)
-        ]
-    return read
-
-
-def _word(cell: Any, source: str, place: int, column: str) -> str:
-    return as_word(_plain(cell), source, "row", place, column)
+        for name in [*wanted, *ids]
+    }
 
 
 def _opened(rows: Any, source: str, names: list[str]) -> tuple[list[str], Callable[[str], list[Any]]]:

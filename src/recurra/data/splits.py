@@ -20,8 +20,9 @@ from recurra.data.labels import FileTable, join_spellings, label_notes, read_tab
 Labels = npt.NDArray[np.int64]
 
 
-def iterative_split(units: Sequence[Sequence[int]], keys: Sequence[bytes], labels: Labels, shares: Mapping[str, float],
-) -> list[str]:  # fmt: skip
+def iterative_split(
+    units: Sequence[Sequence[int]], keys: Sequence[bytes], labels: Labels, shares: Mapping[str, float]
+) -> list[str]:
     """Assigns units to splits label by label, the rarest first (Sechidis, Tsoumakas and Vlahavas 2011).
 
     Of the units that are left, those with the rarest label are given out in the order of their keys, each to the split
@@ -79,13 +80,7 @@ def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSpl
     if split.labels.ndim == 2:
         return split.select(_iterative_fraction(split, fraction, seed))
     present, counts = np.unique(split.labels, return_counts=True)
-    sizes = apportion(counts, fraction)
-    chosen = []
-    for label, size in zip(present.tolist(), sizes.tolist(), strict=True):
-        rows = np.flatnonzero(split.labels == label)
-        generator = np.random.default_rng(derive_seed(seed, "fraction", label))
-        chosen.append(generator.permutation(rows)[:size])
-    return split.select(np.sort(np.concatenate(chosen)))
+    return _drawn(split, dict(zip(present.tolist(), apportion(counts, fraction).tolist(), strict=True)), seed)
 
 
 def rows_of_each_label(split: TextSplit, most: int, seed: int) -> TextSplit:
@@ -94,14 +89,18 @@ def rows_of_each_label(split: TextSplit, most: int, seed: int) -> TextSplit:
     The rows keep their order. With one seed the rows of a smaller number are among those of a larger one, and of
     `stratified_fraction`'s.
     """
-    chosen = [
-        np.random.default_rng(derive_seed(seed, "fraction", label)).permutation(np.flatnonzero(split.labels == label))
-        for label in np.unique(split.labels).tolist()
-    ]
-    return split.select(np.sort(np.concatenate([rows[:most] for rows in chosen])))
+    return _drawn(split, dict.fromkeys(np.unique(split.labels).tolist(), most), seed)
 
 
-def _iterative_fraction(split: TextSplit, fraction: float, seed: int) -> npt.NDArray[np.int64]:
+def _drawn(split: TextSplit, sizes: Mapping[int, int], seed: int) -> TextSplit:
+    chosen = []
+    for label, size in sizes.items():
+        generator = np.random.default_rng(derive_seed(seed, "fraction", label))
+        chosen.append(generator.permutation(np.flatnonzero(split.labels == label))[:size])
+    return split.select(np.sort(np.concatenate(chosen)))
+
+
+def _iterative_fraction(split: TextSplit, fraction: float, seed: int) -> Labels:
     units = [[row] for row in range(len(split))]
     # The identity as well: equal texts would have equal keys.
     keys = [split_key(seed, split.texts, unit) + split.ids[unit[0]].encode("utf-8", "surrogatepass") for unit in units]
@@ -237,11 +236,11 @@ def _as_split(name: str, table: FileTable, names: Sequence[str], config: DataCon
 
 def split_rows(
     texts: Sequence[str],
-    labels: npt.NDArray[np.int64],
+    labels: Labels,
     groups: Sequence[str] | None,
     shares: Mapping[str, float],
     seed: int,
-) -> dict[str, npt.NDArray[np.int64]]:
+) -> dict[str, Labels]:
     """Splits rows by a hash of their text, stratified by label; the order of the rows does not matter.
 
     Rows with any number of labels are split as `recurra.data.splits.iterative_split` does it.
@@ -262,22 +261,23 @@ def split_rows(
     if labels.ndim == 2:
         places = iterative_split(units, keys, labels, {"train": 1 - sum(shares.values()), **shares})
     else:
-        places = _split_by_label(units, keys, labels, shares)
-    chosen: dict[str, list[int]] = {"train": [], **{name: [] for name in shares}}
-    for rows, place in zip(units, places, strict=True):
-        chosen[place].extend(rows)
-    return {name: np.array(sorted(rows), dtype=np.int64) for name, rows in chosen.items()}
+        places = [""] * len(units)
+        for members in _by_label(units, labels).values():
+            ordered = sorted(members, key=lambda unit: (keys[unit], units[unit]))
+            for unit, place in zip(ordered, _assign([len(units[unit]) for unit in ordered], shares), strict=True):
+                places[unit] = place
+    return _rows_of(["train", *shares], units, places)
 
 
 def fold_rows(
     texts: Sequence[str],
-    labels: npt.NDArray[np.int64],
+    labels: Labels,
     groups: Sequence[str] | None,
     folds: int,
     *,
     fold: int,
     seed: int,
-) -> dict[str, npt.NDArray[np.int64]]:
+) -> dict[str, Labels]:
     """Splits rows for one fold of a stratified cross-validation; the order of the rows does not matter.
 
     Rows are dealt to twice as many hands as there are folds. Two hands are a fold's test rows and the next one its
@@ -300,15 +300,19 @@ def fold_rows(
     else:
         hands = _deal(units, keys, labels, 2 * folds)
     test, validation = {2 * fold, 2 * fold + 1}, (2 * fold + 2) % (2 * folds)
-    chosen: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
-    for rows, hand in zip(units, hands, strict=True):
-        chosen["test" if hand in test else "validation" if hand == validation else "train"].extend(rows)
+    places = ["test" if hand in test else "validation" if hand == validation else "train" for hand in hands]
+    return _rows_of(["train", "validation", "test"], units, places)
+
+
+def _rows_of(names: Sequence[str], units: Sequence[list[int]], places: Sequence[str]) -> dict[str, Labels]:
+    """Row numbers of each split, ascending."""
+    chosen: dict[str, list[int]] = {name: [] for name in names}
+    for rows, place in zip(units, places, strict=True):
+        chosen[place].extend(rows)
     return {name: np.array(sorted(rows), dtype=np.int64) for name, rows in chosen.items()}
 
 
-def _deal(
-    units: Sequence[list[int]], keys: Sequence[bytes], labels: npt.NDArray[np.int64], hands: int
-) -> list[int | None]:
+def _deal(units: Sequence[list[int]], keys: Sequence[bytes], labels: Labels, hands: int) -> list[int | None]:
     """The hand of each unit: label by label to the hand with the fewest rows of it, of those the fewest in all."""
     dealt: list[int | None] = [None] * len(units)
     held = np.zeros(hands, dtype=np.int64)
@@ -325,25 +329,13 @@ def _deal(
     return dealt
 
 
-def _by_label(units: Sequence[list[int]], labels: npt.NDArray[np.int64]) -> dict[int, list[int]]:
+def _by_label(units: Sequence[list[int]], labels: Labels) -> dict[int, list[int]]:
     """Units by label, where a unit counts for its most frequent one."""
     by_label: defaultdict[int, list[int]] = defaultdict(list)
     for unit, rows in enumerate(units):
         counts = Counter(int(labels[row]) for row in rows)
         by_label[min(counts, key=lambda value: (-counts[value], value))].append(unit)
     return by_label
-
-
-def _split_by_label(
-    units: Sequence[list[int]], keys: Sequence[bytes], labels: npt.NDArray[np.int64], shares: Mapping[str, float]
-) -> list[str]:
-    """The split of each unit."""
-    places = [""] * len(units)
-    for members in _by_label(units, labels).values():
-        ordered = sorted(members, key=lambda unit: (keys[unit], units[unit]))
-        for unit, place in zip(ordered, _assign([len(units[unit]) for unit in ordered], shares), strict=True):
-            places[unit] = place
-    return places
 
 
 def _units(texts: Sequence[str], groups: Sequence[str] | None) -> list[list[int]]:

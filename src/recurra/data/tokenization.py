@@ -15,23 +15,10 @@ from recurra.core.hub import broken_folder_errors, hub_file
 from recurra.core.tokenizer_files import PROBE, is_broken_tokenizer, read_tokenizer_text
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
-from recurra.data.encoding import EncodedSplit, encode_split, encode_texts
-from recurra.data.vocabulary import as_transformers, describe_tokenizer, read_vocabulary, train_wordpiece, wordpiece
+from recurra.data.vocabulary import as_transformers, read_vocabulary, train_wordpiece, wordpiece
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-__all__ = [
-    "EncodedSplit",
-    "check_tokenizer",
-    "default_tokenizer",
-    "describe_tokenizer",
-    "encode_split",
-    "encode_texts",
-    "load_tokenizer",
-    "read_tokenizer",
-    "tokenizer_from_folder",
-]
 
 BERT_UNCASED = "bert-base-uncased"
 TRAINED = "trained"

@@ -17,11 +17,10 @@ from recurra.data.tokenization import (
     check_tokenizer,
     counting_tokenizer,
     default_tokenizer,
-    describe_tokenizer,
     load_tokenizer,
     read_tokenizer,
 )
-from recurra.data.vocabulary import SPECIAL_TOKENS, read_vocabulary, tokenizer_hash, train_wordpiece
+from recurra.data.vocabulary import SPECIAL_TOKENS, describe_tokenizer, read_vocabulary, tokenizer_hash, train_wordpiece
 from tiny_encoder import write_tiny_encoder
 
 TEXTS = ["the film is good", "the film is bad , really bad", "goodness gracious", "a bad idea", "filming is good"] * 4
