@@ -180,11 +180,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def read_yaml(path: Path | str) -> dict[str, Any]:
     """Reads a YAML mapping."""
     try:
-        try:
-            with Path(path).open("rb") as stream:
-                raw = stream.read(MAX_TEXT_BYTES + 1)
-        except (FileNotFoundError, NotADirectoryError):
-            raw = read_study_bytes(Path(path))
+        raw = read_study_bytes(Path(path), MAX_TEXT_BYTES + 1)
         if len(raw) > MAX_TEXT_BYTES:
             raise ConfigurationError(f"'{path}' has more than {MAX_TEXT_BYTES:,} bytes; give a YAML file of settings")
         text = raw.decode("utf-8")
