@@ -29,7 +29,7 @@ from recurra.core.files import FolderLock, atomic_folder
 from recurra.core.packed import HISTORY_NAME
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, RunRecord, read_record, write_record
-from recurra.core.sealed import MODEL_NAME, SEAL_NAME, SealedByValues
+from recurra.core.sealed import MODEL_NAME, SEAL_NAME, Sealed
 from recurra.data.cleaning import CAREFUL
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import IN_MEMORY
@@ -63,7 +63,7 @@ Texts = Sequence[str] | npt.NDArray[Any]
 Label = StrictBool | StrictInt | StrictFloat | StrictStr
 
 
-class EstimatorFile(SealedByValues):
+class EstimatorFile(Sealed):
     """What a run folder does not say of an estimator: its labels as they came, and how it was made."""
 
     schema_version: Literal[1] = 1

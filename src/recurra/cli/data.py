@@ -28,6 +28,7 @@ def list_corpora(as_json: options.Json = False) -> None:
     from recurra.data.corpora import CORPORA
     from recurra.data.language.configuration import MODES
     from recurra.data.language.corpora import SOURCES
+    from recurra.data.tables import TABLE_FORMATS
 
     labelled = [
         {
@@ -71,7 +72,7 @@ def list_corpora(as_json: options.Json = False) -> None:
     print_lines(
         [
             *(f"text, mode={name}: {what}" for name, what in MODES.items()),
-            "A file of yours can stand in place of a name: .csv, .tsv, .jsonl, .parquet with labels; .txt for text.",
+            f"A file of yours can stand in place of a name: {', '.join(TABLE_FORMATS)} with labels; .txt for text.",
         ]
     )
 

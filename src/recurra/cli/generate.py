@@ -28,7 +28,7 @@ def generate(
         typer.Option(
             "--input",
             "-i",
-            help="A .txt (a prompt a line), .csv, .tsv, .jsonl or .parquet file; - reads standard input.",
+            help="A .txt file (a prompt a line) or a table (.csv, .jsonl, .xlsx ...); - reads standard input.",
         ),
     ] = None,
     text_column: options.InputTextColumn = "text",

@@ -24,7 +24,9 @@ _SHOWN_CHARACTERS = 100
 
 def label_errors(
     context: typer.Context,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A labelled .csv, .tsv, .jsonl or .parquet file.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Labelled: .csv, .tsv, .jsonl, .json, .parquet, .xlsx or .yml.")
+    ],
     assignments: options.DataOverrides = None,
     text_column: options.TextColumn = None,
     label_column: options.LabelColumn = None,
@@ -91,7 +93,7 @@ def _of_a_file(file: str, given: Mapping[str, str | bool | None], assignments: l
     from recurra.tasks.labelling.data import labelled
 
     if file in CORPORA:
-        raise ConfigurationError(f"'{file}' is a corpus; give a labelled file of yours (.csv, .tsv, .jsonl, .parquet)")
+        raise ConfigurationError(f"'{file}' is a corpus; give a labelled file of yours, such as .csv or .jsonl")
     return labelled(options.configured_data(file, given, assignments, None))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -77,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 failed, 2 wrong input, 3 an audit failed, 130 interrupted.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Labels of any script, on a terminal of any encoding.
+        sys.stdout.reconfigure(errors="backslashreplace")
     asked = next((word for word in given if not word.startswith("-")), "")
     try:
         app = make_app([asked] if asked in COMMANDS else COMMANDS)

@@ -41,7 +41,7 @@ def predict(
         typer.Option(
             "--input",
             "-i",
-            help="A .csv, .tsv, .jsonl, .parquet or .txt file, - for standard input, or a folder of files.",
+            help="A .txt, .csv, .tsv, .jsonl, .json, .parquet, .xlsx or .yml file, - for standard input, or a folder.",
         ),
     ] = None,
     output: Annotated[

@@ -15,7 +15,7 @@ from pydantic import StringConstraints
 from recurra.core.errors import CheckpointError
 from recurra.core.packed import RUNS_NAME
 from recurra.core.record import RECORD_NAME
-from recurra.core.sealed import SealedByValues
+from recurra.core.sealed import Sealed
 
 BEST_NAME = "best.json"
 # The last part of a path that asks for it in so many words.
@@ -25,15 +25,8 @@ _MOST_LISTED = 10
 _CONFIGURATION, _SPEC = "config.yaml", "study.yaml"
 
 
-class BestRunRecord(SealedByValues):
-    """The recommended run of a comparison.
-
-    Attributes:
-        folder: Of the run, relative to the comparison's: ``runs/NAME``.
-        model: Its model, as tables name it.
-        seed: Its seed.
-        why: Why this model.
-    """
+class BestRunRecord(Sealed):
+    """The recommended run of a comparison."""
 
     schema_version: Literal[1] = 1
     # One name below the folder of runs, no path: a file that was passed on must not point elsewhere.

@@ -95,15 +95,7 @@ class Settings(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, source: str = "configuration") -> Self:
-        """Builds the configuration from plain values.
-
-        Args:
-            values: Keys and values, as read from YAML or JSON.
-            source: Where they come from, for the message.
-
-        Raises:
-            ConfigurationError: For an unknown key, a wrong type or an impossible value.
-        """
+        """Builds the configuration from plain values."""
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -186,17 +178,9 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def read_yaml(path: Path | str) -> dict[str, Any]:
-    """Reads a YAML mapping.
-
-    Raises:
-        ConfigurationError: If the file is missing, not YAML, beyond its bounds, or not a mapping.
-    """
+    """Reads a YAML mapping."""
     try:
-        try:
-            with Path(path).open("rb") as stream:
-                raw = stream.read(MAX_TEXT_BYTES + 1)
-        except (FileNotFoundError, NotADirectoryError):
-            raw = read_study_bytes(Path(path))
+        raw = read_study_bytes(Path(path), MAX_TEXT_BYTES + 1)
         if len(raw) > MAX_TEXT_BYTES:
             raise ConfigurationError(f"'{path}' has more than {MAX_TEXT_BYTES:,} bytes; give a YAML file of settings")
         text = raw.decode("utf-8")
@@ -230,13 +214,7 @@ def override(values: Mapping[str, Any], assignments: Iterable[str], *, texts: Co
     """Applies ``key=value`` assignments; values are YAML, dotted keys reach into sections.
 
     Args:
-        values: What they change.
-        assignments: In their order.
         texts: Keys whose value is the text that was typed: YAML only if it is in quotes, or ``null``.
-
-    Raises:
-        ConfigurationError: If an assignment has no ``=``, reaches into something that is not a section, or has a value
-            that is not YAML or beyond the bounds of `parse_yaml`.
     """
     result: dict[str, Any] = json.loads(json.dumps(values))
     for assignment in assignments:
@@ -284,7 +262,6 @@ def derive_seed(seed: int, *purpose: str | int) -> int:
     """Returns a seed for one purpose (31 bits), independent of those for other purposes.
 
     Args:
-        seed: The run's seed.
         purpose: What the seed is for, for example ``("split", "validation")``.
     """
     text = "/".join(str(part) for part in (seed, *purpose))

@@ -77,13 +77,7 @@ def code_record() -> CodeRecord:
 
 
 def environment_record(*, threads: int, precision: str, accelerator: str | None = None) -> EnvironmentRecord:
-    """Describes this machine and process.
-
-    Args:
-        threads: Threads that the numeric library uses.
-        precision: Precision of the matrix products.
-        accelerator: Name of the accelerator, if one is used.
-    """
+    """Describes this machine and process."""
     return EnvironmentRecord(
         python=platform.python_version(),
         packages=package_versions(),
@@ -128,9 +122,6 @@ def keep_freed_memory() -> bool:
     and zeroed again at each step, which took 40 % of a training step on a CPU. In prediction the gates of a batch are
     as large. Elsewhere than on glibc nothing happens. It holds for the whole process, so only training and our commands
     ask for it.
-
-    Returns:
-        Whether the setting was accepted.
     """
     libc = _glibc()
     if libc is None:
@@ -147,9 +138,6 @@ def use_huge_pages() -> bool:
     thousandth number and stops reading ahead at each page's end. The heap is grown by address space first, because the
     request holds for what is mapped, and stays so only after `keep_freed_memory`. It is a request: a kernel that has no
     such pages, or is set never to give them, does as before, and nothing happens elsewhere than on Linux with glibc.
-
-    Returns:
-        Whether the kernel took the request.
     """
     libc = _glibc()
     if libc is None or not hasattr(mmap, "MADV_HUGEPAGE"):
@@ -204,9 +192,6 @@ def limit_fragmentation() -> bool:
     threads share one arena, and large blocks are always mapped by themselves: those of 256 KiB and more, or where torch
     computes of 32 MiB. For torch asks for memory anew for what each layer gives, and mapping that made a batch take 1.6
     times as long; ONNX Runtime keeps its own.
-
-    Returns:
-        Whether the settings were accepted.
     """
     libc = _glibc()
     if libc is None:

@@ -81,13 +81,7 @@ def no_numbers(of: str = "") -> RunError:
 
 
 def unknown(kind: str, word: str, allowed: Iterable[str]) -> str:
-    """Returns the message for an unknown name of some kind: value, closest match and what is allowed.
-
-    Args:
-        kind: What the word names, for example ``"preset"``.
-        word: The value that came.
-        allowed: Every allowed value, in the order to show.
-    """
+    """Returns the message for an unknown name of some kind: value, closest match and what is allowed."""
     options = [str(item) for item in allowed]
     return f"unknown {kind} '{word}'{did_you_mean(word, options)}; allowed: {', '.join(options)}"
 
@@ -125,8 +119,6 @@ def for_command(message: str, options: Collection[str], *, keys: bool) -> str:
     """A message that names no option which a command lacks.
 
     Args:
-        message: Of an error, which may be raised for many commands.
-        options: Those of the command.
         keys: Whether it takes ``data.KEY=VALUE`` in place of options.
     """
 

@@ -8,7 +8,7 @@ from typing import Literal
 from recurra.core.configuration import HashedSettings
 from recurra.core.packed import in_study
 from recurra.core.record_parts import EnvironmentRecord
-from recurra.core.sealed import SealedByValues
+from recurra.core.sealed import Sealed
 
 EXITS_NAME = "exits.json"
 
@@ -17,7 +17,6 @@ class TimedEarlyExit(HashedSettings):
     """Wall-clock at one batch size, in full and leaving early, batch by batch in turns.
 
     Attributes:
-        batch_size: Rows a batch.
         full_ms: Milliseconds a row through all recurrences; of a language model for a stated number of tokens of it.
         exits_ms: The same where tokens leave.
     """
@@ -39,7 +38,6 @@ class EarlyExitRecord(HashedSettings):
         label: In words: ``after loop 2``, or the rule with its threshold.
         loss: Nats a token as decoding has it, with everything that is filled in.
         taken: Tokens by the recurrences that they took.
-        timed: Decoding at each batch size.
     """
 
     label: str
@@ -48,19 +46,15 @@ class EarlyExitRecord(HashedSettings):
     timed: list[TimedEarlyExit]
 
 
-class ExitsRecord(SealedByValues):
+class ExitsRecord(Sealed):
     """Early exits of one run.
 
     Attributes:
-        run_id: The run.
-        num_recurrences: Loops of its model.
-        split: What it was judged on.
         chosen_on: What chose the rule's threshold.
         asked: What the rule was to keep, in words.
         full_loss: Nats a token through all recurrences.
         fixed: What nobody chose: every exit by itself, then the published schedule (older records lack it).
         chosen: The rule; none if no threshold keeps what was asked.
-        environment: Where it was measured.
     """
 
     schema_version: Literal[1] = 1
@@ -76,11 +70,7 @@ class ExitsRecord(SealedByValues):
 
 
 def read_exits(folder: Path) -> ExitsRecord | None:
-    """Returns what was kept in a run's folder; none if nothing was.
-
-    Raises:
-        CheckpointError: If it cannot be trusted.
-    """
+    """Returns what was kept in a run's folder; none if nothing was."""
     path = folder / EXITS_NAME
     if not in_study(path):
         return None

@@ -76,9 +76,6 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     A reader sees the old file or the new one, never half of either, also after ``kill -9`` or a full disk. What a
     killed process left is removed by the next one that writes into the folder; what a process still holds stays.
 
-    Args:
-        path: The file to write; its folder is made if missing.
-
     Raises:
         StorageError: If the file cannot be written. The old file, if any, is untouched.
     """
@@ -161,7 +158,6 @@ def read_json(path: Path | str) -> Any:
 
     Raises:
         ValueError: If it is not valid JSON, nested too deeply to be read, or not UTF-8.
-        OSError: If it cannot be read.
     """
     try:
         return json.loads(read_study_bytes(Path(path)).decode("utf-8"))
@@ -229,10 +225,6 @@ def atomic_folder(path: Path | str, *, replace: bool = False) -> Iterator[Path]:
     A reader sees no folder, the old one or the new one, never half of either, also after ``kill -9`` or a full disk.
     The temporary folder has a fixed name and is held by a lock: what a killed process left behind is removed by the
     next one, and two processes do not write one folder at a time.
-
-    Args:
-        path: The folder to write; its parent is made if missing.
-        replace: Whether an existing folder is replaced; without it one is refused.
 
     Raises:
         StorageError: If there is one already, another process writes it, or it cannot be written. What was there is

@@ -52,11 +52,7 @@ def _ask(deadline_s: float, answer: list[bool]) -> None:
 
 
 def hub_file(repository: str, name: str) -> Path:
-    """Returns the local path of a file of a public repository, from the hub's cache or fetched now.
-
-    Raises:
-        UnavailableError: If it is not in the cache and the hub cannot be reached.
-    """
+    """Returns the local path of a file of a public repository, from the hub's cache or fetched now."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -84,18 +80,10 @@ def hub_dataset(
     """Loads a data set by its public name, from the hub's cache or fetched now.
 
     Args:
-        corpus: Name of the corpus, for messages.
-        public_name: Name on the hub.
-        data_root: Where a local copy was looked for, or None.
-        folder: Folder of the data root that would hold the local copy.
-        layout: Files of a local copy, for messages.
         configuration: Which of the data sets under that name, if there are several.
 
     Returns:
         The splits by name, as the ``datasets`` library gives them.
-
-    Raises:
-        UnavailableError: If it is not in the cache and the hub cannot be reached.
     """
     tried = f"'{data_root}' has no folder {folder}" if data_root is not None else "no data root is given"
     cure = f"give --data-root DIR (or RECURRA_DATA_ROOT) with {layout}"

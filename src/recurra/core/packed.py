@@ -54,11 +54,7 @@ def _read(path: Path, _changed: int, _size: int) -> dict[str, bytes]:
 
 
 def line_of(name: str, content: bytes) -> bytes:
-    """The line of a file, of JSON or of other text.
-
-    Raises:
-        ValueError: If it is neither.
-    """
+    """The line of a file, of JSON or of other text."""
     if name.endswith(".json"):
         from_json(content, allow_inf_nan=False)
         packed = content.replace(b"\n", b"\t")
@@ -67,39 +63,35 @@ def line_of(name: str, content: bytes) -> bytes:
     return b'{"file": %s, "content": %s}\n' % (json.dumps(name, ensure_ascii=False).encode(), packed)
 
 
-def _unpacked(content: bytes) -> bytes:
-    if content.startswith(b'"'):
-        return str(from_json(content)).encode()
-    return content.replace(b"\t", b"\n")
-
-
-def _find(path: Path) -> bytes | None:
+def _packed(path: Path) -> bytes | None:
+    """Content of a packed file as it was on disk; none if it is not packed."""
     for study in path.parents[:_DEPTH]:
         content = packed_files(study).get(path.relative_to(study).as_posix())
         if content is not None:
-            return content
+            return str(from_json(content)).encode() if content.startswith(b'"') else content.replace(b"\t", b"\n")
     return None
 
 
 def in_study(path: Path) -> bool:
     """Whether a file of a study is there, on disk or packed."""
-    return path.is_file() or _find(path) is not None
+    return path.is_file() or _packed(path) is not None
 
 
-def read_study_bytes(path: Path) -> bytes:
-    """Content of a file of a study, on disk or packed.
+def read_study_bytes(path: Path, most: int = -1) -> bytes:
+    """Content of a file of a study, on disk (``most`` bytes of it, if given) or packed.
 
     Raises:
         OSError: If it cannot be read.
         CheckpointError: If it is packed, and the packed study is damaged.
     """
     try:
-        return path.read_bytes()
+        with path.open("rb") as stream:
+            return stream.read(most)
     except (FileNotFoundError, NotADirectoryError):
-        content = _find(path)
+        content = _packed(path)
         if content is None:
             raise
-    return _unpacked(content)
+    return content
 
 
 def study_files(study: Path, pattern: str) -> list[Path]:

@@ -1,13 +1,14 @@
-"""Everything about one run, as its record holds it: of models that label texts and of language models."""
+"""Everything about one run, as its record holds it; ``docs/reference/record.md`` says what each field means."""
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
+from pydantic_core import from_json
 
 from recurra.core.configuration import HashedSettings
 from recurra.core.errors import CheckpointError
@@ -25,8 +26,9 @@ from recurra.core.record_parts import (
     OneLabelRecord,
     Part,
     RunRecordBase,
+    hash_of_text,
 )
-from recurra.core.sealed import hash_of_text, read_sealed
+from recurra.core.sealed import read_sealed
 from recurra.core.tasks import TASKS, load_class
 
 
@@ -93,17 +95,7 @@ class MetricsRecord(HashedSettings):
     """Quality on one split.
 
     Attributes:
-        rows: Examples evaluated.
-        accuracy: Share that is right.
         precision: Of the positive class (label 1) for two classes, macro mean for more; so are ``recall`` and ``f1``.
-        recall: See ``precision``.
-        f1: See ``precision``.
-        loss: Mean cross-entropy of the softmax of the logits, in nats, as they are before the temperature.
-        accuracy_interval: 95 % interval over examples (Wilson).
-        confusion_matrix: ``[true][predicted]`` counts.
-        calibration_error: Expected calibration error of the probabilities that the model gives
-            (`recurra.evaluation.metrics`); none in records from before there was a temperature.
-        uncalibrated_error: The same of the softmax of the logits, without the temperature.
         average_precision: Of each label, by the softmax of the logits; none of one that no row has, and none at all in
             records from before it was measured.
     """
@@ -139,15 +131,10 @@ class TeacherRecord(HashedSettings):
     """Whom a model learned from.
 
     Attributes:
-        names: Of the teachers, as they were asked for; several are averaged.
         runs: Their runs; empty of one that we did not train.
-        identities: Hashes of what they are.
-        rows: Training rows that they answered.
         compares_states: Whether states on the way were compared, and not answers alone.
-        wall_s: Seconds that their answers took; little if they were kept from another run.
         train_accuracy: Share of the training rows on which they say what the label says.
         agreement: Share of the rows that chose the epoch on which the student says what they say.
-        unlabelled_rows: Texts without labels that they answered.
     """
 
     names: list[str]
@@ -162,14 +149,7 @@ class TeacherRecord(HashedSettings):
 
 
 class LearningCurveRecord(HashedSettings):
-    """The same model fitted on parts of the training rows, each twice as large as the one before; the last is all.
-
-    Attributes:
-        split: The split whose rows are counted.
-        rows: Training rows.
-        right: Share of the split's rows that are all right.
-        last_gain: 95 % interval over rows of what the last doubling gained (paired, normal approximation).
-    """
+    """The same model fitted on parts of the training rows, each twice as large as the one before; the last is all."""
 
     split: str
     rows: list[int]
@@ -178,16 +158,7 @@ class LearningCurveRecord(HashedSettings):
 
 
 class MistakeRecord(HashedSettings):
-    """A row with a wrong label.
-
-    Attributes:
-        id: Identity of the row, as in the predictions.
-        labels: The true label, or labels.
-        said: The wrong one of which the model is surest.
-        probability: How sure.
-        words: Those that this label hangs on most, the strongest first, by leaving each out
-            (`recurra.deployment.explanation`); none of a text that is too long for it.
-    """
+    """A row with a wrong label."""
 
     id: str
     labels: list[str]
@@ -197,17 +168,7 @@ class MistakeRecord(HashedSettings):
 
 
 class LabelRunRecord(RunRecordBase):
-    """Everything about one run of a model that labels texts; each task of that kind says of which metrics.
-
-    Attributes:
-        decision: How its logits become labels; none takes the most probable label, by their softmax.
-        teacher: Whom it learned from; none if from the labels alone.
-        learning_curve: How it does with fewer training rows; of the tuned linear control alone.
-        telling_words: By label, the words and pairs that add most to its score in texts that have it, the strongest
-            first; of the tuned linear control alone.
-        mistakes: Those that it is surest of on the last reported split, the surest first; none in records from before
-            they were looked at.
-    """
+    """Everything about one run of a model that labels texts; each task of that kind says of which metrics."""
 
     # What a model card says under the figures; empty for what it says of classifiers.
     figures_note: ClassVar[str] = ""
@@ -247,15 +208,7 @@ def are_unequal(counts: Iterable[int]) -> bool:
 
 
 class LabelFiguresRecord(Part):
-    """How well one label is found. A ratio without a denominator is 0.
-
-    Attributes:
-        precision: Share of the texts given the label that have it.
-        recall: Share of the texts with the label that were given it.
-        f1: Their harmonic mean.
-        support: Texts that have it.
-        predicted: Texts that were given it.
-    """
+    """How well one label is found. A ratio without a denominator is 0."""
 
     precision: float
     recall: float
@@ -268,17 +221,9 @@ class MultiLabelMetricsRecord(Part):
     """Quality on one split.
 
     Attributes:
-        rows: Texts evaluated.
-        micro_f1: F1 over all pairs of a text and a label.
         micro_f1_interval: 95 % interval of it over texts (percentile bootstrap).
         macro_f1: Mean of the labels' F1; one that never occurs counts as 0.
-        subset_accuracy: Share of texts whose labels are all right.
-        hamming_loss: Share of pairs of a text and a label that are wrong.
         loss: Mean binary cross-entropy over texts and labels, in nats; it knows no thresholds.
-        labels: By label.
-        calibration_error: Expected calibration error of the decisions about each label, 0.5 taken as the threshold
-            (`recurra.evaluation.metrics`); none in records from before there was a temperature.
-        uncalibrated_error: The same without the temperature.
     """
 
     rows: int
@@ -346,12 +291,7 @@ class LanguageSplitRecord(Part):
 
 
 class LanguageDataRecord(Part):
-    """What it ran on. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated.
-
-    Attributes:
-        fingerprint: Of the corpus as it was read, all splits.
-        tokenizer: What the tokenizer is; ``lossless`` says whether figures by word and byte mean anything.
-    """
+    """What it ran on. ``selection_split`` chose the checkpoint; ``reported_splits`` are evaluated."""
 
     name: str
     unit: str
@@ -371,14 +311,7 @@ class LanguageDataRecord(Part):
 
 
 class LanguageEpochRecord(Part):
-    """One epoch. ``wall_s`` is the epoch's own.
-
-    Attributes:
-        train_loss: Mean of the objective over the epoch's steps, nats a token: the weighed mean of all heads, in
-            training mode.
-        validation_loss: The objective on the selection split, in evaluation mode.
-        validation_heads: Nats a token there by head, ``exit-2`` and so on and ``final``.
-    """
+    """One epoch. ``wall_s`` is the epoch's own."""
 
     epoch: int
     train_loss: float
@@ -398,7 +331,6 @@ class HeadRecord(Part):
     """How well one head predicts a split.
 
     Attributes:
-        loss: Nats a token.
         token_perplexity: ``exp(loss)``; comparable for one tokenizer only. None where it is beyond all numbers.
         word_perplexity: By words of the text, the unit of published WikiText figures; None also if the tokenizer loses
             part of a text.
@@ -415,12 +347,7 @@ class LanguageMetricsRecord(Part):
     """Quality on one split, every token scored once.
 
     Attributes:
-        tokens: Tokens, end-of-text included.
-        words: Words, one end-of-line a line included.
-        bytes: Bytes in UTF-8.
-        context: Tokens that are read at once.
         stride: Tokens from one window to the next; equal to ``context`` for blocks that do not overlap.
-        heads: By head: ``exit-N`` after recurrence N, and ``final``.
     """
 
     tokens: int
@@ -490,16 +417,7 @@ __all__ = [
 
 SCHEMA_VERSION = 4
 RECORD_NAME = "record.json"
-# How a record begins as it is written; before schema 3 without a task.
-_HEAD = re.compile(
-    rb'\{\n "schema_version": (?P<schema>\d+),\n "content_hash": "(?P<hash>[0-9a-f]+)",\n'
-    rb'(?: "task": "(?P<task>[^"]*)",\n)?'
-)
-
-
 AnyRecord = LabelRunRecord | LanguageRunRecord
-# Schema and task of what can be known by its hash alone.
-_HASHED = {(b"2", None), *((schema, task.encode()) for schema in (b"3", b"4") for task in TASKS)}
 
 
 def write_record(folder: Path | str, record: AnyRecord) -> Path:
@@ -510,11 +428,7 @@ def write_record(folder: Path | str, record: AnyRecord) -> Path:
 
 
 def read_record(folder: Path | str) -> LabelRunRecord:
-    """Reads the record of the run folder (or a record file) of a model that labels texts.
-
-    Raises:
-        CheckpointError: As `read_any_record`, or if it is the record of a language model.
-    """
+    """Reads the record of the run folder (or a record file) of a model that labels texts."""
     record = read_any_record(folder)
     if isinstance(record, LanguageRunRecord):
         raise CheckpointError(
@@ -525,11 +439,7 @@ def read_record(folder: Path | str) -> LabelRunRecord:
 
 
 def read_language_record(folder: Path | str) -> LanguageRunRecord:
-    """Reads the record of a language model's run folder (or a record file).
-
-    Raises:
-        CheckpointError: As `read_any_record`, or if it is the record of a classifier.
-    """
+    """Reads the record of a language model's run folder (or a record file)."""
     record = read_any_record(folder)
     if isinstance(record, LabelRunRecord):
         raise CheckpointError(f"'{folder}' is a run of a classifier, and a language model is needed")
@@ -574,11 +484,7 @@ def holds_any_record(folder: Path | str) -> bool:
 
 
 def holds_record(folder: Path | str, config_hash: str) -> bool:
-    """Whether a folder holds the record of a run of this configuration; as strict as reading it, and faster.
-
-    Raises:
-        CheckpointError: If there is a record that `read_any_record` refuses.
-    """
+    """Whether a folder holds the record of a run of this configuration; as strict as reading it, and faster."""
     path = _record_path(folder)
     try:
         text = read_study_bytes(path)
@@ -586,10 +492,12 @@ def holds_record(folder: Path | str, config_hash: str) -> bool:
         return False
     except OSError:
         return read_any_record(path).config_hash == config_hash
-    # A file whose hash fits is what `write_record` wrote: no need to look inside.
-    head = _HEAD.match(text)
-    if head and (head["schema"], head["task"]) in _HASHED and head["hash"] == hash_of_text(text).encode():
-        return f'\n "config_hash": "{config_hash}",\n'.encode() in text
+    with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError):
+        values = from_json(text, allow_inf_nan=False)
+        # A file whose hash fits is what `write_record` wrote: no need to look inside.
+        known = type(values["schema_version"]) is int and 2 <= values["schema_version"] <= SCHEMA_VERSION
+        if known and values.get("task", "classification") in TASKS and values["content_hash"] == hash_of_text(text):
+            return bool(values["config_hash"] == config_hash)
     return read_any_record(path).config_hash == config_hash
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from recurra.core.configuration import HashedSettings
-from recurra.core.sealed import SealedByText
+from recurra.core.sealed import Sealed, text_of
 
 # What was trained on; measured too where the gap to what was not is asked for, and never what a model is judged by.
 TRAINING_SPLIT = "train"
@@ -23,14 +25,9 @@ class AuditResult(Part):
     """What one audit found.
 
     Attributes:
-        name: For example ``leakage.normalised``.
         status: The grade: ``passed``, ``note`` (something to know that does not spoil the figures) or ``failed`` (they
             are not to be relied on). Else ``measured`` (a figure without a grade) or ``skipped`` (the summary says
             why).
-        summary: One sentence for a reader, with the figure.
-        value: The figure that was judged, if there is one.
-        threshold: What it was judged against.
-        details: Everything else: counts a split, examples.
     """
 
     name: str
@@ -66,12 +63,7 @@ class EncoderRecord(HashedSettings):
     """The pretrained encoder that a model started from.
 
     Attributes:
-        name: What it was asked for by.
-        sha256: Hash of its weights.
         plan: Which of its layers the model has, and how often they are applied.
-        layers: Layers of the encoder.
-        licence: Of its weights, as far as it is known.
-        trained_on: What it was trained on, as far as it is known.
     """
 
     name: str
@@ -168,19 +160,12 @@ class LatencyRecord(Part):
     p99_ms: float | None = None
 
 
-class RunRecordBase(SealedByText):
-    """What the records of all tasks hold; each says of which types ``data``, ``training`` and ``metrics`` are.
-
-    Attributes:
-        content_hash: SHA-256 of everything else in the file, set when it is written; none in records of schema 1.
-        task: What was trained.
-        wall_s: Seconds of the process that finished the run: training, evaluation, audits; none in schema 1.
-        shape: The model's configuration as it was built, key by key, so that nobody needs the presets of that day;
-            empty of a control, and in records from before it was kept.
-    """
+class RunRecordBase(Sealed):
+    """What the records of all tasks hold; each says of which types ``data``, ``training`` and ``metrics`` are."""
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"task", "wall_s", "latency", "audits"})
 
+    content_hash: str | None = None  # type: ignore[assignment]
     task: str
     run_id: str
     config: dict[str, Any]
@@ -205,3 +190,22 @@ class RunRecordBase(SealedByText):
     def noted_audits(self) -> list[AuditResult]:
         """The audits that found something to know."""
         return [audit for audit in self.audits if audit.status == "note"]
+
+    @classmethod
+    def hash_of(cls, values: dict[str, Any]) -> str:
+        """The hash of the file that `write` makes of the values."""
+        return hash_of_text(text_of({**values, "content_hash": None}).encode("utf-8", "surrogatepass"))
+
+    @classmethod
+    def fits(cls, text: bytes, values: dict[str, Any]) -> bool:
+        """Whether a file is what was written; one whose white space was changed is known by its values."""
+        return values.get("content_hash") == hash_of_text(text) or super().fits(text, values)
+
+
+# The line of the hash in a record as it is written; what is hashed is the rest.
+_HASH_LINE = re.compile(rb'^ "content_hash": (?:"[0-9a-f]*"|null),\n', re.MULTILINE)
+
+
+def hash_of_text(text: bytes) -> str:
+    """The hash of a record, from the bytes of its file."""
+    return hashlib.sha256(_HASH_LINE.sub(b"", text, count=1)).hexdigest()

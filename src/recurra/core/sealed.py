@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -19,25 +17,23 @@ from recurra.core.files import write_text
 from recurra.core.packed import read_study_bytes
 
 _HASH_DIGITS = 64
-# The line of the hash in the file as it is written: what is hashed by text is the rest.
-_HASH_LINE = re.compile(rb'^ "content_hash": (?:"[0-9a-f]*"|null),\n', re.MULTILINE)
 
 
 class Sealed(HashedSettings):
-    """Base of such a file. A subclass gives ``schema_version`` the versions that it reads, the newest as the default.
+    """Base of such a file: neither white space nor the order of keys counts for the hash.
 
-    Attributes:
-        schema_version: Of the file.
+    A subclass gives ``schema_version`` the versions that it reads, the newest by default.
     """
 
-    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"schema_version"})
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"schema_version", "content_hash"})
 
     schema_version: int
+    content_hash: str = ""
 
     @classmethod
-    @abstractmethod
     def hash_of(cls, values: dict[str, Any]) -> str:
         """The hash of everything but the hash in plain values."""
+        return content_hash({**values, "content_hash": ""}, length=64)
 
     @classmethod
     def fits(cls, _: bytes, values: dict[str, Any]) -> bool:
@@ -53,7 +49,7 @@ class Sealed(HashedSettings):
         """Writes the file atomically with the hash of its content; returns what was written."""
         values = self.plain()
         values["content_hash"] = self.hash_of(values)
-        write_text(path, _text(values))
+        write_text(path, text_of(values))
         return self.model_copy(update={"content_hash": values["content_hash"]})
 
     @classmethod
@@ -62,51 +58,8 @@ class Sealed(HashedSettings):
         return read_sealed(path, lambda _: cls, what=what, cure=cure)
 
 
-class SealedByValues(Sealed):
-    """Base of a file whose values are hashed: neither white space nor the order of keys counts.
-
-    Attributes:
-        content_hash: Hash of everything else in it; set by `write`.
-    """
-
-    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"content_hash"})
-
-    content_hash: str = ""
-
-    @classmethod
-    def hash_of(cls, values: dict[str, Any]) -> str:
-        """The hash of the values in a canonical form."""
-        return content_hash({**values, "content_hash": ""}, length=_HASH_DIGITS)
-
-
-class SealedByText(Sealed):
-    """Base of a file whose bytes are hashed; one whose white space was changed is known by its values.
-
-    Attributes:
-        content_hash: SHA-256 of everything else in it, set by `write`; none in files from before there was one.
-    """
-
-    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"content_hash"})
-
-    content_hash: str | None = None
-
-    @classmethod
-    def hash_of(cls, values: dict[str, Any]) -> str:
-        """The hash of the file that `write` makes of the values."""
-        return hash_of_text(_text({**values, "content_hash": None}).encode("utf-8", "surrogatepass"))
-
-    @classmethod
-    def fits(cls, text: bytes, values: dict[str, Any]) -> bool:
-        """Whether a file, as bytes and as the values in them, is what was written."""
-        return values.get("content_hash") == hash_of_text(text) or super().fits(text, values)
-
-
-def hash_of_text(text: bytes) -> str:
-    """The hash of a file of `SealedByText`, from its bytes."""
-    return hashlib.sha256(_HASH_LINE.sub(b"", text, count=1)).hexdigest()
-
-
-def _text(values: dict[str, Any]) -> str:
+def text_of(values: dict[str, Any]) -> str:
+    """A file with these values."""
     return json.dumps(values, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
@@ -119,10 +72,7 @@ def read_sealed(
     """Reads a file.
 
     Args:
-        path: The file.
         choose: Says of which class it is, from its plain values, whatever they are.
-        what: What it should be, for the message.
-        cure: What to do if it is not, for the message.
         missing: What to say if there is none, instead of the cure.
 
     Raises:
@@ -174,7 +124,7 @@ class FileEntry(HashedSettings):
     sha256: Sha256
 
 
-class ModelFiles(SealedByValues):
+class ModelFiles(Sealed):
     """The files of a run's model folder, as they were when its training ended."""
 
     schema_version: Literal[1] = 1
@@ -189,12 +139,6 @@ def describe_file(path: Path) -> FileEntry:
 
 def verify_file(path: Path, wanted: FileEntry | None, *, of: str, cure: str) -> None:
     """Holds a file against what was written down of it.
-
-    Args:
-        path: The file.
-        wanted: What was written down; none if nothing was.
-        of: What it is part of, for the message.
-        cure: What to do, for the message.
 
     Raises:
         CheckpointError: If it is missing, truncated or changed.
@@ -224,11 +168,7 @@ def _read_seal(run: Path) -> ModelFiles:
 
 
 def hash_model_files(run: Path) -> str:
-    """The hash of a run's model files as they were when its training ended, by its seal; without one, as they are.
-
-    Raises:
-        CheckpointError: If the seal was changed.
-    """
+    """The hash of a run's model files as they were when its training ended, by its seal; without one, as they are."""
     if (run / SEAL_NAME).exists():
         return _read_seal(run).content_hash
     return ModelFiles(files=_describe_model(run)).hashed()

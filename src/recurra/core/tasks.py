@@ -13,13 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RegisteredTask:
-    """Where the parts of a task are.
-
-    Attributes:
-        package: Its package in `recurra.tasks`.
-        record: Class of its records, ``module:class``.
-        data: Class that configures its data, likewise.
-    """
+    """Where the parts of a task are."""
 
     package: str
     record: str

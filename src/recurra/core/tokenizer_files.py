@@ -28,8 +28,6 @@ def read_tokenizer_text(path: Path) -> str:
 
     Raises:
         CheckpointError: If it is no regular file, or larger than `MOST_BYTES`.
-        OSError: If it cannot be read.
-        UnicodeDecodeError: If it is not UTF-8.
     """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
@@ -41,10 +39,6 @@ def read_tokenizer_text(path: Path) -> str:
 
 def read_tokenizer_file(path: Path, cure: str) -> Tokenizer:
     """Reads a tokenizer and tries it.
-
-    Args:
-        path: A ``tokenizer.json``.
-        cure: What to do if it is broken, for the message.
 
     Raises:
         CheckpointError: If it is missing, too large, or broken.

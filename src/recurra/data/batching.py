@@ -26,9 +26,6 @@ class LengthGroupedBatchSampler(Sampler[list[int]]):
 
     Args:
         lengths: Length of each row in tokens, shape ``(rows,)``.
-        batch_size: Rows a batch.
-        seed: Seed of the order.
-        drop_last: Leave out the smaller last batch.
         window_batches: Batches a window; 1 is plain shuffling.
     """
 
@@ -82,10 +79,6 @@ def sorted_batches(lengths: Integers | Sequence[int], batch_size: int) -> list[n
     """Cuts rows, sorted by length, into batches; for inference, where the order is free.
 
     The longest come first, so that a batch that does not fit the memory fails at once.
-
-    Args:
-        lengths: Length of each row in tokens, shape ``(rows,)``.
-        batch_size: Rows a batch; the last may be smaller.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size {batch_size} must be at least 1")
@@ -109,8 +102,6 @@ def pad_rows(
     """Pads rows on the right to `padded_length` of the longest.
 
     Args:
-        rows: Token ids of each row.
-        pad_token_id: Token that fills.
         longest: No row is padded beyond it; none is longer.
 
     Returns:
@@ -126,11 +117,7 @@ def pad_rows(
 
 
 class Collator:
-    """Pads rows on the right to `padded_length` of the longest of their batch.
-
-    Args:
-        pad_token_id: Token that fills; the attention mask is 0 there.
-    """
+    """Pads rows on the right to `padded_length` of the longest of their batch."""
 
     def __init__(self, pad_token_id: int) -> None:
         self.pad_token_id = pad_token_id

@@ -62,12 +62,7 @@ _SURE_URL = re.compile(r"(?<!\w)(?:https?://|www\.)\S+")
 
 
 def clean_text(text: str, cleaning: str = FIRST) -> str:
-    """Returns the cleaned text; empty if nothing is left.
-
-    Args:
-        text: Raw text of any length and script.
-        cleaning: One of `CLEANINGS`.
-    """
+    """Returns the cleaned text; empty if nothing is left."""
     if cleaning == NO_CLEANING:
         return "" if text.isspace() else text
     careful = cleaning == CAREFUL
@@ -93,13 +88,13 @@ def removed_by(text: str, cleaning: str) -> set[str]:
     if cleaning == NO_CLEANING or not ("<" in text or "://" in text or "www." in text.lower()):
         return set()
     careful, lowered = cleaning == CAREFUL, text.lower()
-    found = {
+    matches = {
         "HTML tags": (_SURE_TAG if careful else _TAG).search(lowered),
         "URLs": (_SURE_URL if careful else _URL).search(lowered),
     }
     if careful and "://" in clean_text(text, cleaning):
-        found.pop("URLs")
-    return {name for name, match in found.items() if match}
+        matches.pop("URLs")
+    return {name for name, match in matches.items() if match}
 
 
 def browser_steps(cleaning: str) -> dict[str, Any]:

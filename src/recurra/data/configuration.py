@@ -19,21 +19,20 @@ MOST_FOLDS = 20
 
 
 class RunData(HashedSettings):
-    """What every configuration of data has, whatever the task.
-
-    Attributes:
-        name: A corpus, or the path of a file of the user.
-        fraction: Share of the training data that is used.
-        validation: File of the user with validation data.
-        test: File of the user with test data.
-        tokenizer: A tokenizer by name, ``trained``, or a path.
-    """
+    """What every configuration of data has, whatever the task."""
 
     name: str
     fraction: float = Field(default=1.0, gt=0, le=1)
     validation: str | None = None
     test: str | None = None
     tokenizer: str
+
+    @field_validator("name", "tokenizer", "text_column", "label_column", check_fields=False)
+    @classmethod
+    def _not_blank(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("must not be empty; give a name or a path")
+        return value
 
     @property
     def files(self) -> list[str]:
@@ -68,7 +67,6 @@ class DataConfig(RunData):
         name: A corpus (``sst2``, ``demo``) or the path of a file, see `recurra.data.tables`.
         protocol: How the rows become splits; see `recurra.data.corpora.CORPORA`. None takes the corpus's default.
         text_column: Column of a user's file that holds the text; or several with commas between, which are joined.
-        label_column: Column of a user's file that holds the label; numbers or words.
         group_column: Column whose equal values must stay in one split, for example an author.
         validation: File of the user with validation rows; split off by us if absent.
         test: File of the user with test rows; split off by us if absent.
@@ -78,13 +76,11 @@ class DataConfig(RunData):
             user had labelled so few; a label with fewer keeps all. Other splits stay whole. Not beside ``fraction``.
         length_tail: Keep only the longest or the shortest texts **of every split**: the papers train and test
             separately on such a subset. Applied before ``fraction``.
-        tail_fraction: Share of the rows that a length tail keeps.
         max_length: Longest input in tokens, ``[CLS]`` and ``[SEP]`` included.
         windows: Most windows of ``max_length`` tokens that a text is read in, whose logits are averaged; 1 cuts it. See
             `recurra.data.windows`.
         tokenizer: ``bert-base-uncased`` (data root or public name), ``trained`` (WordPiece of the training split), or
             the path of a tokenizer folder or a ``vocab.txt``.
-        trained_vocab_size: Vocabulary size that a trained tokenizer aims at.
         auxiliary: ``treebank`` adds the five-class labels of the treebank's training phrases to ``sst2`` under
             ``official``, for protocols that train on them first (``auxiliary_epochs``). The linear control ignores
             them.
@@ -100,30 +96,16 @@ class DataConfig(RunData):
         folds: Parts of a cross-validation: every row of a user's file is a test row of one of them, see
             `recurra.data.splits.fold_rows`. A study, and a comparison of fewer than 2,000 rows, runs all of them; 1 is
             one split.
-        fold: Which of them this is, from 0.
         skip_unlabelled: Leave rows of a user's file without a label out, and say which; otherwise they are an error.
         id_column: Column of a user's file with unique identities; none takes ``id`` if it has them, else the place.
         encoding: Of a user's text file without a mark; none is UTF-8.
         clean: How texts of a user's file are cleaned, see `recurra.data.cleaning.CLEANINGS`. Corpora have the first.
     """
 
-    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
-        {
-            "protocol",
-            "text_column",
-            "label_column",
-            "group_column",
-            "validation",
-            "test",
-            "split_seed",
-            "fraction",
-            "length_tail",
-            "tail_fraction",
-            "max_length",
-            "tokenizer",
-            "trained_vocab_size",
-        }
-    )
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({
+        "protocol", "text_column", "label_column", "group_column", "validation", "test", "split_seed",
+        "fraction", "length_tail", "tail_fraction", "max_length", "tokenizer", "trained_vocab_size"
+    })  # fmt: skip
 
     name: str
     protocol: str | None = None
@@ -184,26 +166,18 @@ class DataConfig(RunData):
 
         For example ``train-10pct`` or ``longest-30pct``. The tokenizer is left out: it is named where figures stand.
         """
-        parts = []
-        if self.length_tail is not None:
-            parts.append(f"{self.length_tail}-{percent(self.tail_fraction)}")
-        if self.fraction != 1:
-            parts.append(f"train-{percent(self.fraction)}")
-        if self.rows_per_label is not None:
-            parts.append(f"{self.rows_per_label}-a-label")
-        if self.split_seed:
-            parts.append(f"split-{self.split_seed}")
-        if self.cross_validated:
-            parts.append(f"fold-{self.fold + 1}-of-{self.folds}")
-        if self.auxiliary is not None:
-            parts.append(self.auxiliary)
-        if self.join_labels:
-            parts.append("joined-labels")
-        if self.unlabelled is not None:
-            parts.append("more-texts")
-        if self.windows > 1:
-            parts.append(f"{self.windows}-windows")
-        return "-".join(parts)
+        parts = {
+            f"{self.length_tail}-{percent(self.tail_fraction)}": self.length_tail is not None,
+            f"train-{percent(self.fraction)}": self.fraction != 1,
+            f"{self.rows_per_label}-a-label": self.rows_per_label is not None,
+            f"split-{self.split_seed}": self.split_seed,
+            f"fold-{self.fold + 1}-of-{self.folds}": self.cross_validated,
+            str(self.auxiliary): self.auxiliary is not None,
+            "joined-labels": self.join_labels,
+            "more-texts": self.unlabelled is not None,
+            f"{self.windows}-windows": self.windows > 1,
+        }
+        return "-".join(part for part, is_set in parts.items() if is_set)
 
     @property
     def cross_validated(self) -> bool:
@@ -226,13 +200,6 @@ class DataConfig(RunData):
         """Folds dealt by the sum of ``split_seed`` and the run's seed, so that several seeds repeat the whole."""
         return self.model_copy(update={"split_seed": self.split_seed + seed}) if self.cross_validated else self
 
-    @field_validator("name", "tokenizer", "text_column", "label_column")
-    @classmethod
-    def _not_blank(cls, value: str) -> str:
-        if not value.strip():
-            raise ValueError("must not be empty; give a name or a path")
-        return value
-
     @field_validator("clean")
     @classmethod
     def _known_cleaning(cls, value: str) -> str:
@@ -246,40 +213,22 @@ class DataConfig(RunData):
         return None if value is None else check_encoding(value)
 
     @model_validator(mode="after")
-    def _columns_differ(self) -> Self:
+    def _keys_fit_together(self) -> Self:
         if self.text_column == self.label_column:
             raise ValueError(f"text_column and label_column are both '{self.text_column}'; name two different columns")
-        return self
-
-    @model_validator(mode="after")
-    def _one_size(self) -> Self:
         if self.rows_per_label is not None and self.fraction != 1:
             raise ValueError(
                 f"rows_per_label is {self.rows_per_label} beside fraction {self.fraction:g}; leave one of the two out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _folds_are_of_one_file(self) -> Self:
         if self.fold and self.fold >= (self.folds or 1):
             raise ValueError(f"fold is {self.fold} of {self.folds or 1}; allowed: 0 to {(self.folds or 1) - 1}")
-        if not self.cross_validated:
-            return self
-        if self.validation or self.test:
+        if self.cross_validated and (self.validation or self.test):
             raise ValueError(
                 f"folds is {self.folds} beside a file of {'test' if self.test else 'validation'} rows; every fold has "
                 "its own, so leave the file or folds out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _unlabelled_unit_has_texts(self) -> Self:
         if self.unlabelled_unit != "texts" and not self.unlabelled:
             raise ValueError(f"unlabelled_unit is '{self.unlabelled_unit}' without texts to cut; give unlabelled")
-        return self
-
-    @model_validator(mode="after")
-    def _auxiliary_rows_fit(self) -> Self:
         if self.auxiliary is None:
             return self
         if self.name != "sst2" or self.protocol not in (None, "official"):

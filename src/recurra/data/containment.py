@@ -23,9 +23,6 @@ def rows_not_inside_others(split: EncodedSplit) -> Indices:
     and ``[SEP]``), stand in one run inside a longer row, or if an earlier row equals it. Runs are compared by a 64-bit
     hash.
 
-    Args:
-        split: Tokenised rows.
-
     Returns:
         Positions of the others, in their order.
     """
@@ -76,5 +73,5 @@ def _stand_in(own: Words, prefix: Words, inverse: Words, windows: Indices, lengt
     wanted = np.sort(own)
     hashes = _hashes(prefix, inverse, windows, length)
     place = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
-    found = np.unique(hashes[wanted[place] == hashes])
-    return np.isin(own, found)
+    contained = np.unique(hashes[wanted[place] == hashes])
+    return np.isin(own, contained)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,26 +16,25 @@ from recurra.core.configuration import content_hash
 from recurra.core.errors import ConfigurationError, DataError, did_you_mean, unknown
 from recurra.core.record import LabelRunRecord
 from recurra.core.tasks import TASKS, load_class
-from recurra.data.cleaning import FIRST
+from recurra.data.cleaning import FIRST, clean_text
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.demo_corpus import generate_demo
-from recurra.data.domains import LOCAL_SOURCES, PUBLIC_SOURCES, load_domains
+from recurra.data.domains import load_domains
 from recurra.data.language.corpora import SOURCES
 from recurra.data.reviews import (
     AMAZON_POLARITY,
     AMAZON_REVIEWS,
-    PRODUCT_REVIEWS,
+    REVIEWS,
     YELP_POLARITY,
     YELP_REVIEWS,
-    YELP_SENTENCES,
-    load_polarity,
     load_reviews,
+    rows_that_give_away,
+    text_identity,
 )
 from recurra.data.splits import length_tail, load_files, rows_of_each_label, stratified_fraction
 from recurra.data.sst2 import LAYOUT, PUBLIC_NAME, load_sst2, with_treebank_labels
-from recurra.data.tables import TABLE_FORMATS
-from recurra.data.unlabelled import UnlabelledSource, with_unlabelled
+from recurra.data.tables import STREAM_FORMATS, TABLE_FORMATS, TableFile, stream_texts
 
 FILE_PROTOCOL = "split"
 # The name of data that lie in no file, in the record of a model that a program trained on its own rows.
@@ -47,10 +48,6 @@ class Corpus:
     """A corpus that has a name.
 
     Attributes:
-        name: What to write after ``--data``.
-        description: One line.
-        public_name: Name on the public hub, if it has one.
-        layout: Files of a copy in the data root, or None if it needs none.
         protocols: What each protocol does; the first is the default.
         load: Makes the splits from protocol, seed and data root.
     """
@@ -101,33 +98,14 @@ CORPORA: dict[str, Corpus] = {
         ),
         *(
             Corpus(
-                name=release.name,
-                description=description,
-                public_name=release.public_name,
-                layout=release.layout,
-                protocols=_POLARITY_PROTOCOLS,
-                load=partial(load_polarity, release),
-            )
-            for release, description in (
-                (YELP_POLARITY, "Yelp Review Polarity: whole reviews of local businesses, two classes"),
-                (AMAZON_POLARITY, "Amazon Review Polarity: titles and reviews of products, two classes"),
-            )
-        ),
-        *(
-            Corpus(
                 name=reviews.name,
-                description=description,
-                public_name=None,
+                description=reviews.description,
+                public_name=reviews.public_name,
                 layout=reviews.layout,
-                protocols=_REVIEW_PROTOCOLS,
+                protocols=_POLARITY_PROTOCOLS if reviews.public_name else _REVIEW_PROTOCOLS,
                 load=partial(load_reviews, reviews),
             )
-            for reviews, description in (
-                (YELP_REVIEWS, "Samples of Yelp reviews with stars, two classes; not the Yelp Polarity release"),
-                (AMAZON_REVIEWS, "Amazon reviews of 14 product domains (FDU-MTL), two classes; not Amazon Polarity"),
-                (YELP_SENTENCES, "Single sentences of Yelp reviews with the label of their review, two classes"),
-                (PRODUCT_REVIEWS, "Amazon reviews of 4 product domains as written (Blitzer et al.), two classes"),
-            )
+            for reviews in REVIEWS
         ),
         Corpus(
             name="domains",
@@ -135,7 +113,7 @@ CORPORA: dict[str, Corpus] = {
             public_name=None,
             layout=f"those of {YELP_REVIEWS.name}, sst2 and {AMAZON_REVIEWS.name}",
             protocols=_DOMAIN_PROTOCOLS,
-            load=partial(load_domains, "domains", LOCAL_SOURCES),
+            load=partial(load_domains, "domains", (YELP_REVIEWS, AMAZON_REVIEWS)),
         ),
         Corpus(
             name="domains_polarity",
@@ -143,7 +121,7 @@ CORPORA: dict[str, Corpus] = {
             public_name=f"{YELP_POLARITY.public_name}, {PUBLIC_NAME}, {AMAZON_POLARITY.public_name}",
             layout=f"those of {YELP_POLARITY.name}, sst2 and {AMAZON_POLARITY.name}",
             protocols=_DOMAIN_PROTOCOLS,
-            load=partial(load_domains, "domains_polarity", PUBLIC_SOURCES),
+            load=partial(load_domains, "domains_polarity", (YELP_POLARITY, AMAZON_POLARITY)),
         ),
         Corpus(
             name="demo",
@@ -162,8 +140,8 @@ CORPORA: dict[str, Corpus] = {
 
 def recorded_data(record: LabelRunRecord) -> DataConfig:
     """The configuration of a run's data."""
-    found: DataConfig = load_class(TASKS[record.task].data).parse(record.config["data"], source="record")
-    return found
+    config: DataConfig = load_class(TASKS[record.task].data).parse(record.config["data"], source="record")
+    return config
 
 
 def recorded_split(record: LabelRunRecord, name: str, data_root: Path | None) -> TextSplit:
@@ -175,28 +153,19 @@ def recorded_split(record: LabelRunRecord, name: str, data_root: Path | None) ->
     rows = load_dataset(recorded_data(record), data_root).splits.get(name)
     recorded = record.data.splits[name].fingerprint
     if rows is None or rows.fingerprint != recorded:
-        found = "missing" if rows is None else rows.fingerprint
+        now = "missing" if rows is None else rows.fingerprint
         raise DataError(
             f"split '{name}' of '{record.config['data']['name']}' is not what the run was recorded on (fingerprint "
-            f"{found}, recorded {recorded}): the data have changed; restore them, or give a file of rows in their place"
+            f"{now}, recorded {recorded}): the data have changed; restore them, or give a file of rows in their place"
         )
     return rows
 
 
 # Keys that mean nothing for a corpus.
 _OF_FILES = (
-    "validation",
-    "test",
-    "group_column",
-    "id_column",
-    "encoding",
-    "clean",
-    "label_separator",
-    "label_columns",
-    "join_labels",
-    "skip_unlabelled",
-    "folds",
-)
+    "validation", "test", "group_column", "id_column", "encoding", "clean", "label_separator", "label_columns",
+    "join_labels", "skip_unlabelled", "folds",
+)  # fmt: skip
 # A comparison asks five times for the same data: for lengths, protocol, checks, training and report.
 _REMEMBERED_BYTES = 2**26
 # The keys that say how texts are read by a model, and nothing about which texts these are.
@@ -211,7 +180,6 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
 
     Args:
         config: Corpus or file, protocol, subset. ``length_tail`` applies to every split, then ``fraction`` to train.
-        data_root: Folder with local copies of public data, in the layout of the documentation; or None.
 
     Raises:
         ConfigurationError: For an unknown corpus or protocol.
@@ -231,9 +199,9 @@ def load_dataset(config: DataConfig, data_root: Path | None = None) -> TextDatas
 def _identity(config: DataConfig, data_root: Path | None) -> str | None:
     """What the texts and labels of data depend on; none for data that are not to be remembered."""
     keys = {key: value for key, value in config.plain().items() if key not in _READING_KEYS}
-    found = [Path(name) for name in config.files]
+    paths = [Path(name) for name in config.files]
     try:
-        files = [(str(path.absolute()), path.stat()) for path in found if path.is_file()]
+        files = [(str(path.absolute()), path.stat()) for path in paths if path.is_file()]
     except OSError:
         return None
     if not files or sum(stat.st_size for _, stat in files) > _REMEMBERED_BYTES:
@@ -267,16 +235,8 @@ def _load(config: DataConfig, data_root: Path | None) -> TextDataset:
     dataset = _subset(dataset, config)
     if config.unlabelled is None:
         return dataset
-    sources = [_unlabelled_source(name, config, data_root) for name in config.unlabelled_sources]
-    return with_unlabelled(dataset, sources, sentences=config.unlabelled_unit == "sentences", clean=config.clean)
-
-
-def _unlabelled_source(name: str, config: DataConfig, data_root: Path | None) -> UnlabelledSource:
-    if name not in CORPORA:
-        return UnlabelledSource.of_file(Path(name), config.text_column, config.label_column, config.encoding)
-    corpus = CORPORA[name]
-    dataset = corpus.load(next(iter(corpus.protocols)), config.split_seed, data_root)
-    return UnlabelledSource(name, dataset.splits["train"].texts)
+    sources = [_unlabelled(name, config, data_root) for name in config.unlabelled_sources]
+    return _with_unlabelled(dataset, sources, sentences=config.unlabelled_unit == "sentences", clean=config.clean)
 
 
 def _check_looks_like_file(name: str) -> None:
@@ -337,3 +297,98 @@ def _subset(dataset: TextDataset, config: DataConfig) -> TextDataset:
 def _present(split: TextSplit) -> npt.NDArray[np.int64]:
     """Indices of the labels that occur in a split."""
     return np.unique(split.labels) if split.labels.ndim == 1 else np.flatnonzero(split.labels.any(axis=0))
+
+
+# A text is asked about in every epoch: more of them are another project.
+MOST_ROWS = 2_000_000
+_REPEATED, _REPORTED = "unlabelled: repeated, or a training row", "unlabelled: equal to, or holding, a reported row"
+
+
+# The sentences that are kept of a text: shorter ones say nothing, longer ones are mostly lists or not cut.
+SENTENCE_WORDS = (3, 40)
+# The end of a sentence: its mark, perhaps a closing quote or bracket, and a blank.
+_SENTENCE_END = re.compile(r"""(?<=[.!?])\s+|(?<=[.!?]["')\]])\s+""")
+
+
+class _Unlabelled(NamedTuple):
+    """Texts of a file or a corpus, as they were written, and whether labels of the user stand beside them."""
+
+    name: str
+    texts: Iterable[str]
+    has_labels: bool = False
+
+
+def _unlabelled(name: str, config: DataConfig, data_root: Path | None) -> _Unlabelled:
+    if name in CORPORA:
+        dataset = CORPORA[name].load(next(iter(CORPORA[name].protocols)), config.split_seed, data_root)
+        return _Unlabelled(name, dataset.splits["train"].texts)
+    path, column = Path(name), config.text_column
+    columns = TableFile(path, column.split(","), encoding=config.encoding, allowed=STREAM_FORMATS).columns()
+    texts = (text for rows in stream_texts(path, column, encoding=config.encoding) for text in rows)
+    return _Unlabelled(path.name, texts, config.label_column.casefold() in map(str.casefold, columns))
+
+
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a text that have 3 to 40 words, in their order."""
+    low, high = SENTENCE_WORDS
+    return [sentence for sentence in _SENTENCE_END.split(text) if low <= len(sentence.split()) <= high]
+
+
+def _with_unlabelled(
+    dataset: TextDataset, sources: Sequence[_Unlabelled], *, sentences: bool = False, clean: str = FIRST
+) -> TextDataset:
+    """Adds the texts that are new: no training row, no repeat, and nothing that chooses or is reported.
+
+    Raises:
+        DataError: If a file cannot be read, there is no new text or more than `MOST_ROWS`, or a file holds rows of a
+            reported split beside a column of labels: then it is labelled data that the test part was cut from.
+    """
+    judged = [text for name, split in dataset.splits.items() if name != "train" for text in split.texts]
+    reported = set(map(text_identity, judged))
+    known = set(map(text_identity, dataset.splits["train"].texts))
+    new: dict[str, str] = {}
+    read = 0
+    for source in sources:
+        equal = 0
+        for text in _cleaned(source.texts, clean, sentences=sentences):
+            read += 1
+            if read > MOST_ROWS:
+                raise DataError(f"'{source.name}' takes the texts beyond {MOST_ROWS:,}; give a part of them")
+            identity = text_identity(text)
+            equal += identity in reported
+            if identity not in known:
+                new.setdefault(identity, text)
+        if equal and source.has_labels:
+            raise DataError(
+                f"'{source.name}' has {equal:,} rows of the splits that models are judged on, and a column of labels: "
+                "it is labelled data; give texts that the test part is no part of"
+            )
+    texts = list(new.values())
+    leaking = rows_that_give_away(judged, texts)
+    leaking |= {row for row, identity in enumerate(new) if identity in reported}
+    new_texts = [text for row, text in enumerate(texts) if row not in leaking]
+    names = ", ".join(source.name for source in sources)
+    if not new_texts:
+        raise DataError(f"'{names}' has {read:,} texts, none of them new; give texts that are no training rows")
+    labels = dataset.splits["train"].labels
+    split = TextSplit(
+        name="unlabelled",
+        texts=new_texts,
+        labels=np.zeros((len(new_texts), *labels.shape[1:]), dtype=np.int64),
+        ids=[f"unlabelled-{row}" for row in range(len(new_texts))],
+    )
+    left_out = {_REPEATED: read - len(new), _REPORTED: len(leaking)}
+    unit = "sentences" if sentences else "texts"
+    note = f"{len(new_texts):,} {unit} without labels ({names}) are there for students of a teacher."
+    return replace(
+        dataset,
+        unlabelled=split,
+        dropped={**dataset.dropped, **{reason: rows for reason, rows in left_out.items() if rows}},
+        notes=[*dataset.notes, note],
+    )
+
+
+def _cleaned(texts: Iterable[str], clean: str, *, sentences: bool) -> Iterator[str]:
+    for text in texts:
+        cleaned = clean_text(text, clean)
+        yield from sentences_of(cleaned) if sentences else filter(None, [cleaned])

@@ -25,7 +25,6 @@ class TextSplit:
     """Rows of one split.
 
     Attributes:
-        name: For example ``train``.
         texts: Cleaned texts, none of them empty.
         labels: Indices into the corpus's ``label_names``, int64, shape ``(rows,)``; where a row may have any number of
             labels 0 and 1 a label, ``(rows, labels)``.
@@ -100,18 +99,12 @@ class TextDataset:
     """A corpus under one protocol.
 
     Attributes:
-        name: Corpus name or the user's file name.
-        protocol: How the splits were made.
-        label_names: Name of each class, by index.
         splits: Splits by name; ``train`` is always among them.
         selection_split: The split that chooses the checkpoint.
         reported_splits: The splits whose metrics are reported.
-        dropped: Rows that were left out, by reason.
-        notes: Sentences that a reader of the results must know.
         auxiliary: Rows with labels of another task, for training only; see `recurra.data.sst2`.
-        auxiliary_label_names: Name of each of its classes.
         unlabelled: Texts for students of a teacher; their labels are 0 and mean nothing. See
-            `recurra.data.unlabelled`.
+            `recurra.data.corpora`.
     """
 
     name: str
@@ -145,11 +138,7 @@ class TextDataset:
         return content_hash({"labels": self.label_names, "splits": parts, **more})
 
     def record(self, tokenizer: dict[str, Any] | None = None) -> DataRecord:
-        """Returns the record of this data.
-
-        Args:
-            tokenizer: Description of the tokenizer, from `recurra.data.tokenization.describe_tokenizer`.
-        """
+        """Returns the record of this data."""
         return DataRecord(
             name=self.name,
             protocol=self.protocol,
@@ -165,11 +154,7 @@ class TextDataset:
 
 
 def summarise_lengths(words: npt.NDArray[np.int64]) -> LengthSummary:
-    """Summarises lengths in words.
-
-    Args:
-        words: Length of each text, shape ``(rows,)``, not empty.
-    """
+    """Summarises lengths in words."""
     longest = int(words.max())
     edges = [0]
     for edge in (*_WORD_EDGES, longest + 1):

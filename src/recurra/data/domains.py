@@ -18,40 +18,23 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import DataError
-from recurra.data.cleaning import clean_texts
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.reviews import (
-    AMAZON_POLARITY,
-    AMAZON_REVIEWS,
-    YELP_POLARITY,
-    YELP_REVIEWS,
-    LocalReviews,
-    Release,
-    draw,
-    joined,
-    read_release,
-    read_reviews,
-    without_empty,
-    without_repeats,
-)
-from recurra.data.sst2 import read_glue_parts, read_sentence_sources
+from recurra.data.reviews import Reviews, joined, read_pool, without_empty, without_repeats
+from recurra.data.sst2 import read_sst2
 
 # One way of writing for texts that were tokenised in different ways.
 #
 # Corpora differ in more than their words: the Penn Treebank's tokeniser sets marks apart and cuts ``do n't``, other
-# texts
-# are as people typed them, quotes are `` ``, '' or ", brackets ``-lrb-``. A classifier that has to tell such corpora
-# apart can look at that alone. `one_convention` writes all of them the same way. What it cannot make equal is what the
-# texts themselves differ in: length, word lengths, how often a mark occurs.
+# texts are as people typed them, quotes are `` ``, '' or ", brackets ``-lrb-``. A classifier that has to tell such
+# corpora apart can look at that alone. What `one_convention` cannot make equal is what the texts themselves differ in:
+# length, word lengths, how often a mark occurs.
 # Marks that every corpus of ours keeps. Others are lost in one release or another, so their presence gives it away.
 MARKS = '.,!?;:()$%-"/'
 
@@ -75,9 +58,6 @@ def one_convention(text: str) -> str:
     Accents and characters beyond ASCII go, treebank escapes and typographic quotes become plain marks, split clitics
     and pairs are joined (``do n't`` to ``don't``, ``can not`` to ``cannot``), every mark stands alone, a run of one
     mark is one, other marks go, and so do marks at either end (one of the releases cuts them off).
-
-    Args:
-        text: A text from `recurra.data.cleaning.clean_text`.
 
     Returns:
         Words and marks with one space between them; empty if there is no word. Applied twice it changes nothing.
@@ -108,41 +88,24 @@ LABEL_NAMES = ["local business", "movie", "online shopping"]
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 # Three or four words of a review stand in other reviews by chance.
 LEAST_BARE_WORDS = 5
+# A release of millions is not read whole for 22,740 rows; some fall out as repeats or by the cut.
+DRAWN_ROWS = 40_000
 PAPER_ROWS = {"train": 18_192, "validation": 2_274, "test": 2_274}
 
 
-@dataclass(frozen=True)
-class DomainSource:
-    """Where the texts of one domain come from.
-
-    Attributes:
-        corpus: Name of the corpus.
-        read: Reads, from the split seed and the data root, a pool of cleaned rows and counts of what it left out;
-            rows that share a group stay in one split.
-        grouped: Whether rows must have groups for the protocols that keep them together.
-    """
-
-    corpus: str
-    read: Callable[[int, Path | None], tuple[TextSplit, dict[str, int]]]
-    grouped: bool = False
-
-
 def load_domains(
-    name: str, sources: Sequence[DomainSource], protocol: str, split_seed: int, data_root: Path | None
+    name: str, reviews: tuple[Reviews, Reviews], protocol: str, split_seed: int, data_root: Path | None
 ) -> TextDataset:
     """Loads the three-class domain corpus.
 
     Args:
-        name: Name of the corpus.
-        sources: One for each of `LABEL_NAMES`, in that order.
-        protocol: ``pooled``, ``natural``, ``normalised`` or ``bare-words``.
-        split_seed: Chooses rows and splits.
-        data_root: Folder with local copies, or None.
+        reviews: Where the texts of local business and of online shopping come from; those of movies are SST-2's.
 
     Raises:
         DataError: If a source is damaged, or has too few rows for three splits.
         UnavailableError: If a source is neither in the data root nor to be had.
     """
+    sources = {reviews[0].name: reviews[0], "sst2": None, reviews[1].name: reviews[1]}
     pool, dropped = _read(sources, protocol, split_seed, data_root)
     by_split, mixed = _assign(pool, split_seed, by_group=protocol != "pooled")
     if mixed:
@@ -152,51 +115,58 @@ def load_domains(
     if protocol == "bare-words":
         texts, columns, left_out = _bare_and_equally_long(pool.texts, columns)
         dropped |= left_out
-    rows = _equal_rows(columns)
+    # The papers' rows a domain, or in the same proportion as many as the scarcest domain allows.
+    scale = min(1.0, *(min(map(len, domains)) / PAPER_ROWS[split] for split, domains in columns.items()))
+    rows = {split: int(scale * count) for split, count in PAPER_ROWS.items()}
     if rows["validation"] == 0 or rows["test"] == 0:
         raise DataError(f"{name}: too few rows for three splits with a third of each domain; give whole corpora")
+    notes = [f"A third of each domain ({'; '.join(map(': '.join, zip(LABEL_NAMES, sources, strict=True)))})."]
+    if rows != PAPER_ROWS:
+        sizes = " / ".join(f"{count:,}" for count in rows.values())
+        notes.append(f"The sources allow {sizes} rows a domain, not the papers' 18,192 / 2,274 / 2,274.")
     cut = TextSplit(name="pool", texts=texts, labels=pool.labels, ids=pool.ids, groups=pool.groups)
-    splits = {
-        # Row by row one of each domain, so that any stretch of a split is balanced.
-        split: cut.select(np.stack([of_domain[: rows[split]] for of_domain in domains], axis=1).ravel(), name=split)
-        for split, domains in columns.items()
-    }
     return TextDataset(
         name=name,
         protocol=protocol,
         label_names=LABEL_NAMES,
-        splits=splits,
+        splits={
+            # Row by row one of each domain, so that any stretch of a split is balanced.
+            split: cut.select(np.stack([of_domain[: rows[split]] for of_domain in domains], axis=1).ravel(), name=split)
+            for split, domains in columns.items()
+        },
         selection_split="validation",
         reported_splits=["validation", "test"],
         dropped=dropped,
-        notes=_notes(sources, protocol, rows),
+        notes=[*notes, _PROTOCOL_NOTES[protocol]],
     )
 
 
 def _read(
-    sources: Sequence[DomainSource], protocol: str, seed: int, data_root: Path | None
+    sources: Mapping[str, Reviews | None], protocol: str, seed: int, data_root: Path | None
 ) -> tuple[TextSplit, dict[str, int]]:
     """All rows of all sources, without repeats, their domains as labels; and counts of what is left out."""
     pools = []
     before: dict[str, int] = {}
-    for label, source in enumerate(sources):
-        read, dropped = source.read(seed, data_root)
-        if source.grouped and read.groups is None and protocol != "pooled":
-            raise DataError(
-                f"protocol '{protocol}' keeps the phrases of one sentence together and needs their source sentences, "
-                f"which '{source.corpus}' lacks here; give --data-root DIR with sst2/ and sst/, or take protocol=pooled"
-            )
-        before |= {f"{source.corpus} {reason}": count for reason, count in dropped.items()}
+    for label, (corpus, reviews) in enumerate(sources.items()):
+        if reviews is None:
+            # GLUE train and validation, as in the papers.
+            parts = read_sst2(data_root).parts
+            read = joined("sst2", (parts["train"], parts["validation"]))
+            if read.groups is None and protocol != "pooled":
+                raise DataError(
+                    f"protocol '{protocol}' keeps the phrases of one sentence together and needs their source "
+                    "sentences, which 'sst2' lacks here; give --data-root DIR with sst2/ and sst/, or take "
+                    "protocol=pooled"
+                )
+        else:
+            read, dropped = read_pool(reviews, seed, data_root, most=DRAWN_ROWS)
+            before |= {f"{corpus} {reason}": count for reason, count in dropped.items()}
         texts = read.texts if protocol in ("pooled", "natural") else [one_convention(text) for text in read.texts]
-        ids = [f"{source.corpus}/{identity}" for identity in read.ids]
-        pools.append(TextSplit(source.corpus, texts, np.full(len(read), label), ids, read.groups))
+        ids = [f"{corpus}/{identity}" for identity in read.ids]
+        pools.append(TextSplit(corpus, texts, np.full(len(read), label), ids, read.groups))
     filled, empty = without_empty(joined("pool", pools))
-    pool, repeats = without_repeats(filled, _corpora_of(filled))
+    pool, repeats = without_repeats(filled, [identity.partition("/")[0] for identity in filled.ids])
     return pool, {**before, **empty, **repeats}
-
-
-def _corpora_of(pool: TextSplit) -> list[str]:
-    return [identity.partition("/")[0] for identity in pool.ids]
 
 
 def _assign(pool: TextSplit, seed: int, *, by_group: bool) -> tuple[dict[str, list[int]], int]:
@@ -231,15 +201,6 @@ def _shuffled(pool: TextSplit, rows: Sequence[int], seed: int, split: str) -> li
     return result
 
 
-def _equal_rows(columns: dict[str, list[list[int]]]) -> dict[str, int]:
-    """Rows a domain of each split: the papers', or in the same proportion as many as the scarcest domain allows."""
-    scale = min(
-        1.0,
-        *(min(map(len, domains)) / PAPER_ROWS[split] for split, domains in columns.items()),
-    )
-    return {split: int(scale * rows) for split, rows in PAPER_ROWS.items()}
-
-
 def _bare_and_equally_long(
     texts: Sequence[str], columns: dict[str, list[list[int]]]
 ) -> tuple[list[str], dict[str, list[list[int]]], dict[str, int]]:
@@ -251,11 +212,11 @@ def _bare_and_equally_long(
     """
     cut = list(texts)
     seen: set[str] = set()
-    kept: dict[str, list[list[int]]] = {}
+    remaining: dict[str, list[list[int]]] = {}
     left_out: Counter[str] = Counter()
     # Train last: where a text would be in two splits, train gives it up.
     for split in ("test", "validation", "train"):
-        kept[split] = [[] for _ in LABEL_NAMES]
+        remaining[split] = [[] for _ in LABEL_NAMES]
         for triple in zip(*columns[split], strict=False):
             shortened = cut_alike([bare_words(texts[row]) for row in triple])
             if len(shortened[0].split()) < LEAST_BARE_WORDS:
@@ -264,10 +225,10 @@ def _bare_and_equally_long(
                 left_out["rows of triples that repeat a text after the cut"] += len(triple)
             else:
                 seen.update(shortened)
-                for of_domain, row, text in zip(kept[split], triple, shortened, strict=True):
+                for of_domain, row, text in zip(remaining[split], triple, shortened, strict=True):
                     of_domain.append(row)
                     cut[row] = text
-    return cut, {split: kept[split] for split in columns}, dict(left_out)
+    return cut, {split: remaining[split] for split in columns}, dict(left_out)
 
 
 def cut_alike(texts: Sequence[str]) -> list[str]:
@@ -277,15 +238,6 @@ def cut_alike(texts: Sequence[str]) -> list[str]:
     return [" ".join(row[:shortest]) for row in words]
 
 
-def _notes(sources: Sequence[DomainSource], protocol: str, rows: dict[str, int]) -> list[str]:
-    named = "; ".join(f"{label}: {source.corpus}" for label, source in zip(LABEL_NAMES, sources, strict=True))
-    notes = [f"A third of each domain ({named})."]
-    if rows != PAPER_ROWS:
-        sizes = " / ".join(f"{count:,}" for count in rows.values())
-        notes.append(f"The sources allow {sizes} rows a domain, not the papers' 18,192 / 2,274 / 2,274.")
-    return [*notes, _PROTOCOL_NOTES[protocol]]
-
-
 _PROTOCOL_NOTES = {
     "pooled": "Protocol 'pooled' is the published one: phrases of one film sentence lie in several splits, and the "
     "sources' tokenisation and length give the domain away.",
@@ -293,56 +245,3 @@ _PROTOCOL_NOTES = {
     "normalised": "Every text is written in one convention; length still gives much of the domain away.",
     "bare-words": "Texts are bare words in one convention, cut to the same distribution of lengths in all domains.",
 }
-
-
-# A release of millions is not read whole for 22,740 rows; some fall out as repeats or by the cut.
-DRAWN_ROWS = 40_000
-
-
-def read_movies(_seed: int, data_root: Path | None) -> tuple[TextSplit, dict[str, int]]:
-    """GLUE train and validation of SST-2, as in the papers; groups are the source sentences where they are known.
-
-    Raises:
-        DataError: If a local file is damaged.
-        UnavailableError: If there is no local copy and the hub cannot be reached.
-    """
-    parts, _ = read_glue_parts(data_root)
-    sources = read_sentence_sources(data_root)
-    pool = joined(
-        "sst2",
-        [
-            TextSplit(
-                name=part,
-                texts=clean_texts(parts[part].texts),
-                labels=np.zeros(len(parts[part].texts), dtype=np.int64),
-                ids=[f"{part}-{index}" for index in parts[part].indices],
-                groups=None if sources is None else sources.groups(part, parts[part].indices),
-            )
-            for part in ("train", "validation")
-        ],
-    )
-    return pool, {}
-
-
-def _read_local(reviews: LocalReviews, _seed: int, data_root: Path | None) -> tuple[TextSplit, dict[str, int]]:
-    return read_reviews(reviews, data_root)
-
-
-def _read_public(release: Release, seed: int, data_root: Path | None) -> tuple[TextSplit, dict[str, int]]:
-    table = read_release(release, data_root)["train"]
-    sizes = {"pool": min(DRAWN_ROWS, table.num_rows)}
-    dropped: Counter[str] = Counter()
-    return draw(table, sizes, seed=seed, part="train", seen=set(), dropped=dropped)["pool"], dict(dropped)
-
-
-_MOVIES = DomainSource("sst2", read_movies, grouped=True)
-LOCAL_SOURCES = (
-    DomainSource(YELP_REVIEWS.name, partial(_read_local, YELP_REVIEWS)),
-    _MOVIES,
-    DomainSource(AMAZON_REVIEWS.name, partial(_read_local, AMAZON_REVIEWS)),
-)
-PUBLIC_SOURCES = (
-    DomainSource(YELP_POLARITY.name, partial(_read_public, YELP_POLARITY)),
-    _MOVIES,
-    DomainSource(AMAZON_POLARITY.name, partial(_read_public, AMAZON_POLARITY)),
-)

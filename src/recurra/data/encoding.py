@@ -155,8 +155,6 @@ def encode_texts(
     """Tokenises cleaned texts.
 
     Args:
-        texts: Cleaned texts.
-        tokenizer: Any fast tokenizer, or one of the tokenizers library itself.
         max_length: Longest row in tokens, special tokens included; what is beyond is cut. None gives the tokens of the
             text alone: nothing is cut or added, and what looks like a special token is taken letter by letter.
 
@@ -171,12 +169,6 @@ def encode_windows(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerFast | Tokenizer, max_length: int, windows: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
     """Tokenises cleaned texts, long ones in windows; see `recurra.data.windows`.
-
-    Args:
-        texts: Cleaned texts.
-        tokenizer: Any fast tokenizer, or one of the tokenizers library itself.
-        max_length: Longest window in tokens, special tokens included.
-        windows: Most windows of a text; what is beyond is cut.
 
     Returns:
         Flat ids ``(tokens,)``, offsets ``(rows + 1,)``, and windows of each text ``(texts,)``; none if every text is
@@ -223,8 +215,8 @@ def _encode_rows(
             offsets[start + 1 : start + 1 + len(chunk)] = [len(ids) for ids in encoded]
             rows.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype=np.int32))
             if longer_than is not None and before is None:
-                long = (each for each, ids in zip(encodings, encoded, strict=True) if len(ids) > longer_than)
-                before = next((each.sequence_ids.index(0) for each in long), None)
+                long = (encoding for encoding, ids in zip(encodings, encoded, strict=True) if len(ids) > longer_than)
+                before = next((encoding.sequence_ids.index(0) for encoding in long), None)
     finally:
         # Left on, both would be saved into the model folder and change other people's inputs.
         backend.no_truncation()
@@ -264,13 +256,6 @@ def encode_split(
 
     The cache is keyed by the split's fingerprint, the tokenizer's hash, ``max_length`` and ``windows``. A damaged file
     is made again; a cache that cannot be written costs time only and is logged.
-
-    Args:
-        split: Cleaned rows.
-        tokenizer: From `recurra.data.tokenization.load_tokenizer`.
-        max_length: Longest row in tokens, special tokens included.
-        cache_dir: Folder of the cache; ``~/.cache/recurra/tokens`` if None.
-        windows: Most windows that a text is read in; 1 cuts it.
     """
     key = f"{split.fingerprint}-{tokenizer_hash(tokenizer)}-{max_length}" + (f"x{windows}" if windows > 1 else "")
     path = cache_path(key, cache_dir)

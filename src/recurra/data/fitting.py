@@ -51,13 +51,7 @@ def fitting_rows(
     """Returns the splits, weights of the training rows if they differ, and the labels in their order.
 
     Args:
-        texts: ``(texts,)``, of any kind that `one_dimension` takes.
-        labels: ``(texts,)``.
-        sample_weight: ``(texts,)``, what each row counts; none if all count alike.
-        class_weight: As scikit-learn's: a mapping of labels, ``balanced`` or none.
         eval_set: ``(texts, labels)`` to choose the epoch by; none draws ``validation_fraction`` of the rows.
-        validation_fraction: Between 0 and 1.
-        seed: Of that draw.
 
     Raises:
         InputError: For what cannot be fitted.
@@ -91,12 +85,7 @@ def fitting_rows(
 
 
 def given_texts(texts: Any, what: str) -> list[str]:
-    """Plain texts, none missing.
-
-    Raises:
-        InputError: If one is missing.
-        TypeError: If one is no string.
-    """
+    """Plain texts, none missing."""
     listed = one_dimension(texts, what)
     for row, text in enumerate(listed, start=1):
         if is_missing(text):
@@ -143,8 +132,8 @@ def _weights(labels: npt.NDArray[Any], sample_weight: Any, class_weight: Any) ->
 def _split(name: str, texts: Sequence[str], labels: npt.NDArray[np.int64]) -> TextSplit:
     """Cleaned rows with text; their ids are their places."""
     cleaned = clean_texts(texts, CAREFUL)
-    kept = [row for row, text in enumerate(cleaned) if text]
-    return TextSplit(name, [cleaned[row] for row in kept], labels[kept], [str(row) for row in kept])
+    filled = [row for row, text in enumerate(cleaned) if text]
+    return TextSplit(name, [cleaned[row] for row in filled], labels[filled], [str(row) for row in filled])
 
 
 def _label_array(labels: Any, what: str) -> npt.NDArray[Any]:
@@ -152,11 +141,6 @@ def _label_array(labels: Any, what: str) -> npt.NDArray[Any]:
 
     Args:
         labels: A list, an array or a Series; a table of one column is taken with scikit-learn's warning.
-        what: Their name, for messages.
-
-    Raises:
-        DataError: If they are no column.
-        ValueError: If one is missing, with its row, or they are no classes but measurements.
     """
     if labels is None:
         raise InputError("RecurraClassifier requires y to be passed, but the target y is None; give a label a text")
@@ -187,33 +171,25 @@ def _array(values: Sequence[Any]) -> npt.NDArray[Any]:
 
 
 def _number_labels(labels: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """The labels in sorted order, and the number of each row's.
-
-    Raises:
-        InputError: If they cannot be sorted, or are not at least two.
-    """
+    """The labels in sorted order, and the number of each row's."""
     values = labels.tolist()
     try:
-        found = sorted(set(values))
+        distinct = sorted(set(values))
     except TypeError as error:
         kinds = " and ".join(sorted({type(value).__name__ for value in values}))
         raise InputError(f"y has labels ({kinds}) that cannot be hashed and sorted; give labels of one type") from error
-    if len(found) < 2:
-        only = f"one class only: {found[0]!r}" if found else "no labels"
+    if len(distinct) < 2:
+        only = f"one class only: {distinct[0]!r}" if distinct else "no labels"
         raise InputError(f"y has {only}; a classifier needs texts of at least two")
-    classes = np.empty(len(found), dtype=object)
-    for number, label in enumerate(found):
+    classes = np.empty(len(distinct), dtype=object)
+    for number, label in enumerate(distinct):
         classes[number] = label
-    index = {label: number for number, label in enumerate(found)}
+    index = {label: number for number, label in enumerate(distinct)}
     return classes.astype(labels.dtype), np.array([index[label] for label in values], dtype=np.int64)
 
 
 def _label_words(classes: npt.NDArray[Any]) -> list[str]:
-    """Names of the labels where a file or a page has words.
-
-    Raises:
-        InputError: If two would read the same.
-    """
+    """Names of the labels where a file or a page has words."""
     words = [
         as_word(label, "y", "label", number, "y") if isinstance(label, str | int | float) else str(label)
         for number, label in enumerate(classes.tolist(), start=1)

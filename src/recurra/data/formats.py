@@ -12,7 +12,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -48,11 +48,7 @@ class MissingColumnError(DataError):
 
 @contextlib.contextmanager
 def naming_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Adds to the error for a missing column which option names another one.
-
-    Args:
-        options: The option by column.
-    """
+    """Adds to the error for a missing column which option names another one."""
     try:
         yield
     except MissingColumnError as error:
@@ -60,123 +56,81 @@ def naming_options(options: Mapping[str, str]) -> Iterator[None]:
         raise DataError(f"{error}; name the right one with {option}" if option else str(error)) from error
 
 
-class _Recoded(io.RawIOBase):
-    """A stream of another encoding, or of the line ends of old Macs, as UTF-8 with line feeds."""
-
-    def __init__(self, stream: BinaryIO, encoding: str, *, carriage_returns: bool) -> None:
-        self._stream, self._carriage_returns = stream, carriage_returns
-        self._decoder = codecs.getincrementaldecoder(encoding)()
-        self._pieces = self.pieces()
-        self._ready = b""
-
-    def pieces(self) -> Iterator[str]:
-        """The text, in pieces that are never empty."""
-        while read := self._stream.read(_HEAD_BYTES):
-            if text := self._decoder.decode(read):
-                yield text.replace("\r", "\n") if self._carriage_returns else text
-        if text := self._decoder.decode(b"", final=True):
-            yield text
-
-    def readable(self) -> bool:
-        """As a raw stream says it."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """As a raw stream does it."""
-        if not self._ready:
-            self._ready = next(self._pieces, "").encode("utf-8")
-        part, self._ready = self._ready[: len(buffer)], self._ready[len(buffer) :]
-        buffer[: len(part)] = part
-        return len(part)
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """How the bytes of a stream become text."""
-
-    name: str
-    has_mark: bool
-    carriage_returns: bool
-
-    @classmethod
-    def of(cls, head: bytes, given: str | None, source: str) -> Encoding:
-        """What the first bytes and a person say; a mark wins."""
-        marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
-        name = marked or codecs.lookup(given or "utf-8").name
-        if name == "utf-8" and marked is None and head[1:200:2].count(0) > len(head[:200]) // 3:
-            raise DataError(
-                f"{source} looks like UTF-16 without its mark; name the encoding with --encoding utf-16-le, or save it "
-                "as UTF-8"
-            )
-        text = head.decode(name, "replace")
-        first = re.search("\r\n?|\n", text)
-        old = first is not None and first[0] == "\r" and first.end() < len(text)
-        return cls(name, marked is not None, old)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether its lines can be decoded one by one."""
-        return self.name == "utf-8" and not self.carriage_returns
+def _encoding_of(head: bytes, given: str | None, source: str) -> tuple[str, bool, bool]:
+    """The encoding by the first bytes and a person's word (a mark wins), whether it has a mark, and old Macs' ends."""
+    marked = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
+    name = marked or codecs.lookup(given or "utf-8").name
+    if name == "utf-8" and marked is None and head[1:200:2].count(0) > len(head[:200]) // 3:
+        raise DataError(
+            f"{source} looks like UTF-16 without its mark; name the encoding with --encoding utf-16-le, or save it "
+            "as UTF-8"
+        )
+    text = head.decode(name, "replace")
+    first = re.search("\r\n?|\n", text)
+    return name, marked is not None, first is not None and first[0] == "\r" and first.end() < len(text)
 
 
 def decoded(
     stream: BinaryIO, source: str, given: str | None, *, pieces: bool = False
-) -> tuple[Iterator[str], Encoding]:
-    """Lines of a stream as text, and how they were decoded.
+) -> tuple[Iterator[str], str, bool]:
+    """Lines of a stream as text, the name of its encoding, and whether a mark at its start says so.
 
     Args:
-        stream: Opened for bytes.
-        source: What it is, in quotes, for messages.
         given: An encoding that a person named; a mark at the start wins.
         pieces: Whether pieces of any length will do, where a line may be as long as the file.
     """
     buffered: Any = stream if hasattr(stream, "peek") else io.BufferedReader(stream)
-    encoding = Encoding.of(buffered.peek(_HEAD_BYTES)[:_HEAD_BYTES], given, source)
-    if encoding.is_plain and not pieces:
-        return decoded_lines(raw_lines(buffered), source), encoding
-    recoded = _Recoded(buffered, encoding.name, carriage_returns=encoding.carriage_returns)
-    return _recoded_lines(recoded, source, encoding.name, pieces=pieces), encoding
+    name, has_mark, carriage_returns = _encoding_of(buffered.peek(_HEAD_BYTES)[:_HEAD_BYTES], given, source)
+    if name == "utf-8" and not carriage_returns and not pieces:
+        return decoded_lines(raw_lines(buffered), source), name, has_mark
+    end = "\r" if carriage_returns else "\n"
+    return _text_lines(buffered, source, name, end, pieces=pieces), name, has_mark
 
 
-def _recoded_lines(recoded: _Recoded, source: str, encoding: str, *, pieces: bool) -> Iterator[str]:
+def _text_lines(stream: BinaryIO, source: str, encoding: str, end: str, *, pieces: bool) -> Iterator[str]:
+    text = io.TextIOWrapper(stream, encoding, newline=end)
+    read = partial(text.read, _HEAD_BYTES) if pieces else partial(text.readline, MAX_LINE_BYTES + 1)
     try:
-        if pieces:
-            for number, piece in enumerate(recoded.pieces()):
-                yield piece if number else piece.removeprefix("\ufeff")
-        else:
-            yield from decoded_lines(raw_lines(io.BufferedReader(recoded, _HEAD_BYTES)), source)
+        for number, line in enumerate(iter(read, ""), start=1):
+            if not pieces:
+                _check_line(len(line), line.find("\0"), source, number)
+            mark = "\ufeff" if number == 1 else ""
+            yield line.removeprefix(mark).replace("\r", "\n" if end == "\r" else "\r")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{source} is not {encoding}: byte 0x{error.object[error.start]:02x} is none of its characters "
             f"({error.reason}); save the file as UTF-8, or name its encoding, for example --encoding cp1252"
         ) from error
+    finally:
+        # Whoever opened the stream closes it, and may have done so.
+        with contextlib.suppress(ValueError):
+            text.detach()
+
+
+def _check_line(size: int, nul: int, source: str, number: int) -> None:
+    if size > MAX_LINE_BYTES:
+        raise DataError(f"{source} line {number} is longer than {MAX_LINE_BYTES:,} bytes; put one row a line")
+    if nul >= 0:
+        raise DataError(
+            f"{source} line {number}, byte {nul + 1} is a NUL byte; the file is damaged or not text: "
+            "remove the byte or save the file again as UTF-8"
+        )
 
 
 def raw_lines(stream: BinaryIO) -> Iterator[bytes]:
     """Yields lines; one that is too long comes as a piece just over the limit, so memory stays bounded."""
-    while line := stream.readline(MAX_LINE_BYTES + 1):
-        yield line
+    return iter(partial(stream.readline, MAX_LINE_BYTES + 1), b"")
 
 
 def decoded_lines(lines: Iterable[bytes], source: str) -> Iterator[str]:
     """Yields UTF-8 lines as text, with their line ends; a byte order mark is dropped.
-
-    Args:
-        lines: With their line ends.
-        source: What they are of, in quotes, for messages.
 
     Raises:
         DataError: For a byte that is not UTF-8, a NUL byte or a line without end, with line and byte counted from 1.
     """
     offset = 0
     for number, raw in enumerate(lines, start=1):
-        if len(raw) > MAX_LINE_BYTES:
-            raise DataError(f"{source} line {number} is longer than {MAX_LINE_BYTES:,} bytes; put one row a line")
-        if (position := raw.find(b"\0")) >= 0:
-            raise DataError(
-                f"{source} line {number}, byte {position + 1} is a NUL byte; the file is damaged or not text: "
-                "remove the byte or save the file again as UTF-8"
-            )
+        _check_line(len(raw), raw.find(b"\0"), source, number)
         try:
             line = raw.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -190,11 +144,7 @@ def decoded_lines(lines: Iterable[bytes], source: str) -> Iterator[str]:
 
 
 def check_encoding(name: str) -> str:
-    """Returns the name of an encoding of text.
-
-    Raises:
-        ValueError: If there is none of that name.
-    """
+    """Returns the name of an encoding of text."""
     try:
         codec = codecs.lookup(name)
         "a".encode(name)
@@ -217,12 +167,6 @@ def csv_rows(
     """Yields rows of CSV or TSV lines with a header; quoting is checked strictly.
 
     Args:
-        lines: From the header on.
-        source: What they are of, in quotes.
-        columns: Columns that must be there.
-        optional: Columns whose values are None where there are none.
-        delimiter: What stands between two fields.
-        quoted: Whether quotation marks hold a field together.
         skipped: Lines that stand before the header.
 
     Raises:
@@ -271,7 +215,7 @@ def csv_fields(
 def _broken_csv(source: str, place: int, error: csv.Error) -> DataError:
     detail = str(error)
     if "field larger" in detail:
-        return too_long(source, "line", place)
+        return _too_long(source, "line", place)
     causes = {
         "unexpected end of data": "a quotation mark that opens in this row is never closed",
         "expected after": "text follows a closing quotation mark",
@@ -284,7 +228,7 @@ def _broken_csv(source: str, place: int, error: csv.Error) -> DataError:
     )
 
 
-def too_long(source: str, unit: str, place: int) -> DataError:
+def _too_long(source: str, unit: str, place: int) -> DataError:
     """The error for a cell that is too long to be a text."""
     return DataError(
         f"{source} {unit} {place} holds a cell of more than {MAX_CELL_CHARACTERS:,} characters; cut the text, "
@@ -352,11 +296,6 @@ def record_rows(
     """Yields rows of objects; each may have its names in other case.
 
     Args:
-        records: With their places.
-        source: What they are of, in quotes.
-        columns: Columns that must be there.
-        optional: Columns whose values are None where there are none.
-        unit: What the places count.
         lenient: Whether a column may be missing in some rows, as an answer that was not given.
 
     Raises:
@@ -379,11 +318,7 @@ def record_rows(
 
 
 def json_lines(lines: Iterable[str], source: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the objects of lines with one JSON object each; blank lines are passed over.
-
-    Raises:
-        DataError: For a line that is not a JSON object.
-    """
+    """Yields the objects of lines with one JSON object each; blank lines are passed over."""
     place = 0
     for place, line in enumerate(lines, start=1):
         if line.isspace():
@@ -502,11 +437,7 @@ def missing_column(where: str | Path, column: str, present: Sequence[str]) -> Mi
 
 
 def check_unique(where: str | Path, columns: Sequence[str], present: Sequence[str]) -> None:
-    """Refuses a table, or a line of it, in which a column that is read stands more than once.
-
-    Raises:
-        DataError: With the column, and how often it is there.
-    """
+    """Refuses a table, or a line of it, in which a column that is read stands more than once."""
     for column in columns:
         if present.count(column) > 1:
             raise DataError(f"{_quoted(where)} has {present.count(column)} columns '{column}'; rename all but one")
@@ -532,10 +463,6 @@ def check_text(value: Any, where: str, unit: str, place: int, *, longest: int | 
     """Returns a cell as text; nothing is the empty text.
 
     Args:
-        value: The cell.
-        where: What it stands in, in quotes; with unit and place, for messages.
-        unit: What ``place`` counts.
-        place: From 1.
         longest: Most characters, or None for any number: a novel, not a row of a table.
 
     Raises:
@@ -548,7 +475,7 @@ def check_text(value: Any, where: str, unit: str, place: int, *, longest: int | 
             f"{where} {unit} {place}: the text is {shown(value)}, a {type(value).__name__}; give text, in quotes"
         )
     if longest is not None and len(value) > longest:
-        raise too_long(where, unit, place)
+        raise _too_long(where, unit, place)
     if "\0" in value:
         raise DataError(f"{where} {unit} {place}: the text holds a NUL character; remove it")
     if not value.isascii():

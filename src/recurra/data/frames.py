@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ import pyarrow.parquet as pq
 from recurra.core.configuration import content_hash
 from recurra.core.errors import DataError, did_you_mean
 from recurra.core.files import atomic_path
-from recurra.data.formats import check_text, check_unique, join_cells, missing_column, naming_options, split_names
-from recurra.data.labels import AS_JSON, DEFAULT_ID_COLUMN, LabelColumns, as_word
+from recurra.data.formats import check_text, check_unique, missing_column, naming_options, split_names
+from recurra.data.labels import AS_JSON, DEFAULT_ID_COLUMN, as_word
 from recurra.data.tables import MADE_FROM
 
 SPLITS = ("train", "validation", "test")
@@ -41,17 +40,13 @@ class RowsInMemory:
     Attributes:
         parts: Columns by split, and of texts without labels. Labels are words (JSON lists of them where rows have any
             number of labels); groups and ids are there where they came. Missing cells are none.
-        several: Whether rows have any number of labels.
-        described: What they came in, for the heading of a report.
         sources: What messages call the rows of each split.
-        columns: Columns that became one, by the key of the configuration that names them.
     """
 
     parts: dict[str, Columns]
     several: bool
     described: str
     sources: dict[str, str]
-    columns: dict[str, str | None]
 
     def files(self, folder: Path) -> dict[str, Path]:
         """Where `write` puts each split in a folder: the names hold a hash of all rows."""
@@ -60,11 +55,7 @@ class RowsInMemory:
         return {split: folder / f"{name}.parquet" for split, name in names.items()}
 
     def write(self, folder: Path) -> None:
-        """Writes each split as Parquet, unless it lies there already.
-
-        Raises:
-            StorageError: If a file cannot be written.
-        """
+        """Writes each split as Parquet, unless it lies there already."""
         for split, path in self.files(folder).items():
             table = pa.table({name: pa.array(cells, pa.string()) for name, cells in self.parts[split].items()})
             what = self.sources[split].encode("utf-8")
@@ -76,7 +67,7 @@ class RowsInMemory:
     def options(self, folder: Path) -> dict[str, Any]:
         """What the configuration of the data says of them: the files, and that labels are lists if they are."""
         names = {split if split != SPLITS[0] else "name": str(path) for split, path in self.files(folder).items()}
-        return {**names, **self.columns, **({"label_separator": AS_JSON} if self.several else {})}
+        return {**names, **({"label_separator": AS_JSON} if self.several else {})}
 
 
 def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None:
@@ -89,9 +80,6 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
 
     Returns:
         None if all are files, or a corpus by its name.
-
-    Raises:
-        DataError: If something is of another kind, a column is missing, or a cell is none that a file could have.
     """
     given = {"train": data, **{split: options.get(split) for split in SPLITS[1:]}}
     given = {split: value for split, value in given.items() if not isinstance(value, str | Path | None)}
@@ -109,13 +97,17 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
     names = options.get("label_columns") or ()
     label_columns = [one.strip() for one in names.split(",")] if isinstance(names, str) else list(names)
     own = [str(options[key]) for key in ("group_column", "id_column") if options.get(key)]
-    asked = _Asked(text, label, label_columns, own)
+    texts_named = dict.fromkeys([text, *(name.strip() for name in text.split(","))], "--text-column")
     sources = {split: _source(rows, split) for split, rows in frames.items()}
-    parts = {split: _read(rows, sources[split], asked) for split, rows in frames.items()}
-    several = any(isinstance(cell, list) for part in parts.values() for cell in part[label])
+    with naming_options({**texts_named, label: "--label-column", **dict.fromkeys(label_columns, "--label-columns")}):
+        parts = {
+            split: _read(rows, sources[split], text, label, label_columns=label_columns, own=own)
+            for split, rows in frames.items()
+        }
+    several = any(isinstance(cell, list) for part in parts.values() for cell in part.get(label, ()))
     for split, columns in parts.items() if several else ():
         columns[label] = _as_lists(columns[label], sources[split])
-    count = sum(len(part[text]) for part in parts.values())
+    count = sum(len(next(iter(part.values()))) for part in parts.values())
     described = f"{count:,} rows of a {_kind(next(iter(given.values())))}" if frames else ""
     if texts is not None:
         present = enumerate(texts, start=1)
@@ -123,19 +115,11 @@ def rows_in_memory(data: Any, options: Mapping[str, Any]) -> RowsInMemory | None
             text: [check_text(cell, UNLABELLED, "text", place) for place, cell in present if not is_missing(cell)]
         }
         sources[UNLABELLED] = UNLABELLED
-    return RowsInMemory(parts, several, described, sources, {"label_columns": None} if label_columns else {})
+    return RowsInMemory(parts, several, described, sources)
 
 
 def one_dimension(values: Any, what: str) -> list[Any]:
-    """Plain values of a list, an array, a Series or another column; a table of one column is one.
-
-    Args:
-        values: Of any kind.
-        what: Their name, for messages.
-
-    Raises:
-        DataError: If it is no column of values.
-    """
+    """Plain values of a list, an array, a Series or another column; a table of one column is one."""
     listed = isinstance(values, list | tuple) or hasattr(values, "__array__") or _is_of(values, "datasets", "Column")
     if not listed:
         raise DataError(f"{what} is {_a(_kind(values))}; give a list, an array or a Series")
@@ -193,63 +177,30 @@ def _source(rows: Any, split: str) -> str:
     return kind if split == "train" else f"{kind} of {split}"
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """Names of the columns that are read, and of those that several of them become."""
-
-    text: str
-    label: str
-    label_columns: list[str]
-    own: list[str]
-
-    def options(self) -> dict[str, str]:
-        """The option that names each column."""
-        texts = dict.fromkeys([self.text, *(name.strip() for name in self.text.split(","))], "--text-column")
-        return {**texts, self.label: "--label-column", **dict.fromkeys(self.label_columns, "--label-columns")}
-
-
-def _read(rows: Any, source: str, asked: _Asked) -> Columns:
-    """The columns of a split that are read, as words and texts: of several texts or labels one each."""
-    text, label, label_columns, own = asked.text, asked.label, asked.label_columns, asked.own
-    with naming_options(asked.options()):
-        present, column = _opened(rows, source, [text, label, *own])
-        texts = split_names(text, present)
-        wanted = list(dict.fromkeys([*texts, *(label_columns or [label]), *own]))
-        for name in wanted:
-            if name not in present:
-                raise missing_column(source, name, present)
+def _read(rows: Any, source: str, text: str, label: str, *, label_columns: list[str], own: list[str]) -> Columns:
+    """The columns of a split that are read, as words and texts."""
+    present, column = _opened(rows, source, [text, label, *own])
+    texts = split_names(text, present)
+    wanted = list(dict.fromkeys([*texts, *(label_columns or [label]), *own]))
+    for name in wanted:
+        if name not in present:
+            raise missing_column(source, name, present)
     ids = [DEFAULT_ID_COLUMN] if DEFAULT_ID_COLUMN in present and DEFAULT_ID_COLUMN not in wanted else []
     check_unique(source, [*wanted, *ids], present)
-    cells = {name: [None if is_missing(cell) else cell for cell in column(name)] for name in [*wanted, *ids]}
 
-    read: Columns = {text: []}
-    for place, row in enumerate(zip(*(cells[name] for name in texts), strict=True), start=1):
-        parts = [None if cell is None else check_text(cell, source, "row", place) for cell in row]
-        read[text].append(parts[0] if len(parts) == 1 else join_cells([part or "" for part in parts], len(parts)))
-    if label_columns:
-        reader, rows_of_cells = LabelColumns(label_columns), zip(*(cells[name] for name in label_columns), strict=True)
-        read[label] = []
-        for place, row in enumerate(rows_of_cells, start=1):
-            try:
-                labels = reader.read(row, partial(_word, source=source, place=place, column=label))
-            except ValueError as error:
-                raise DataError(f"{source} row {place}: column {error}") from error
-            read[label].append(None if labels == "" else list(labels))
-    else:
-        read[label] = [
-            None if cell is None else _as_labels(cell, source, place, label)
-            for place, cell in enumerate(cells[label], start=1)
+    def value(name: str, cell: Any, place: int) -> Any:
+        if name in texts:
+            return check_text(cell, source, "row", place)
+        if name == label and not label_columns:
+            return _as_labels(cell, source, place, label)
+        return as_word(_plain(cell), source, "row", place, name)
+
+    return {
+        name: [
+            None if is_missing(cell) else value(name, cell, place) for place, cell in enumerate(column(name), start=1)
         ]
-    for name in [*own, *ids]:
-        read[name] = [
-            None if cell is None else _word(cell, source, place, name)
-            for place, cell in enumerate(cells[name], start=1)
-        ]
-    return read
-
-
-def _word(cell: Any, source: str, place: int, column: str) -> str:
-    return as_word(_plain(cell), source, "row", place, column)
+        for name in [*wanted, *ids]
+    }
 
 
 def _opened(rows: Any, source: str, names: list[str]) -> tuple[list[str], Callable[[str], list[Any]]]:

@@ -83,7 +83,6 @@ def join_spellings(table: FileTable, names: Iterable[str] | None = None) -> File
     """Returns a table in which every label is written in one way.
 
     Args:
-        table: Labelled rows.
         names: Names of classes that are to be used, for example those of the training rows; None takes the winning
             spellings of the table. A label that is none of them in any spelling stays as it is.
     """
@@ -92,8 +91,8 @@ def join_spellings(table: FileTable, names: Iterable[str] | None = None) -> File
         chosen = {label: group[0] for group in spellings(counts) for label in group}
     else:
         by_key = {spelling_key(name): name for name in names if not looks_missing(name)}
-        found = {name for label in table.labels for name in _names(label)}
-        chosen = {label: by_key.get(spelling_key(label), label) for label in found}
+        present = {name for label in table.labels for name in _names(label)}
+        chosen = {label: by_key.get(spelling_key(label), label) for label in present}
     return replace(table, labels=[_respelt(label, chosen) for label in table.labels])
 
 
@@ -115,14 +114,9 @@ class FileTable:
     Attributes:
         source: The file in quotes, or what a program's rows came in.
         unit: What ``places`` counts: ``line`` or ``row``.
-        texts: Cleaned texts, none empty.
         labels: Labels as words; where a row may have several, tuples of them.
         ids: Unique identities: the id column, or the place.
         groups: Values of the group column, or None without one; an empty value groups the row with no other.
-        places: Where each row stands in the file, from 1.
-        empty: Rows left out because no text was left after cleaning.
-        notes: Sentences on how the file was read and what is odd about its rows.
-        unlabelled: Places of rows left out because they have no label.
     """
 
     source: str
@@ -153,7 +147,6 @@ class LabelColumn:
         """What a row's labels are, as ``word`` makes them; the empty text if there is none where one is needed.
 
         Raises:
-            DataError: If a part of the cell is no word.
             ValueError: If it is nothing that labels can be read from; the caller adds the place.
         """
         if isinstance(cell, Choices) and len(cell) <= 1:
@@ -180,11 +173,7 @@ class LabelColumn:
         return order_labels(counts)
 
     def values(self, table: FileTable, names: Sequence[str]) -> npt.NDArray[np.int64]:
-        """The index of each row's label, ``(rows,)``.
-
-        Raises:
-            DataError: If a label is not among the names.
-        """
+        """The index of each row's label, ``(rows,)``."""
         index = _index(table, names)
         return np.fromiter((index[label] for label in table.labels), dtype=np.int64, count=len(table))
 
@@ -220,11 +209,7 @@ class SeveralLabels(LabelColumn):
         return parsed
 
     def names(self, table: FileTable, label_column: str) -> list[str]:
-        """The label names of a table.
-
-        Raises:
-            DataError: If there is one only, or so many that the column can hardly hold labels, or they are 0 and 1.
-        """
+        """The label names of a table."""
         counts = Counter(label for labels in table.labels for label in labels)
         listed = self.separator == AS_JSON or any(len(labels) > 1 for labels in table.labels)
         if counts and listed and set(counts) <= {"0", "1", "true", "false"}:
@@ -242,11 +227,7 @@ class SeveralLabels(LabelColumn):
         return order_labels(counts)
 
     def values(self, table: FileTable, names: Sequence[str]) -> npt.NDArray[np.int64]:
-        """0 and 1 a label, ``(rows, labels)``.
-
-        Raises:
-            DataError: If a label is not among the names.
-        """
+        """0 and 1 a label, ``(rows, labels)``."""
         index = _index(table, names)
         values = np.zeros((len(table), len(names)), dtype=np.int64)
         for row, labels in enumerate(table.labels):
@@ -364,19 +345,8 @@ def read_table(
     """Reads a labelled file, cleans its texts and drops those that are empty then.
 
     Args:
-        path: The file.
-        text_column: This and the other columns are as in `recurra.data.configuration.DataConfig`.
-        label_column: See ``text_column``.
-        group_column: See ``text_column``.
-        id_column: See ``text_column``.
-        labels: Reads the cells of the label column; none takes words.
         skip_unlabelled: Whether rows without a label are left out and told in the table instead of an error; None is an
             error too, for callers whose users have no such choice.
-        encoding: Of a text file without a mark; none is UTF-8.
-        clean: Name of the cleaning.
-
-    Raises:
-        DataError: If the file cannot be used, with the place and what to do.
     """
     reader = labels or LabelColumn()
     label_columns = list(reader.columns) or [label_column]
@@ -460,11 +430,7 @@ class _Rows:
         return label
 
     def table(self, *, skip_unlabelled: bool | None) -> FileTable:
-        """All rows that were added.
-
-        Raises:
-            DataError: If there are none, ids repeat, or rows have no label.
-        """
+        """All rows that were added."""
         source, unlabelled = self.file.source, self.made.unlabelled
         places = f"{self.file.unit} {listed_places(unlabelled)}"
         if unlabelled and not skip_unlabelled:
@@ -536,11 +502,7 @@ def _folded(name: object) -> str:
 
 
 def as_word(value: Any, source: str, unit: str, place: int, column: str | None) -> str:
-    """A label, group or identity as a word; empty if it is missing.
-
-    Raises:
-        DataError: If it is neither a word nor a number, with the place.
-    """
+    """A label, group or identity as a word; empty if it is missing."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
@@ -558,12 +520,7 @@ def as_word(value: Any, source: str, unit: str, place: int, column: str | None) 
 
 
 def label_notes(tables: Sequence[FileTable], *, joined: bool) -> list[str]:
-    """Sentences on labels in several spellings or that look missing, and on how files were read and what is odd there.
-
-    Args:
-        tables: What the files hold, with labels as they are written there.
-        joined: Whether spellings are joined.
-    """
+    """Sentences on labels in several spellings or that look missing, and on how files were read."""
     counts = Counter(name for table in tables for label in table.labels for name in _names(label))
     notes = []
     if groups := spellings(counts):

@@ -33,13 +33,7 @@ Lengths = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class CutTexts:
-    """What a limit cuts of a split.
-
-    Attributes:
-        counted: Rows that were counted.
-        rows: Share of them that is cut.
-        tokens: Share of their tokens that is cut off.
-    """
+    """What a limit cuts of a split."""
 
     counted: int
     rows: float
@@ -66,7 +60,6 @@ def token_lengths(texts: Sequence[str], tokenizer: Tokenizer | Any) -> Lengths:
 
     Args:
         texts: Cleaned texts. Of more than 20,000 characters the first are counted, and the rest in proportion.
-        tokenizer: Any fast tokenizer, or one of the tokenizers library itself.
     """
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     _, offsets = encode_texts([text[:_MOST_CHARACTERS] for text in texts], backend, None)
@@ -88,39 +81,20 @@ def cut_texts(lengths: Lengths, max_length: int) -> CutTexts:
 
 
 def choose_max_length(lengths: Lengths, longest: int) -> int:
-    """The smallest of 64, 128, 256 and 512 tokens that holds 95 % of the texts, and at most what a model can read.
-
-    Args:
-        lengths: Tokens of texts.
-        longest: Longest input of the model, in tokens.
-    """
+    """The smallest of 64, 128, 256 and 512 tokens that holds 95 % of the texts, and at most what a model can read."""
     needed = [limit for limit in LIMITS if (lengths <= limit).mean() >= HELD_SHARE] if len(lengths) else []
     return min(min(needed, default=LIMITS[-1]), longest)
 
 
 def windows_needed(lengths: Lengths, max_length: int, added: int) -> int:
-    """The fewest windows, of 64 at most, that hold all but less than 1 % of the texts.
-
-    Args:
-        lengths: Tokens of texts.
-        max_length: Tokens of a window.
-        added: Tokens that the tokenizer adds to each text or window.
-    """
+    """The fewest windows, of 64 at most, that hold all but less than 1 % of the texts."""
     counts = -(-(lengths - added) // (max_length - added))
     enough = (windows for windows in range(1, MOST_WINDOWS) if (counts > windows).mean() < NOTE_SHARE)
     return next(enough, MOST_WINDOWS)
 
 
 def read_more(lengths: Lengths, max_length: int, longest: int, *, windows: int = 1, added: int = 0) -> str:
-    """What to do about texts of these lengths that are cut.
-
-    Args:
-        lengths: Tokens of texts.
-        max_length: Tokens after which a text is cut, or a window of it.
-        longest: Longest input of the model, in tokens.
-        windows: Most windows of a text.
-        added: Tokens that the tokenizer adds to each text or window.
-    """
+    """What to do about texts of these lengths that are cut."""
     ways = []
     if max_length < longest and windows == 1:
         enough = (limit for limit in LIMITS if limit > max_length and (lengths > limit).mean() < NOTE_SHARE)
@@ -139,21 +113,13 @@ def describe_limit(max_length: int, windows: int) -> str:
 
 
 def say_cut(lengths: Mapping[str, Lengths], max_length: int, longest: int, *, windows: int = 1, added: int = 0) -> str:
-    """One line on what a limit cuts of each split, and what to do from 1 % of the rows on.
-
-    Args:
-        lengths: Tokens of texts, by split.
-        max_length: Tokens after which a text is cut, or a window of it.
-        longest: Longest input of the model, in tokens.
-        windows: Most windows of a text.
-        added: Tokens that the tokenizer adds to each text or window.
-    """
+    """One line on what a limit cuts of each split, and what to do from 1 % of the rows on."""
     limit = describe_limit(max_length, windows)
-    cut = {name: cut_texts(each, most_tokens(max_length, windows, added)) for name, each in lengths.items()}
+    cut = {name: cut_texts(of_split, most_tokens(max_length, windows, added)) for name, of_split in lengths.items()}
     worst = max(cut, key=lambda name: cut[name].rows, default="")
     if not worst or not cut[worst].rows:
         return f"{limit}: no text is cut"
-    line = f"{limit} cuts {'; '.join(f'{name}: {each}' for name, each in cut.items())}"
+    line = f"{limit} cuts {'; '.join(f'{name}: {of_split}' for name, of_split in cut.items())}"
     if cut[worst].rows < NOTE_SHARE:
         return line
     rows = lengths.get("train", lengths[worst])

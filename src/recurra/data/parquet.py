@@ -32,11 +32,7 @@ _MOST_COMPRESSION = 1000
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Opens a Parquet file.
-
-    Raises:
-        DataError: If it is not one, or is cut short.
-    """
+    """Opens a Parquet file."""
     try:
         file = pq.ParquetFile(path)
         # Names stand there once more for each group of rows, and are decoded when they are asked for.
@@ -73,13 +69,7 @@ def iterate_parquet(
     """Yields the values of some columns, a batch of rows at a time, in constant memory.
 
     Args:
-        path: The file.
-        columns: Their names.
-        batch_rows: Most rows of a batch.
         whole: Whether the caller keeps all rows, so that more than `MAX_WHOLE_BYTES` are refused.
-
-    Raises:
-        DataError: If the file cannot be read, lacks a column or has one twice, or is too large.
     """
     if whole:
         # Before anything is made of the rows, which takes far longer than to read and count them.

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import DataError, UnavailableError
 from recurra.core.hub import hub_dataset
 from recurra.data.cleaning import clean_text, clean_texts
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.data.parquet import parquet_columns, read_parquet_columns, read_parquet_table
+from recurra.data.parquet import parquet_columns, read_parquet_table
 from recurra.data.splits import apportion
 
-VALIDATION_SHARE = TEST_SHARE = 0.1
+HELD_OUT_SHARES = {"validation": 0.1, "test": 0.1}
 # Fewer rows cannot give every class a row in each of three splits.
 MINIMUM_ROWS_A_CLASS = 3
 # A row of fewer words is found inside other rows by chance and gives nothing away.
@@ -42,23 +42,6 @@ def text_identity(text: str) -> str:
     if text.isascii():
         return " ".join(text.lower().translate(_ASCII_NOT_WORD).split()) or text.strip()
     return _NOT_WORD.sub(" ", text.casefold()).strip() or text.strip()
-
-
-def checked_rows(columns: Mapping[str, Sequence[Any]], source: str, layout: str) -> None:
-    """Refuses rows that are no texts with the labels 0 (negative) and 1 (positive).
-
-    Args:
-        columns: ``text`` and ``label``.
-        source: Where they come from, for the message.
-        layout: What should be there.
-
-    Raises:
-        DataError: If there are no rows, or other ones.
-    """
-    if not columns["text"]:
-        raise DataError(f"'{source}' has no rows; fetch it again")
-    if not set(columns["label"]) <= {0, 1} or not all(isinstance(text, str) for text in columns["text"]):
-        raise DataError(f"'{source}': text must be text and label 0 or 1; the layout is {layout}")
 
 
 def without_repeats(pool: TextSplit, parts: Sequence[str]) -> tuple[TextSplit, dict[str, int]]:
@@ -111,28 +94,19 @@ def balanced(pool: TextSplit, seed: int) -> tuple[TextSplit, dict[str, int]]:
         np.random.default_rng(derive_seed(seed, "balance", label)).permutation(rows)[:size]
         for label, rows in enumerate(by_label)
     ]
-    kept = pool.select(np.sort(np.concatenate(drawn)))
-    return kept, {"beyond the rarer class": len(pool) - len(kept)} if len(kept) < len(pool) else {}
+    chosen = pool.select(np.sort(np.concatenate(drawn)))
+    return chosen, {"beyond the rarer class": len(pool) - len(chosen)} if len(chosen) < len(pool) else {}
 
 
 def cut_by_label(pool: TextSplit, seed: int, *, source: str) -> dict[str, TextSplit]:
-    """Cuts rows at random into train, validation and test (80/10/10), every class in its proportion.
-
-    Args:
-        pool: Rows without repeats; they keep their order within a split.
-        seed: Seed of the cut.
-        source: For the message.
-
-    Raises:
-        DataError: If a class has fewer than three rows.
-    """
+    """Cuts rows at random into train, validation and test (80/10/10), every class in its proportion."""
     labels, counts = np.unique(pool.labels, return_counts=True)
     if counts.min() < MINIMUM_ROWS_A_CLASS:
         raise DataError(
             f"{source}: a class has {counts.min()} different texts, at least {MINIMUM_ROWS_A_CLASS} are needed to cut "
             "train, validation and test; give the whole release"
         )
-    held_out = {name: apportion(counts, share) for name, share in _SHARES.items()}
+    held_out = {name: apportion(counts, share) for name, share in HELD_OUT_SHARES.items()}
     chosen: dict[str, list[Rows]] = {"train": [], **{name: [] for name in held_out}}
     for position, label in enumerate(labels.tolist()):
         rows = np.random.default_rng(derive_seed(seed, "cut", label)).permutation(np.flatnonzero(pool.labels == label))
@@ -142,18 +116,6 @@ def cut_by_label(pool: TextSplit, seed: int, *, source: str) -> dict[str, TextSp
             start += int(sizes[position])
         chosen["train"].append(rows[start:])
     return {name: pool.select(np.sort(np.concatenate(rows)), name=name) for name, rows in chosen.items()}
-
-
-_SHARES = {"validation": VALIDATION_SHARE, "test": TEST_SHARE}
-
-
-def add_counts(*parts: Mapping[str, int]) -> dict[str, int]:
-    """Adds counts of left-out rows, in the order in which the reasons first occur."""
-    total: dict[str, int] = {}
-    for part in parts:
-        for reason, count in part.items():
-            total[reason] = total.get(reason, 0) + count
-    return total
 
 
 def joined(name: str, pools: Iterable[TextSplit]) -> TextSplit:
@@ -174,10 +136,6 @@ def joined(name: str, pools: Iterable[TextSplit]) -> TextSplit:
 def rows_that_give_away(queries: Iterable[str], rows: Sequence[str]) -> set[int]:
     """Finds the rows that equal a query or hold it as a run of words, case and punctuation aside.
 
-    Args:
-        queries: Texts that must not be seen in training.
-        rows: Training texts.
-
     Returns:
         Positions in ``rows``. Queries of fewer than three words count only if the row equals them.
     """
@@ -188,7 +146,7 @@ def rows_that_give_away(queries: Iterable[str], rows: Sequence[str]) -> set[int]
         equal.add(words)
         if len(words) >= CONTAINED_WORDS:
             by_start[words[:CONTAINED_WORDS]].add(words)
-    found = set()
+    positions = set()
     for position, row in enumerate(rows):
         words = _words(row)
         starts = range(len(words) - CONTAINED_WORDS + 1)
@@ -197,8 +155,8 @@ def rows_that_give_away(queries: Iterable[str], rows: Sequence[str]) -> set[int]
             for start in starts
             for query in by_start.get(words[start : start + CONTAINED_WORDS], ())
         ):
-            found.add(position)
-    return found
+            positions.add(position)
+    return positions
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -206,7 +164,6 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 LABEL_NAMES = ["negative", "positive"]
-PARTS = ("train", "test")
 # SST-2's sizes, which the papers gave to the Yelp reviews too.
 PAPER_SIZES = {"train": 54_576, "validation": 6_822, "test": 6_823}
 OFFICIAL_VALIDATION_SHARE = 0.05
@@ -215,48 +172,195 @@ _DRAWN_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
-class Release:
-    """A polarity release.
+class Reviews:
+    """Reviews with the labels 0 (negative) and 1 (positive).
 
     Attributes:
-        name: Name of the corpus, and of the folder of a local copy.
-        public_name: Name on the hub.
+        folder: Folder of a local copy in the data root, with a Parquet file for each part; the name if empty.
+        public_name: Name on the hub of a release of millions, of which rows are drawn; others are read whole.
+        instead: Corpus with a public name that could be taken instead.
+        note: What a reader of the results must know of it.
+        text: Column with the text, beside ``label``.
     """
 
     name: str
-    public_name: str
+    description: str
+    folder: str = ""
+    public_name: str | None = None
+    instead: str = ""
+    note: str = ""
+    parts: tuple[str, ...] = ("train", "test")
+    text: str = "text"
 
     @property
     def layout(self) -> str:
         """The files of a local copy, for messages and listings."""
-        return f"DIR/{self.name}/{{train,test}}.parquet (columns text, label)"
+        parts = self.parts[0] if len(self.parts) == 1 else f"{{{','.join(self.parts)}}}"
+        return f"DIR/{self.folder or self.name}/{parts}.parquet (columns {self.text}, label)"
 
 
-YELP_POLARITY = Release("yelp_polarity", "fancyzhx/yelp_polarity")
-AMAZON_POLARITY = Release("amazon_polarity", "mteb/amazon_polarity")
+YELP_POLARITY = Reviews(
+    "yelp_polarity",
+    "Yelp Review Polarity: whole reviews of local businesses, two classes",
+    public_name="fancyzhx/yelp_polarity",
+)
+AMAZON_POLARITY = Reviews(
+    "amazon_polarity",
+    "Amazon Review Polarity: titles and reviews of products, two classes",
+    public_name="mteb/amazon_polarity",
+)
+YELP_REVIEWS = Reviews(
+    "yelp_reviews",
+    "Samples of Yelp reviews with stars, two classes; not the Yelp Polarity release",
+    instead="yelp_polarity",
+    note="A union of published samples of Yelp reviews, not the Yelp Polarity release of the papers.",
+)
+AMAZON_REVIEWS = Reviews(
+    "amazon_reviews",
+    "Amazon reviews of 14 product domains (FDU-MTL), two classes; not Amazon Polarity",
+    folder="amazon_fdu_mtl",
+    instead="amazon_polarity",
+    note="Amazon reviews of 14 product domains (FDU-MTL), tokenised and lower-cased by its authors, the last letters "
+    "of most texts cut off; not the Amazon Polarity release of the papers.",
+)
+YELP_SENTENCES = Reviews(
+    "yelp_sentences",
+    "Single sentences of Yelp reviews with the label of their review, two classes",
+    instead="yelp_polarity",
+    note="A sentence has the label of its whole review, so some say nothing of it or the contrary.",
+    parts=("upstream_dev", "upstream_test"),
+)
+PRODUCT_REVIEWS = Reviews(
+    "product_reviews",
+    "Amazon reviews of 4 product domains as written (Blitzer et al.), two classes",
+    folder="amazon_blitzer",
+    instead="amazon_polarity",
+    note="Amazon reviews of 4 product domains (Multi-Domain Sentiment Dataset), without titles; not Amazon Polarity.",
+    parts=("all",),
+    text="content",
+)
+REVIEWS = (YELP_POLARITY, AMAZON_POLARITY, YELP_REVIEWS, AMAZON_REVIEWS, YELP_SENTENCES, PRODUCT_REVIEWS)
 
 
-def load_polarity(release: Release, protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
-    """Loads a polarity release.
-
-    Args:
-        release: Which.
-        protocol: ``sst2-size`` (54,576 / 6,822 / 6,823 rows, as in the papers) or ``official`` (every row).
-        split_seed: Decides which rows are drawn, and which train rows validate.
-        data_root: Folder with a local copy, or None for the public name.
+def local_files(data_root: Path | None, folder: str, parts: Sequence[str], layout: str) -> dict[str, Path]:
+    """The Parquet files of a local copy by part; empty if there is no folder for it.
 
     Raises:
-        DataError: If a local file is damaged.
-        UnavailableError: If there is no local copy and the hub cannot be reached.
+        DataError: If there is a folder, and it lacks a part.
     """
-    tables = read_release(release, data_root)
+    if data_root is None or not (data_root / folder).is_dir():
+        return {}
+    paths = {part: data_root / folder / f"{part}.parquet" for part in parts}
+    if missing := [path.name for path in paths.values() if not path.is_file()]:
+        raise DataError(f"'{data_root / folder}' lacks {', '.join(missing)}; the layout is {layout}")
+    return paths
+
+
+def _read_tables(reviews: Reviews, data_root: Path | None) -> dict[str, pa.Table]:
+    """Reads all parts as Arrow tables with the columns ``text`` and ``label``; the rows stay out of Python."""
+    folder = reviews.folder or reviews.name
+    paths = local_files(data_root, folder, reviews.parts, reviews.layout)
+    if paths:
+        source = str(paths[reviews.parts[0]].parent)
+        columns = {part: [*_text_columns(parquet_columns(path), reviews.text), "label"] for part, path in paths.items()}
+        tables = {part: read_parquet_table(path, columns[part]) for part, path in paths.items()}
+    elif reviews.public_name is None:
+        tried = "no data root is given" if data_root is None else f"'{data_root}' has no folder {folder}"
+        raise UnavailableError(
+            f"{reviews.name}: {tried} and the sample has no public name; give --data-root DIR (or RECURRA_DATA_ROOT) "
+            f"with {reviews.layout}, or take {reviews.instead}, which has a public name"
+        )
+    else:
+        source = reviews.public_name
+        public = hub_dataset(reviews.name, source, data_root, folder=folder, layout=reviews.layout)
+        if absent := [part for part in reviews.parts if part not in public]:
+            raise DataError(f"'{source}' has no part {', '.join(absent)}; its parts are {', '.join(public)}")
+        tables = {part: public[part].with_format("arrow")[:] for part in reviews.parts}
+    return {part: _checked(table, source, reviews) for part, table in tables.items()}
+
+
+def _text_columns(present: list[str], text: str) -> list[str]:
+    """The text's column, or the title and the content that an earlier release of Amazon's keeps apart."""
+    return ["title", "content"] if text not in present and "content" in present else [text]
+
+
+def _checked(table: pa.Table, source: str, reviews: Reviews) -> pa.Table:
+    if reviews.text not in table.column_names and {"title", "content"} <= set(table.column_names):
+        kind = pa.large_string()
+        cells = [table.column(name).cast(kind) for name in ("title", "content")]
+        text = pc.binary_join_element_wise(*cells, pa.scalar(" ", kind), null_handling="replace", null_replacement="")
+        table = table.append_column(reviews.text, text)
+    if lacking := [column for column in (reviews.text, "label") if column not in table.column_names]:
+        raise DataError(f"'{source}' has no column {', '.join(lacking)}; the layout is {reviews.layout}")
+    table = table.select([reviews.text, "label"]).rename_columns(["text", "label"])
+    texts, labels = table.columns
+    is_text = pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type)
+    is_label = pa.types.is_integer(labels.type) and set(labels.unique().to_pylist()) <= {0, 1}
+    if not (is_text and is_label and table.num_rows):
+        raise DataError(
+            f"'{source}' is not {reviews.name}: label must be 0 or 1 and {reviews.text} text, in one row at least; the "
+            f"layout is {reviews.layout}"
+        )
+    return table
+
+
+def load_reviews(reviews: Reviews, protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
+    """Loads reviews as a sentiment corpus.
+
+    Raises:
+        DataError: If a file is damaged, or too small.
+        UnavailableError: If they are neither in the data root nor to be had.
+    """
+    load = _splits_of_all if reviews.public_name is None else _splits_drawn
+    splits, dropped, notes = load(reviews, protocol, split_seed, data_root)
+    return TextDataset(
+        name=reviews.name,
+        protocol=protocol,
+        label_names=LABEL_NAMES,
+        splits=splits,
+        selection_split="validation",
+        reported_splits=["validation", "test"],
+        dropped=dropped,
+        notes=notes,
+    )
+
+
+_Loaded = tuple[dict[str, TextSplit], dict[str, int], list[str]]
+
+
+def _splits_of_all(reviews: Reviews, protocol: str, seed: int, data_root: Path | None) -> _Loaded:
+    """Splits of all rows, or under ``balanced`` of as many of each class."""
+    pool, dropped = read_pool(reviews, seed, data_root)
+    if protocol == "balanced":
+        pool, beyond = balanced(pool, seed)
+        dropped |= beyond
+    repeats = sum(count for reason, count in dropped.items() if "repeats" in reason)
+    note = f"{repeats:,} repeated texts (case and punctuation aside) were taken out before the split."
+    return cut_by_label(pool, seed, source=reviews.name), dropped, [reviews.note, note]
+
+
+def _splits_drawn(reviews: Reviews, protocol: str, seed: int, data_root: Path | None) -> _Loaded:
+    """Splits of every row of a release (``official``), or of as many as in the papers."""
+    tables = _read_tables(reviews, data_root)
     rows = {part: table.num_rows for part, table in tables.items()}
-    sizes = _official_sizes(rows) if protocol == "official" else _paper_sizes(rows)
+    if protocol == "official":
+        validation = round(OFFICIAL_VALIDATION_SHARE * rows["train"])
+        sizes = {"train": rows["train"] - validation, "validation": validation, "test": rows["test"]}
+    else:
+        # Or as many as the parts have, in the same proportion.
+        wanted = PAPER_SIZES["train"] + PAPER_SIZES["validation"]
+        from_train = min(wanted, rows["train"])
+        validation = PAPER_SIZES["validation"] * from_train // wanted
+        sizes = {
+            "train": from_train - validation,
+            "validation": validation,
+            "test": min(PAPER_SIZES["test"], rows["test"]),
+        }
     seen: set[str] = set()
     dropped: Counter[str] = Counter()
-    test = draw(tables["test"], {"test": sizes["test"]}, seed=split_seed, part="test", seen=seen, dropped=dropped)
+    test = _draw(tables["test"], {"test": sizes["test"]}, seed=seed, part="test", seen=seen, dropped=dropped)
     rest = {name: sizes[name] for name in ("validation", "train")}
-    drawn = test | draw(tables["train"], rest, seed=split_seed, part="train", seen=seen, dropped=dropped)
+    drawn = test | _draw(tables["train"], rest, seed=seed, part="train", seen=seen, dropped=dropped)
     splits = {name: drawn[name] for name in ("train", "validation", "test")}
     notes = []
     if protocol != "official":
@@ -264,98 +368,43 @@ def load_polarity(release: Release, protocol: str, split_seed: int, data_root: P
         if any(len(split) < PAPER_SIZES[name] for name, split in splits.items()):
             got = " / ".join(f"{len(split):,}" for split in splits.values())
             notes.append(f"The release here has too few rows for 54,576 / 6,822 / 6,823; taken: {got}.")
-    return TextDataset(
-        name=release.name,
-        protocol=protocol,
-        label_names=LABEL_NAMES,
-        splits=splits,
-        selection_split="validation",
-        reported_splits=["validation", "test"],
-        dropped=dict(dropped),
-        notes=notes,
-    )
+    return splits, dict(dropped), notes
 
 
-def read_release(release: Release, data_root: Path | None) -> dict[str, pa.Table]:
-    """Reads both parts as Arrow tables with the columns ``text`` and ``label``; the rows stay out of Python.
+def read_pool(
+    reviews: Reviews, seed: int, data_root: Path | None, *, most: int = 0
+) -> tuple[TextSplit, dict[str, int]]:
+    """All rows as one pool of cleaned rows without repeats; of a release, ``most`` rows drawn from its train part.
 
-    Raises:
-        DataError: If a local file is damaged, or not the release.
-        UnavailableError: If there is no local copy and the hub cannot be reached.
+    Returns:
+        The pool, ids such as ``train-17`` (row of its part), and counts of what was left out.
     """
-    folder = None if data_root is None else data_root / release.name
-    if folder is not None and folder.is_dir():
-        paths = {part: folder / f"{part}.parquet" for part in PARTS}
-        missing = [path.name for path in paths.values() if not path.is_file()]
-        if missing:
-            raise DataError(f"'{folder}' lacks {', '.join(missing)}; the layout is {release.layout}")
-        tables = {
-            part: read_parquet_table(path, [*_text_columns(parquet_columns(path)), "label"])
-            for part, path in paths.items()
-        }
-        source = str(folder)
-    else:
-        public = hub_dataset(release.name, release.public_name, data_root, folder=release.name, layout=release.layout)
-        absent = [part for part in PARTS if part not in public]
-        if absent:
-            raise DataError(
-                f"'{release.public_name}' has no part {', '.join(absent)}; its parts are {', '.join(public)}"
-            )
-        tables = {part: public[part].with_format("arrow")[:] for part in PARTS}
-        source = release.public_name
-    return {part: _checked(table, source, release) for part, table in tables.items()}
+    tables = _read_tables(reviews, data_root)
+    if reviews.public_name is not None:
+        sizes = {"pool": min(most, tables["train"].num_rows)}
+        drawn: Counter[str] = Counter()
+        return _draw(tables["train"], sizes, seed=seed, part="train", seen=set(), dropped=drawn)["pool"], dict(drawn)
+    pools = [
+        TextSplit(
+            name=part,
+            texts=clean_texts(text or "" for text in table.column("text").to_pylist()),
+            labels=table.column("label").to_numpy(),
+            ids=[f"{part}-{row}" for row in range(table.num_rows)],
+        )
+        for part, table in tables.items()
+    ]
+    filled, empty = without_empty(joined("pool", pools))
+    pool, repeats = without_repeats(filled, [identity.rpartition("-")[0] for identity in filled.ids])
+    return pool, {**empty, **repeats}
 
 
-def _text_columns(present: list[str]) -> list[str]:
-    """``text``, or the title and the content that an earlier release of Amazon's keeps apart."""
-    return ["text"] if "text" in present or "content" not in present else ["title", "content"]
-
-
-def _checked(table: pa.Table, source: str, release: Release) -> pa.Table:
-    if "text" not in table.column_names and {"title", "content"} <= set(table.column_names):
-        texts = [f"{title or ''} {content or ''}" for title, content in _pairs(table)]
-        table = table.append_column("text", pa.array(texts, pa.large_string()))
-    lacking = [column for column in ("text", "label") if column not in table.column_names]
-    if lacking:
-        raise DataError(f"'{source}' has no column {', '.join(lacking)}; the layout is {release.layout}")
-    labels = table.column("label")
-    if not pa.types.is_integer(labels.type) or not set(labels.unique().to_pylist()) <= {0, 1} or not table.num_rows:
-        raise DataError(f"'{source}' is not {release.name}: label must be 0 or 1; the layout is {release.layout}")
-    return table.select(["text", "label"])
-
-
-def _pairs(table: pa.Table) -> Iterator[tuple[str | None, str | None]]:
-    for batch in table.select(["title", "content"]).to_batches():
-        yield from zip(batch.column("title").to_pylist(), batch.column("content").to_pylist(), strict=True)
-
-
-def _paper_sizes(rows: Mapping[str, int]) -> dict[str, int]:
-    """The papers' sizes, or as large as the parts allow in the same proportion."""
-    wanted = PAPER_SIZES["train"] + PAPER_SIZES["validation"]
-    from_train = min(wanted, rows["train"])
-    validation = PAPER_SIZES["validation"] * from_train // wanted
-    return {
-        "train": from_train - validation,
-        "validation": validation,
-        "test": min(PAPER_SIZES["test"], rows["test"]),
-    }
-
-
-def _official_sizes(rows: Mapping[str, int]) -> dict[str, int]:
-    validation = round(OFFICIAL_VALIDATION_SHARE * rows["train"])
-    return {"train": rows["train"] - validation, "validation": validation, "test": rows["test"]}
-
-
-def draw(
+def _draw(
     table: pa.Table, sizes: Mapping[str, int], *, seed: int, part: str, seen: set[str], dropped: Counter[str]
 ) -> dict[str, TextSplit]:
     """Draws splits from one part, each class in its proportion; the part is read only as far as needed.
 
     Args:
-        table: Columns ``text`` and ``label``.
         sizes: Rows of each split; the first is filled first. Fewer if the part has no more.
-        seed: Decides the order in which rows are drawn.
-        part: Name of the part, for ids and counts.
         seen: Identities of texts that were drawn before; grows.
         dropped: Rows passed over, by reason; grows.
     """
@@ -402,142 +451,3 @@ def _quota(counts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
 def unescaped(text: str) -> str:
     r"""Undoes the escapes that the Yelp release keeps in its texts: ``\n`` for a line break, ``\"`` for a quote."""
     return text.replace("\\n", " ").replace('\\"', '"') if "\\" in text else text
-
-
-@dataclass(frozen=True)
-class LocalReviews:
-    """Reviews of a data root.
-
-    Attributes:
-        name: Name of the corpus.
-        folder: Folder of the data root, with a Parquet file for each part.
-        instead: Corpus with a public name that could be taken instead.
-        note: What a reader of the results must know of it.
-        parts: Files of the release, put together before the split.
-        text: Column with the text, beside ``label``.
-    """
-
-    name: str
-    folder: str
-    instead: str
-    note: str
-    parts: tuple[str, ...] = ("train", "test")
-    text: str = "text"
-
-    @property
-    def layout(self) -> str:
-        """The files that are needed, for messages and listings."""
-        parts = self.parts[0] if len(self.parts) == 1 else f"{{{','.join(self.parts)}}}"
-        return f"DIR/{self.folder}/{parts}.parquet (columns {self.text}, label)"
-
-
-YELP_REVIEWS = LocalReviews(
-    name="yelp_reviews",
-    folder="yelp_reviews",
-    instead="yelp_polarity",
-    note="A union of published samples of Yelp reviews, not the Yelp Polarity release of the papers.",
-)
-AMAZON_REVIEWS = LocalReviews(
-    name="amazon_reviews",
-    folder="amazon_fdu_mtl",
-    instead="amazon_polarity",
-    note="Amazon reviews of 14 product domains (FDU-MTL), tokenised and lower-cased by its authors, the last letters "
-    "of most texts cut off; not the Amazon Polarity release of the papers.",
-)
-YELP_SENTENCES = LocalReviews(
-    name="yelp_sentences",
-    folder="yelp_sentences",
-    instead="yelp_polarity",
-    note="A sentence has the label of its whole review, so some say nothing of it or the contrary.",
-    parts=("upstream_dev", "upstream_test"),
-)
-PRODUCT_REVIEWS = LocalReviews(
-    name="product_reviews",
-    folder="amazon_blitzer",
-    instead="amazon_polarity",
-    note="Amazon reviews of 4 product domains (Multi-Domain Sentiment Dataset), without titles; not Amazon Polarity.",
-    parts=("all",),
-    text="content",
-)
-
-
-def load_reviews(reviews: LocalReviews, protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
-    """Loads local reviews as a sentiment corpus.
-
-    Args:
-        reviews: Which.
-        protocol: ``balanced`` (equal numbers of both classes) or ``all-rows``.
-        split_seed: Chooses the rows of a balanced set, and the splits.
-        data_root: Folder with the reviews.
-
-    Raises:
-        DataError: If a file is damaged, or too small.
-        UnavailableError: If there is no local copy.
-    """
-    pool, dropped = read_reviews(reviews, data_root)
-    if protocol == "balanced":
-        pool, beyond = balanced(pool, split_seed)
-        dropped = add_counts(dropped, beyond)
-    repeats = sum(count for reason, count in dropped.items() if "repeats" in reason)
-    return TextDataset(
-        name=reviews.name,
-        protocol=protocol,
-        label_names=LABEL_NAMES,
-        splits=cut_by_label(pool, split_seed, source=reviews.name),
-        selection_split="validation",
-        reported_splits=["validation", "test"],
-        dropped=dropped,
-        notes=[
-            reviews.note,
-            f"{repeats:,} repeated texts (case and punctuation aside) were taken out before the split.",
-        ],
-    )
-
-
-def read_reviews(reviews: LocalReviews, data_root: Path | None) -> tuple[TextSplit, dict[str, int]]:
-    """Reads all parts as one pool of cleaned rows without repeats.
-
-    Returns:
-        The pool, ids such as ``train-17`` (row of its part), and counts of what was left out.
-
-    Raises:
-        DataError: If a file is damaged.
-        UnavailableError: If there is no local copy.
-    """
-    paths = _paths(reviews, data_root)
-    pools = []
-    for part, path in zip(reviews.parts, paths, strict=True):
-        columns = read_parquet_columns(path, (reviews.text, "label"))
-        columns = {"text": columns[reviews.text], "label": columns["label"]}
-        checked_rows(columns, str(path), reviews.layout)
-        pools.append(
-            TextSplit(
-                name=part,
-                texts=clean_texts(columns["text"]),
-                labels=np.asarray(columns["label"], dtype=np.int64),
-                ids=[f"{part}-{row}" for row in range(len(columns["text"]))],
-            )
-        )
-    filled, empty = without_empty(joined("pool", pools))
-    pool, repeats = without_repeats(filled, parts_of(filled.ids))
-    return pool, add_counts(empty, repeats)
-
-
-def parts_of(ids: Iterable[str]) -> list[str]:
-    """The part of the release that each row comes from, from ids such as ``train-17``."""
-    return [identity.rpartition("-")[0] for identity in ids]
-
-
-def _paths(reviews: LocalReviews, data_root: Path | None) -> list[Path]:
-    cure = (
-        f"give --data-root DIR (or RECURRA_DATA_ROOT) with {reviews.layout}, or take {reviews.instead}, "
-        "which has a public name"
-    )
-    if data_root is None or not (data_root / reviews.folder).is_dir():
-        tried = "no data root is given" if data_root is None else f"'{data_root}' has no folder {reviews.folder}"
-        raise UnavailableError(f"{reviews.name}: {tried} and the sample has no public name; {cure}")
-    paths = [data_root / reviews.folder / f"{part}.parquet" for part in reviews.parts]
-    missing = [path.name for path in paths if not path.is_file()]
-    if missing:
-        raise DataError(f"'{data_root / reviews.folder}' lacks {', '.join(missing)}; the layout is {reviews.layout}")
-    return paths

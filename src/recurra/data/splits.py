@@ -20,8 +20,9 @@ from recurra.data.labels import FileTable, join_spellings, label_notes, read_tab
 Labels = npt.NDArray[np.int64]
 
 
-def iterative_split(units: Sequence[Sequence[int]], keys: Sequence[bytes], labels: Labels, shares: Mapping[str, float],
-) -> list[str]:  # fmt: skip
+def iterative_split(
+    units: Sequence[Sequence[int]], keys: Sequence[bytes], labels: Labels, shares: Mapping[str, float]
+) -> list[str]:
     """Assigns units to splits label by label, the rarest first (Sechidis, Tsoumakas and Vlahavas 2011).
 
     Of the units that are left, those with the rarest label are given out in the order of their keys, each to the split
@@ -30,13 +31,9 @@ def iterative_split(units: Sequence[Sequence[int]], keys: Sequence[bytes], label
     not by chance, and a unit may be several rows that must stay together.
 
     Args:
-        units: Row numbers of each unit.
         keys: Of each unit, unique: the order within a label.
         labels: 0 and 1, ``(rows, labels)``.
         shares: Share of each split, with the one that gets the rest first; they add up to 1.
-
-    Returns:
-        The split of each unit.
     """
     names = list(shares)
     portions = np.array([shares[name] for name in names])
@@ -75,11 +72,6 @@ def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSpl
 
     The rows keep their order. With one seed a smaller fraction is a subset of a larger one up to one row a label
     (rounding), so 10 % and 50 % differ by what is added, not by luck. Every label keeps at least one row.
-
-    Args:
-        split: Where to take from.
-        fraction: Share of the rows, above 0 and up to 1; 1 returns the split itself.
-        seed: Seed of the choice.
     """
     if not 0 < fraction <= 1:
         raise ValueError(f"fraction {fraction} must be above 0 and at most 1")
@@ -88,13 +80,7 @@ def stratified_fraction(split: TextSplit, fraction: float, seed: int) -> TextSpl
     if split.labels.ndim == 2:
         return split.select(_iterative_fraction(split, fraction, seed))
     present, counts = np.unique(split.labels, return_counts=True)
-    sizes = apportion(counts, fraction)
-    chosen = []
-    for label, size in zip(present.tolist(), sizes.tolist(), strict=True):
-        rows = np.flatnonzero(split.labels == label)
-        generator = np.random.default_rng(derive_seed(seed, "fraction", label))
-        chosen.append(generator.permutation(rows)[:size])
-    return split.select(np.sort(np.concatenate(chosen)))
+    return _drawn(split, dict(zip(present.tolist(), apportion(counts, fraction).tolist(), strict=True)), seed)
 
 
 def rows_of_each_label(split: TextSplit, most: int, seed: int) -> TextSplit:
@@ -102,20 +88,19 @@ def rows_of_each_label(split: TextSplit, most: int, seed: int) -> TextSplit:
 
     The rows keep their order. With one seed the rows of a smaller number are among those of a larger one, and of
     `stratified_fraction`'s.
-
-    Args:
-        split: Where to take from; one label a row.
-        most: Rows of each label.
-        seed: Seed of the choice.
     """
-    chosen = [
-        np.random.default_rng(derive_seed(seed, "fraction", label)).permutation(np.flatnonzero(split.labels == label))
-        for label in np.unique(split.labels).tolist()
-    ]
-    return split.select(np.sort(np.concatenate([rows[:most] for rows in chosen])))
+    return _drawn(split, dict.fromkeys(np.unique(split.labels).tolist(), most), seed)
 
 
-def _iterative_fraction(split: TextSplit, fraction: float, seed: int) -> npt.NDArray[np.int64]:
+def _drawn(split: TextSplit, sizes: Mapping[int, int], seed: int) -> TextSplit:
+    chosen = []
+    for label, size in sizes.items():
+        generator = np.random.default_rng(derive_seed(seed, "fraction", label))
+        chosen.append(generator.permutation(np.flatnonzero(split.labels == label))[:size])
+    return split.select(np.sort(np.concatenate(chosen)))
+
+
+def _iterative_fraction(split: TextSplit, fraction: float, seed: int) -> Labels:
     units = [[row] for row in range(len(split))]
     # The identity as well: equal texts would have equal keys.
     keys = [split_key(seed, split.texts, unit) + split.ids[unit[0]].encode("utf-8", "surrogatepass") for unit in units]
@@ -126,12 +111,7 @@ def _iterative_fraction(split: TextSplit, fraction: float, seed: int) -> npt.NDA
 def apportion(
     counts: np.ndarray[tuple[int], np.dtype[np.int64]], fraction: float
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Rows a label by largest remainders: they sum to the rounded share of all rows, as far as one each allows.
-
-    Args:
-        counts: Rows of each label, shape ``(labels,)``.
-        fraction: Share of the rows, above 0 and up to 1.
-    """
+    """Rows a label by largest remainders: they sum to the rounded share of all rows, as far as one each allows."""
     exact = counts * fraction
     sizes = np.floor(exact).astype(np.int64)
     short = round(float(counts.sum()) * fraction) - int(sizes.sum())
@@ -144,11 +124,6 @@ def length_tail(split: TextSplit, which: Literal["longest", "shortest"], fractio
     """Returns the longest or shortest share of the rows, by words, in their order.
 
     Ties at the edge are broken by a hash of the text: by content, not by place, since files are often sorted by label.
-
-    Args:
-        split: Where to take from.
-        which: The tail to keep.
-        fraction: Share of the rows, above 0 and up to 1; at least one row is kept.
     """
     if which not in ("longest", "shortest"):
         raise ValueError(f"tail '{which}' must be 'longest' or 'shortest'")
@@ -171,12 +146,6 @@ def load_files(config: DataConfig) -> TextDataset:
 
     Rows with the same cleaned text, or of the same group, stay on one side of a split that is made here. Files that are
     given are taken as they are; texts that they share with train are counted in the notes; the leakage audit judges.
-
-    Args:
-        config: ``name`` is the path of the file; ``validation`` and ``test`` those of others.
-
-    Raises:
-        DataError: If a file cannot be used, or there are too few rows to split.
     """
     table = _read(config.name, config)
     joined = join_spellings(table) if config.join_labels else table
@@ -229,17 +198,7 @@ def load_files(config: DataConfig) -> TextDataset:
 
 
 def load_split(path: Path | str, config: DataConfig, names: Sequence[str], *, name: str = "file") -> TextSplit:
-    """Loads one more file with the label names of a model that is there already.
-
-    Args:
-        path: A labelled file.
-        config: Names the columns.
-        names: Label names, by index.
-        name: Name of the split.
-
-    Raises:
-        DataError: If the file cannot be used or has a label that the model does not know.
-    """
+    """Loads one more file with the label names of a model that is there already."""
     # Nobody would be told what is left out here.
     return _as_split(name, _in_spelling(names, _read(path, config, skip=None), config), names, config)
 
@@ -259,11 +218,7 @@ def _read(path: Path | str, config: DataConfig, *, skip: bool | None = False) ->
 
 
 def read_rows(path: Path | str, config: DataConfig) -> tuple[FileTable, list[str]]:
-    """The labelled rows of a user's file, with spellings joined where that is asked for, and what is to be said of it.
-
-    Raises:
-        DataError: If the file cannot be used.
-    """
+    """The labelled rows of a user's file, spellings joined where that is asked for, and notes on it."""
     table = _read(path, config)
     return join_spellings(table) if config.join_labels else table, label_notes([table], joined=config.join_labels)
 
@@ -281,11 +236,11 @@ def _as_split(name: str, table: FileTable, names: Sequence[str], config: DataCon
 
 def split_rows(
     texts: Sequence[str],
-    labels: npt.NDArray[np.int64],
+    labels: Labels,
     groups: Sequence[str] | None,
     shares: Mapping[str, float],
     seed: int,
-) -> dict[str, npt.NDArray[np.int64]]:
+) -> dict[str, Labels]:
     """Splits rows by a hash of their text, stratified by label; the order of the rows does not matter.
 
     Rows with any number of labels are split as `recurra.data.splits.iterative_split` does it.
@@ -294,11 +249,9 @@ def split_rows(
     them). A unit counts for its most frequent label. A class of fewer than three units stays in train whole.
 
     Args:
-        texts: Cleaned texts.
         labels: Label of each row, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
         groups: Group of each row, empty for none; or None.
         shares: Share of each label's rows that each split gets; train gets the rest.
-        seed: Seed of the hash.
 
     Returns:
         Row numbers, ascending, of ``train`` and of every split in ``shares``.
@@ -308,22 +261,23 @@ def split_rows(
     if labels.ndim == 2:
         places = iterative_split(units, keys, labels, {"train": 1 - sum(shares.values()), **shares})
     else:
-        places = _split_by_label(units, keys, labels, shares)
-    chosen: dict[str, list[int]] = {"train": [], **{name: [] for name in shares}}
-    for rows, place in zip(units, places, strict=True):
-        chosen[place].extend(rows)
-    return {name: np.array(sorted(rows), dtype=np.int64) for name, rows in chosen.items()}
+        places = [""] * len(units)
+        for members in _by_label(units, labels).values():
+            ordered = sorted(members, key=lambda unit: (keys[unit], units[unit]))
+            for unit, place in zip(ordered, _assign([len(units[unit]) for unit in ordered], shares), strict=True):
+                places[unit] = place
+    return _rows_of(["train", *shares], units, places)
 
 
 def fold_rows(
     texts: Sequence[str],
-    labels: npt.NDArray[np.int64],
+    labels: Labels,
     groups: Sequence[str] | None,
     folds: int,
     *,
     fold: int,
     seed: int,
-) -> dict[str, npt.NDArray[np.int64]]:
+) -> dict[str, Labels]:
     """Splits rows for one fold of a stratified cross-validation; the order of the rows does not matter.
 
     Rows are dealt to twice as many hands as there are folds. Two hands are a fold's test rows and the next one its
@@ -332,12 +286,7 @@ def fold_rows(
     any number of labels are dealt as `recurra.data.splits.iterative_split` does it, all of them.
 
     Args:
-        texts: Cleaned texts.
-        labels: Label of each row, shape ``(rows,)``, or 0 and 1 a label, ``(rows, labels)``.
-        groups: Group of each row, empty for none; or None.
-        folds: Number of folds, at least 2.
         fold: Which, from 0.
-        seed: Seed of the hash that the units are dealt by.
 
     Returns:
         Row numbers, ascending, of ``train``, ``validation`` and ``test``.
@@ -351,15 +300,19 @@ def fold_rows(
     else:
         hands = _deal(units, keys, labels, 2 * folds)
     test, validation = {2 * fold, 2 * fold + 1}, (2 * fold + 2) % (2 * folds)
-    chosen: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
-    for rows, hand in zip(units, hands, strict=True):
-        chosen["test" if hand in test else "validation" if hand == validation else "train"].extend(rows)
+    places = ["test" if hand in test else "validation" if hand == validation else "train" for hand in hands]
+    return _rows_of(["train", "validation", "test"], units, places)
+
+
+def _rows_of(names: Sequence[str], units: Sequence[list[int]], places: Sequence[str]) -> dict[str, Labels]:
+    """Row numbers of each split, ascending."""
+    chosen: dict[str, list[int]] = {name: [] for name in names}
+    for rows, place in zip(units, places, strict=True):
+        chosen[place].extend(rows)
     return {name: np.array(sorted(rows), dtype=np.int64) for name, rows in chosen.items()}
 
 
-def _deal(
-    units: Sequence[list[int]], keys: Sequence[bytes], labels: npt.NDArray[np.int64], hands: int
-) -> list[int | None]:
+def _deal(units: Sequence[list[int]], keys: Sequence[bytes], labels: Labels, hands: int) -> list[int | None]:
     """The hand of each unit: label by label to the hand with the fewest rows of it, of those the fewest in all."""
     dealt: list[int | None] = [None] * len(units)
     held = np.zeros(hands, dtype=np.int64)
@@ -376,25 +329,13 @@ def _deal(
     return dealt
 
 
-def _by_label(units: Sequence[list[int]], labels: npt.NDArray[np.int64]) -> dict[int, list[int]]:
+def _by_label(units: Sequence[list[int]], labels: Labels) -> dict[int, list[int]]:
     """Units by label, where a unit counts for its most frequent one."""
     by_label: defaultdict[int, list[int]] = defaultdict(list)
     for unit, rows in enumerate(units):
         counts = Counter(int(labels[row]) for row in rows)
         by_label[min(counts, key=lambda value: (-counts[value], value))].append(unit)
     return by_label
-
-
-def _split_by_label(
-    units: Sequence[list[int]], keys: Sequence[bytes], labels: npt.NDArray[np.int64], shares: Mapping[str, float]
-) -> list[str]:
-    """The split of each unit."""
-    places = [""] * len(units)
-    for members in _by_label(units, labels).values():
-        ordered = sorted(members, key=lambda unit: (keys[unit], units[unit]))
-        for unit, place in zip(ordered, _assign([len(units[unit]) for unit in ordered], shares), strict=True):
-            places[unit] = place
-    return places
 
 
 def _units(texts: Sequence[str], groups: Sequence[str] | None) -> list[list[int]]:

@@ -16,10 +16,10 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,108 +29,80 @@ from recurra.core.hub import hub_dataset
 from recurra.data.cleaning import clean_text, clean_texts
 from recurra.data.dataset import Group, TextDataset, TextSplit
 from recurra.data.parquet import read_parquet_columns
-from recurra.data.reviews import rows_that_give_away
+from recurra.data.reviews import LABEL_NAMES, joined, local_files, rows_that_give_away, without_empty
 
 PUBLIC_NAME = "stanfordnlp/sst2"
-LOCAL_FILES = {
-    "train": Path("sst2/train.parquet"),
-    "validation": Path("sst2/validation.parquet"),
-    "test": Path("sst2/test_labeled.parquet"),
-}
 SOURCES_FILE = Path("sst/sst2_phrase_sources.parquet")
 SENTENCES_FILE = Path("sst/sentences.parquet")
-HIDDEN_LABEL = -1
-_TREEBANK_SPLIT = {"train": "train", "validation": "dev", "test": "test"}
 LAYOUT = "DIR/sst2/{train,validation,test_labeled}.parquet (columns sentence, label, idx)"
+POOLED_TRAIN_SHARE = 0.8
+POOLED_VALIDATION_SHARE = 0.1
+HELD_OUT_SHARE = 1 / 8
+_COLUMNS = ("sentence", "label", "idx")
+_HIDDEN_LABEL = -1
+_TREEBANK_SPLIT = {"train": "train", "validation": "dev", "test": "test"}
 
 
-@dataclass(frozen=True)
-class GlueRows:
-    """Raw rows of one GLUE part: sentences, labels (0 negative, 1 positive), row numbers."""
-
-    texts: list[str]
-    labels: list[int]
-    indices: list[int]
-
-
-@dataclass(frozen=True)
-class SentenceSources:
-    """Source sentences of each SST-2 row, by row id such as ``train-17``.
+class Sst2(NamedTuple):
+    """The parts of SST-2 with known labels: train and validation, and test where its labels are known.
 
     Attributes:
-        constituent_of: Sentences of the row's own split in which it is a constituent.
-        whole_of: Those of them of which it is the whole.
+        parts: Cleaned rows, empty ones too; groups are the source sentences where they are known.
+        whole_of: Of each row, by its id, the sentences that it is the whole of; none where sources are not known.
+        notes: For the reader of the results.
     """
 
-    constituent_of: dict[str, Group]
-    whole_of: dict[str, frozenset[int]]
-
-    def groups(self, part: str, indices: Sequence[int]) -> list[Group]:
-        """Source sentences of rows of one GLUE part.
-
-        Raises:
-            DataError: If a row has no source.
-        """
-        try:
-            return [self.constituent_of[f"{part}-{index}"] for index in indices]
-        except KeyError as error:
-            raise DataError(
-                f"'{SOURCES_FILE}' has no row {error}; it must describe the same release of SST-2 as sst2/"
-            ) from error
-
-    def whole(self, identity: str) -> frozenset[int]:
-        """The sentences that the row is the whole of; empty for a phrase."""
-        return self.whole_of[identity]
+    parts: dict[str, TextSplit]
+    whole_of: dict[str, frozenset[int]] | None
+    notes: list[str]
 
 
-def read_glue_parts(data_root: Path | None) -> tuple[dict[str, GlueRows], list[str]]:
-    """Reads the parts of SST-2 with known labels: train and validation, and test where its labels are known.
-
-    Returns:
-        Rows by part, and notes for the reader of the results.
+def read_sst2(data_root: Path | None) -> Sst2:
+    """Reads SST-2 from the data root or by its public name.
 
     Raises:
         DataError: If a local file is damaged.
         UnavailableError: If there is no local copy and the hub cannot be reached.
     """
-    if data_root is not None and (data_root / "sst2").is_dir():
-        missing = [str(file) for file in list(LOCAL_FILES.values())[:2] if not (data_root / file).is_file()]
-        if missing:
-            raise DataError(f"'{data_root}' lacks {', '.join(missing)}; the layout is {LAYOUT}")
-        parts = {}
-        for name, file in LOCAL_FILES.items():
-            if (data_root / file).is_file():
-                columns = read_parquet_columns(data_root / file, ("sentence", "label", "idx"))
-                parts[name] = _checked(columns, str(data_root / file))
+    paths = local_files(data_root, "sst2", ("train", "validation"), LAYOUT)
+    if paths:
+        test = paths["train"].with_name("test_labeled.parquet")
+        paths |= {"test": test} if test.is_file() else {}
+        columns = {name: read_parquet_columns(path, _COLUMNS) for name, path in paths.items()}
     else:
-        parts = _read_public(data_root)
+        public = hub_dataset("sst2", PUBLIC_NAME, data_root, folder="sst2", layout=LAYOUT)
+        present = [name for name in _TREEBANK_SPLIT if name in public]
+        columns = {name: {column: list(public[name][column]) for column in _COLUMNS} for name in present}
+    sources = _read_sources(data_root)
+    parts = {
+        name: _part(name, rows, str(paths.get(name, PUBLIC_NAME)), None if sources is None else sources[0])
+        for name, rows in columns.items()
+    }
     notes = []
-    if "test" not in parts or HIDDEN_LABEL in parts["test"].labels:
+    if "test" not in parts or _HIDDEN_LABEL in parts["test"].labels:
         parts.pop("test", None)
         notes.append("The public test sentences of SST-2 have hidden labels; no test split is reported.")
-    return parts, notes
+    return Sst2(parts, None if sources is None else sources[1], notes)
 
 
-def _checked(columns: dict[str, list[Any]], source: str) -> GlueRows:
-    rows = GlueRows(texts=columns["sentence"], labels=columns["label"], indices=columns["idx"])
-    if not rows.texts:
+def _part(name: str, rows: dict[str, list[Any]], source: str, groups: dict[str, Group] | None) -> TextSplit:
+    texts, labels = rows["sentence"], rows["label"]
+    if not texts:
         raise DataError(f"'{source}' has no rows; fetch it again")
-    if not set(rows.labels) <= {0, 1, HIDDEN_LABEL} or not all(isinstance(text, str) for text in rows.texts):
+    if not set(labels) <= {0, 1, _HIDDEN_LABEL} or not all(isinstance(text, str) for text in texts):
         raise DataError(f"'{source}' is not SST-2: sentence must be text and label 0 or 1; the layout is {LAYOUT}")
-    return rows
+    ids = [f"{name}-{index}" for index in rows["idx"]]
+    known = _HIDDEN_LABEL not in labels
+    if groups is not None and known and (lacking := [identity for identity in ids if identity not in groups]):
+        raise DataError(
+            f"'{SOURCES_FILE}' has no row '{lacking[0]}'; it must describe the same release of SST-2 as sst2/"
+        )
+    of_rows = None if groups is None or not known else [groups[identity] for identity in ids]
+    return TextSplit(name, clean_texts(texts), np.asarray(labels, dtype=np.int64), ids, of_rows)
 
 
-def _read_public(data_root: Path | None) -> dict[str, GlueRows]:
-    public = hub_dataset("sst2", PUBLIC_NAME, data_root, folder="sst2", layout=LAYOUT)
-    return {
-        name: _checked({column: list(public[name][column]) for column in ("sentence", "label", "idx")}, PUBLIC_NAME)
-        for name in LOCAL_FILES
-        if name in public
-    }
-
-
-def read_sentence_sources(data_root: Path | None) -> SentenceSources | None:
-    """Reads the source sentences of each row, or returns None where the data root does not have them.
+def _read_sources(data_root: Path | None) -> tuple[dict[str, Group], dict[str, frozenset[int]]] | None:
+    """Source sentences of each row, by its id: in which it is a constituent, and of which it is the whole.
 
     Only sentences of the row's own split count: a short phrase such as ``the film`` is a constituent of sentences of
     every split, but the row itself was cut from a sentence of its own.
@@ -148,7 +120,82 @@ def read_sentence_sources(data_root: Path | None) -> SentenceSources | None:
         identity = f"{part}-{index}"
         constituent_of[identity] = tuple(sentence for sentence in inside if split_of.get(sentence) == own)
         whole_of[identity] = frozenset(sentence for sentence in whole if split_of.get(sentence) == own)
-    return SentenceSources(constituent_of, whole_of)
+    return constituent_of, whole_of
+
+
+def load_sst2(protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
+    """Loads SST-2 under ``official`` or ``pooled``; the seed chooses held-out sentences, or the random split."""
+    parts, whole_of, notes = read_sst2(data_root)
+    dropped: dict[str, int] = {}
+    for name in list(parts):
+        parts[name], empty = without_empty(parts[name])
+        dropped |= {f"{name}: {reason}": count for reason, count in empty.items()}
+    if protocol == "pooled":
+        return _pooled(parts, split_seed, dropped)
+    if whole_of is None:
+        raise DataError(
+            "sst2 protocol 'official' needs the source sentence of every phrase, and sst/sst2_phrase_sources.parquet "
+            "is not there; give --data-root DIR with sst2/ and sst/, or take protocol=pooled"
+        )
+    train = parts["train"]
+    groups = _groups(train)
+    # A sentence that is also a part of another is never held out.
+    whole = [row for row, group in enumerate(groups) if set(group) == whole_of[train.ids[row]]]
+    order = np.random.default_rng(derive_seed(split_seed, "sst2", "held out")).permutation(len(whole))
+    held_out = sorted(whole[position] for position in order[: round(HELD_OUT_SHARE * len(whole))].tolist())
+    sentences = {sentence for row in held_out for sentence in groups[row]}
+    outside = [row for row, group in enumerate(groups) if sentences.isdisjoint(group)]
+    reported = {"held_out": train.select(held_out, name="held_out")}
+    reported |= {name: parts[name] for name in ("validation", "test") if name in parts}
+    queries = (text for split in reported.values() for text in split.texts)
+    leaking = rows_that_give_away(queries, [train.texts[row] for row in outside])
+    rows = [row for position, row in enumerate(outside) if position not in leaking]
+    return TextDataset(
+        name="sst2",
+        protocol="official",
+        label_names=LABEL_NAMES,
+        splits={"train": train.select(rows), **reported},
+        selection_split="held_out",
+        reported_splits=list(reported),
+        dropped={
+            **dropped,
+            "train: phrase of a held-out sentence": len(train) - len(outside) - len(held_out),
+            "train: holds a reported row word for word": len(leaking),
+        },
+        notes=[
+            f"{len(held_out)} whole sentences are held out of GLUE train, by source, to choose the checkpoint.",
+            *notes,
+        ],
+    )
+
+
+def _pooled(parts: dict[str, TextSplit], seed: int, dropped: dict[str, int]) -> TextDataset:
+    pool = joined("pool", (parts["train"], parts["validation"]))
+    order = np.random.default_rng(derive_seed(seed, "sst2", "pooled")).permutation(len(pool))
+    first = int(POOLED_TRAIN_SHARE * len(pool))
+    second = first + int(POOLED_VALIDATION_SHARE * len(pool))
+    return TextDataset(
+        name="sst2",
+        protocol="pooled",
+        label_names=LABEL_NAMES,
+        splits={
+            "train": pool.select(order[:first], name="train"),
+            "validation": pool.select(order[first:second], name="validation"),
+            "test": pool.select(order[second:], name="test"),
+        },
+        selection_split="validation",
+        reported_splits=["validation", "test"],
+        dropped=dropped,
+        notes=[
+            "Protocol 'pooled' is the published one and leaks: phrases of one sentence lie on both sides of the split."
+        ],
+    )
+
+
+def _groups(split: TextSplit) -> list[Group]:
+    if split.groups is None:
+        raise ValueError(f"split '{split.name}' has no source sentences")
+    return split.groups
 
 
 # The five-class labels of every phrase of the Stanford Sentiment Treebank's training sentences.
@@ -170,9 +217,6 @@ def read_tree(line: str) -> tuple[list[str], list[Phrase]]:
     Returns:
         Its words, bracket and slash escapes undone, and of every node the first word, the word after the last, and the
         label.
-
-    Raises:
-        ValueError: If it is not a tree with labels 0 to 4.
     """
     words: list[str] = []
     phrases: list[Phrase] = []
@@ -200,15 +244,11 @@ def read_phrases(data_root: Path | None, held_out: set[int | str]) -> tuple[list
     """Reads the labelled phrases of the training sentences, each text once.
 
     Args:
-        data_root: Folder with ``sst/``.
         held_out: Sentences of the treebank's numbering; their phrases are left out, also where another sentence has
             them.
 
     Returns:
         Cleaned texts, and their labels: indices into `PHRASE_LABELS`.
-
-    Raises:
-        DataError: If the trees are missing or damaged.
     """
     if data_root is None or not (data_root / TREES_FILE).is_file():
         raise DataError(
@@ -228,8 +268,8 @@ def read_phrases(data_root: Path | None, held_out: set[int | str]) -> tuple[list
             hidden.update(texts)
         for text, (_, _, label) in zip(texts, phrases, strict=True):
             labels.setdefault(text, label)
-    kept = {text: label for text, label in labels.items() if text and text not in hidden}
-    return list(kept), list(kept.values())
+    remaining = {text: label for text, label in labels.items() if text and text not in hidden}
+    return list(remaining), list(remaining.values())
 
 
 def _read_trees(path: Path) -> Iterator[tuple[list[str], list[Phrase]]]:
@@ -245,155 +285,21 @@ def _read_trees(path: Path) -> Iterator[tuple[list[str], list[Phrase]]]:
         raise DataError(f"'{path}' cannot be read ({error}); fetch it again") from error
 
 
-LABEL_NAMES = ["negative", "positive"]
-POOLED_TRAIN_SHARE = 0.8
-POOLED_VALIDATION_SHARE = 0.1
-HELD_OUT_SHARE = 1 / 8
-
-
-def load_sst2(protocol: str, split_seed: int, data_root: Path | None) -> TextDataset:
-    """Loads SST-2.
-
-    Args:
-        protocol: ``official`` or ``pooled``.
-        split_seed: Chooses the held-out sentences, or the random split.
-        data_root: Folder with ``sst2/`` and ``sst/``, or None for the public name.
-
-    Raises:
-        DataError: If a local file is damaged, or ``official`` lacks the source sentences.
-        UnavailableError: If there is no local copy and the hub cannot be reached.
-    """
-    parts, notes = read_glue_parts(data_root)
-    sources = read_sentence_sources(data_root)
-    splits = {
-        name: TextSplit(
-            name=name,
-            texts=clean_texts(rows.texts),
-            labels=np.asarray(rows.labels, dtype=np.int64),
-            ids=[f"{name}-{index}" for index in rows.indices],
-            groups=None if sources is None else sources.groups(name, rows.indices),
-        )
-        for name, rows in parts.items()
-    }
-    dropped = {}
-    for name, split in splits.items():
-        filled = [index for index, text in enumerate(split.texts) if text]
-        if len(filled) < len(split):
-            dropped[f"{name}: empty after cleaning"] = len(split) - len(filled)
-            splits[name] = split.select(filled)
-    if protocol == "pooled":
-        return _pooled(splits, split_seed, dropped, notes)
-    if sources is None:
-        raise DataError(
-            "sst2 protocol 'official' needs the source sentence of every phrase, and sst/sst2_phrase_sources.parquet "
-            "is not there; give --data-root DIR with sst2/ and sst/, or take protocol=pooled"
-        )
-    return _official(splits, sources, split_seed, dropped, notes)
-
-
-def _pooled(splits: dict[str, TextSplit], seed: int, dropped: dict[str, int], notes: list[str]) -> TextDataset:
-    train, validation = splits["train"], splits["validation"]
-    pool = TextSplit(
-        name="pool",
-        texts=train.texts + validation.texts,
-        labels=np.concatenate([train.labels, validation.labels]),
-        ids=train.ids + validation.ids,
-        groups=None if train.groups is None or validation.groups is None else train.groups + validation.groups,
-    )
-    order = np.random.default_rng(derive_seed(seed, "sst2", "pooled")).permutation(len(pool))
-    first = int(POOLED_TRAIN_SHARE * len(pool))
-    second = first + int(POOLED_VALIDATION_SHARE * len(pool))
-    return TextDataset(
-        name="sst2",
-        protocol="pooled",
-        label_names=LABEL_NAMES,
-        splits={
-            "train": pool.select(order[:first], name="train"),
-            "validation": pool.select(order[first:second], name="validation"),
-            "test": pool.select(order[second:], name="test"),
-        },
-        selection_split="validation",
-        reported_splits=["validation", "test"],
-        dropped=dropped,
-        notes=[
-            "Protocol 'pooled' is the published one and leaks: phrases of one sentence lie on both sides of the split.",
-            *(note for note in notes if "test split" not in note),
-        ],
-    )
-
-
-def _official(
-    splits: dict[str, TextSplit], sources: SentenceSources, seed: int, dropped: dict[str, int], notes: list[str]
-) -> TextDataset:
-    train = splits["train"]
-    held_out = _choose_sentences(train, sources, seed)
-    sentences = {sentence for row in held_out for sentence in _groups(train)[row]}
-    outside = [row for row, group in enumerate(_groups(train)) if sentences.isdisjoint(group)]
-    reported = {"held_out": train.select(held_out, name="held_out")}
-    reported |= {name: splits[name] for name in ("validation", "test") if name in splits}
-    queries = (text for split in reported.values() for text in split.texts)
-    leaking = rows_that_give_away(queries, [train.texts[row] for row in outside])
-    kept = [row for position, row in enumerate(outside) if position not in leaking]
-    return TextDataset(
-        name="sst2",
-        protocol="official",
-        label_names=LABEL_NAMES,
-        splits={"train": train.select(kept), **reported},
-        selection_split="held_out",
-        reported_splits=list(reported),
-        dropped={
-            **dropped,
-            "train: phrase of a held-out sentence": len(train) - len(outside) - len(held_out),
-            "train: holds a reported row word for word": len(leaking),
-        },
-        notes=[
-            f"{len(held_out)} whole sentences are held out of GLUE train, by source, to choose the checkpoint.",
-            *notes,
-        ],
-    )
-
-
 def with_treebank_labels(dataset: TextDataset, data_root: Path | None) -> TextDataset:
     """Adds the treebank's five-class phrases to ``official`` SST-2, under the same rules as its training rows.
 
     No phrase of a held-out sentence is among them, and none that equals a reported row or holds it word for word.
-
-    Args:
-        dataset: SST-2 under ``official``.
-        data_root: Folder with ``sst/``.
-
-    Raises:
-        DataError: If the trees are missing or damaged.
     """
     held_out = {sentence for group in _groups(dataset.splits["held_out"]) for sentence in group}
     texts, labels = read_phrases(data_root, held_out)
     queries = (text for name in dataset.reported_splits for text in dataset.splits[name].texts)
     leaking = rows_that_give_away(queries, texts)
-    kept = [row for row in range(len(texts)) if row not in leaking]
+    rows = [row for row in range(len(texts)) if row not in leaking]
     phrases = TextSplit(
         name="auxiliary",
-        texts=[texts[row] for row in kept],
-        labels=np.asarray(labels, dtype=np.int64)[kept],
-        ids=[f"phrase-{row}" for row in kept],
+        texts=[texts[row] for row in rows],
+        labels=np.asarray(labels, dtype=np.int64)[rows],
+        ids=[f"phrase-{row}" for row in rows],
     )
-    note = f"The treebank's five-class labels of {len(kept):,} phrases of the training sentences are there to train on."
+    note = f"The treebank's five-class labels of {len(rows):,} phrases of the training sentences are there to train on."
     return replace(dataset, auxiliary=phrases, auxiliary_label_names=list(PHRASE_LABELS), notes=[*dataset.notes, note])
-
-
-def _groups(split: TextSplit) -> list[Group]:
-    if split.groups is None:
-        raise ValueError(f"split '{split.name}' has no source sentences")
-    return split.groups
-
-
-def _choose_sentences(train: TextSplit, sources: SentenceSources, seed: int) -> list[int]:
-    """Rows of train that are whole sentences, chosen by seed; a sentence that is also a part of another never is."""
-    groups = _groups(train)
-    candidates = [
-        row
-        for row, (identity, group) in enumerate(zip(train.ids, groups, strict=True))
-        if set(group) == sources.whole(identity)
-    ]
-    order = np.random.default_rng(derive_seed(seed, "sst2", "held out")).permutation(len(candidates))
-    count = round(HELD_OUT_SHARE * len(candidates))
-    return sorted(candidates[position] for position in order[:count].tolist())

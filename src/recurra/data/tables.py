@@ -122,18 +122,13 @@ class TableFile:
     """A file that is opened as often as its rows are asked for.
 
     Args:
-        path: The file.
         wanted: Columns that will be asked for, by which a separator is recognised.
-        encoding: That of a text file without a mark; none is UTF-8.
-        allowed: Formats that are meant.
 
     Attributes:
         source: What messages call it.
         unit: What places count: ``line`` or ``row``.
         header: Names of the columns; of objects those of the first one.
         delimiter: What stands between the fields of CSV and TSV; empty of others.
-        notes: Sentences on how it is read, where that is not the plain case.
-        tool: The labelling tool that wrote it, if one did.
 
     Raises:
         RecurraError: If it cannot be read, or its format needs a package that is not installed.
@@ -178,11 +173,11 @@ class TableFile:
     def _open_text(self, wanted: Sequence[str]) -> None:
         pieces = self.kind == "json"
         with self._stream() as stream:
-            lines, encoding = decoded(stream, self.source, self._encoding, pieces=pieces)
+            lines, encoding, has_mark = decoded(stream, self.source, self._encoding, pieces=pieces)
             first = next((line for line in lines if not line.isspace()), "")
-        if encoding.name != "utf-8":
-            why = "its first bytes say" if encoding.has_mark else "was asked for"
-            self.notes.append(f"{self.source} is read as {encoding.name.upper()}, as {why}.")
+        if encoding != "utf-8":
+            why = "its first bytes say" if has_mark else "was asked for"
+            self.notes.append(f"{self.source} is read as {encoding.upper()}, as {why}.")
         start = first.lstrip()
         if first.startswith(_FASTTEXT_PREFIX):
             self.kind = "fasttext"
@@ -203,18 +198,18 @@ class TableFile:
     def _open_csv(self, first: str, wanted: Sequence[str]) -> None:
         self.unit = "line"
         usual = "\t" if self.kind == "tsv" else ","
-        said = _SEP_LINE.fullmatch(first)
-        if said:
+        declared = _SEP_LINE.fullmatch(first)
+        if declared:
             with self._stream() as stream:
-                lines, _ = decoded(stream, self.source, self._encoding)
+                lines = decoded(stream, self.source, self._encoding)[0]
                 before = list(itertools.takewhile(lambda line: not _SEP_LINE.fullmatch(line), lines))
                 first = next((line for line in lines if not line.isspace()), "")
-            self.delimiter, self._skipped = said[1], len(before) + 1
+            self.delimiter, self._skipped = declared[1], len(before) + 1
         else:
             self.delimiter = delimiter_of(first, wanted, usual)
         if self.delimiter != usual:
             name = SEPARATORS.get(self.delimiter, f"'{self.delimiter}'")
-            why = f"its line sep={self.delimiter} says" if said else "its header has them"
+            why = f"its line sep={self.delimiter} says" if declared else "its header has them"
             self.notes.append(f"{self.source} is read with {name} between its fields, as {why}.")
         if self.delimiter == "\t" and quotes_are_text(self._lines, "\t"):
             self._quoted = False
@@ -254,7 +249,7 @@ class TableFile:
 
     def _lines(self, *, pieces: bool = False) -> Iterator[str]:
         with self._stream() as stream:
-            lines, _ = decoded(stream, self.source, self._encoding, pieces=pieces)
+            lines = decoded(stream, self.source, self._encoding, pieces=pieces)[0]
             yield from itertools.islice(lines, self._skipped, None)
 
     def _records(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -304,11 +299,7 @@ class TableFile:
         return list(dict.fromkeys(key for _, record in self._records() for key in record))
 
     def check(self, columns: Sequence[str]) -> None:
-        """Refuses columns that cannot be read, or not all together.
-
-        Raises:
-            DataError: If one is there twice, or holds lists or records in Parquet.
-        """
+        """Refuses columns that cannot be read, or not all together."""
         check_unique(self.source, columns, columns)
         if self.kind == "parquet":
             from recurra.data.parquet import check_single_values
@@ -319,9 +310,6 @@ class TableFile:
         """Yields the rows, with the values of columns that must be there and of optional ones.
 
         If all rows will be kept (``whole``), Parquet that unfolds to too much for that is refused at once.
-
-        Raises:
-            DataError: If a row cannot be read, or a column is missing or there twice.
         """
         if self.kind == "parquet":
             return self._parquet_rows(columns, optional, whole=whole)
@@ -532,7 +520,6 @@ def stream_rows(
         text_column: Column with the text; or several with commas between, which are joined.
         columns: Further columns, the text's own perhaps among them; a row that lacks one has None there.
         chunk_rows: Rows a chunk; fewer where their cells have `MAX_CHUNK_CHARACTERS` together.
-        encoding: Of a text file without a mark; none is UTF-8.
 
     Raises:
         DataError: If the file cannot be read; what came before the defect was yielded.
@@ -580,12 +567,9 @@ def plain_rows(
     """Yields the lines of a stream of bytes, each as one text; or the cells of a column, if they are JSON objects.
 
     Args:
-        stream: A text file or standard input.
-        source: Its name in quotes, for messages.
         jsonl_column: If given, and the first line begins with a brace, lines are JSON objects with this column.
-        encoding: Of a stream without a mark; none is UTF-8.
     """
-    lines, _ = decoded(stream, source, encoding)
+    lines = decoded(stream, source, encoding)[0]
     first = next(lines, "")
     lines = itertools.chain([first] if first else [], lines)
     if jsonl_column is not None and first.lstrip().startswith("{"):

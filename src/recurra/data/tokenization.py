@@ -15,23 +15,10 @@ from recurra.core.hub import broken_folder_errors, hub_file
 from recurra.core.tokenizer_files import PROBE, is_broken_tokenizer, read_tokenizer_text
 from recurra.data.configuration import DataConfig
 from recurra.data.dataset import TextDataset
-from recurra.data.encoding import EncodedSplit, encode_split, encode_texts
-from recurra.data.vocabulary import as_transformers, describe_tokenizer, read_vocabulary, train_wordpiece, wordpiece
+from recurra.data.vocabulary import as_transformers, read_vocabulary, train_wordpiece, wordpiece
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-__all__ = [
-    "EncodedSplit",
-    "check_tokenizer",
-    "default_tokenizer",
-    "describe_tokenizer",
-    "encode_split",
-    "encode_texts",
-    "load_tokenizer",
-    "read_tokenizer",
-    "tokenizer_from_folder",
-]
 
 BERT_UNCASED = "bert-base-uncased"
 TRAINED = "trained"
@@ -48,13 +35,7 @@ _PUBLIC_CORPORA = frozenset(
 def load_tokenizer(config: DataConfig, dataset: TextDataset, data_root: Path | None) -> PreTrainedTokenizerFast:
     """Returns the tokenizer that a configuration names; it encodes ``[CLS] text [SEP]``.
 
-    Args:
-        config: ``tokenizer`` is ``bert-base-uncased``, ``trained``, or the path of a folder or of a ``vocab.txt``.
-        dataset: A trained tokenizer sees its training split only.
-        data_root: Folder with local copies of public data, or None.
-
     Raises:
-        ConfigurationError: If the name is unknown or the path holds no tokenizer.
         UnavailableError: If the public vocabulary is neither in the data root nor to be had.
     """
     if config.tokenizer == TRAINED:
@@ -69,14 +50,7 @@ def counting_tokenizer(name: str, texts: Sequence[str], vocab_size: int, data_ro
     """A tokenizer that counts as the one that a configuration names, without loading transformers.
 
     Args:
-        name: ``bert-base-uncased``, ``trained``, or the path of a folder or of a ``vocab.txt``.
         texts: A trained one is trained on them: a sample is enough to count by.
-        vocab_size: Vocabulary size that a trained one aims at.
-        data_root: Folder with local copies of public data, or None.
-
-    Raises:
-        ConfigurationError: If the name is unknown or the path holds no tokenizer.
-        UnavailableError: If the public vocabulary is neither in the data root nor to be had.
     """
     if name == TRAINED:
         return wordpiece(train_wordpiece([text[:_SAMPLED_CHARACTERS] for text in texts], vocab_size))
@@ -92,10 +66,6 @@ def counting_tokenizer(name: str, texts: Sequence[str], vocab_size: int, data_ro
 def default_tokenizer(name: str, data_root: Path | None) -> str:
     """Returns the tokenizer to take where none was asked for.
 
-    Args:
-        name: A corpus or a file.
-        data_root: Folder with local copies of public data, or None.
-
     Returns:
         ``bert-base-uncased`` where it lies in the data root, and for public corpora, whose published figures belong to
         it; else ``trained``, which needs nothing from outside.
@@ -106,12 +76,7 @@ def default_tokenizer(name: str, data_root: Path | None) -> str:
 
 
 def check_tokenizer(config: DataConfig, data_root: Path | None) -> None:
-    """Finds out whether `load_tokenizer` will succeed, without loading the heavy libraries.
-
-    Raises:
-        ConfigurationError: If the name is unknown, or the path holds no vocabulary.
-        UnavailableError: If the public vocabulary is neither in the data root nor to be had.
-    """
+    """Finds out whether `load_tokenizer` will succeed, without loading the heavy libraries."""
     if config.tokenizer == TRAINED:
         return
     if config.tokenizer in (BERT_UNCASED, _HUB_REPOSITORY):
@@ -136,11 +101,7 @@ def _public_vocabulary(data_root: Path | None) -> Path:
 
 
 def read_tokenizer(path: Path | str) -> PreTrainedTokenizerFast:
-    """Reads a tokenizer from a folder made by ``save_pretrained``, or from a ``vocab.txt``.
-
-    Raises:
-        ConfigurationError: If there is none, or it cannot be used for classification from ``[CLS]``.
-    """
+    """Reads a tokenizer from a folder made by ``save_pretrained``, or from a ``vocab.txt``."""
     place = _find_tokenizer(path)
     if place.is_file():
         return as_transformers(wordpiece(read_vocabulary(place)))
@@ -162,11 +123,7 @@ def _find_tokenizer(path: Path | str) -> Path:
 
 
 def tokenizer_from_folder(folder: Path) -> PreTrainedTokenizerFast:
-    """Reads what ``save_pretrained`` wrote into a folder, whatever kind of tokenizer it is.
-
-    Raises:
-        ConfigurationError: If it cannot be read.
-    """
+    """Reads what ``save_pretrained`` wrote into a folder, whatever kind of tokenizer it is."""
     from transformers import AutoTokenizer
 
     with _readable(folder):

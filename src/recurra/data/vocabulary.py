@@ -38,11 +38,7 @@ def wordpiece(vocabulary: Mapping[str, int]) -> Tokenizer:
 
 
 def read_vocabulary(path: Path | str) -> dict[str, int]:
-    """Reads a ``vocab.txt``: one word piece a line, its id is the line number counted from 0.
-
-    Raises:
-        ConfigurationError: If it cannot be read, or is no BERT vocabulary.
-    """
+    """Reads a ``vocab.txt``: one word piece a line, its id is the line number counted from 0."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -68,7 +64,6 @@ def train_wordpiece(texts: Sequence[str], vocab_size: int) -> dict[str, int]:
     """Trains a WordPiece vocabulary; the same texts give the same vocabulary.
 
     Args:
-        texts: Cleaned training texts.
         vocab_size: Pieces to aim at, special tokens included; fewer if the texts do not give as many.
     """
     tokenizer = wordpiece({token: index for index, token in enumerate(SPECIAL_TOKENS)})
@@ -90,10 +85,10 @@ def _alphabet(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[st
             counts[word[0]] += 1
             counts.update(f"##{character}" for character in word[1:])
     frequent = sorted((piece for piece in counts if counts[piece] > 1), key=lambda piece: (-counts[piece], piece))
-    kept = set(frequent[:limit])
+    alphabet = set(frequent[:limit])
     # A continuing piece is only learned if its character is known as a first one too.
-    kept |= {piece.removeprefix("##") for piece in kept}
-    return sorted(kept)
+    alphabet |= {piece.removeprefix("##") for piece in alphabet}
+    return sorted(alphabet)
 
 
 def as_transformers(backend: Tokenizer) -> PreTrainedTokenizerFast:

@@ -37,11 +37,7 @@ class Reading(TypedDict):
 
 
 def recorded_reading(config: Mapping[str, Any]) -> Reading:
-    """How much a recorded run reads of a text, by its configuration.
-
-    Raises:
-        CheckpointError: If that does not say.
-    """
+    """How much a recorded run reads of a text, by its configuration."""
     data = config.get("data")
     read = data if isinstance(data, Mapping) else {}
     length, windows = read.get("max_length"), read.get("windows", 1)
@@ -54,13 +50,7 @@ def recorded_reading(config: Mapping[str, Any]) -> Reading:
 
 
 def most_tokens(max_length: int, windows: int, added: int) -> int:
-    """Tokens that so many windows hold of a text, with those that a tokenizer adds to the whole text once.
-
-    Args:
-        max_length: Tokens of a window, with those that are added to it.
-        windows: Most windows of a text.
-        added: Tokens that the tokenizer adds to each text or window.
-    """
+    """Tokens that so many windows hold of a text, with those that a tokenizer adds to the whole text once."""
     return windows * (max_length - added) + added
 
 
@@ -68,7 +58,6 @@ def window_bounds(tokens: int, room: int) -> list[int]:
     """Where the windows of a text begin, and behind the last its end: the fewest that hold it, of equal length.
 
     Args:
-        tokens: Tokens of the text itself.
         room: Most tokens of a window, without those that are added to it.
     """
     count = max(1, -(-tokens // room))
@@ -82,10 +71,7 @@ def cut_windows(
 
     Args:
         input_ids: Tokens of all texts, with those that the tokenizer adds around each, ``(tokens,)``.
-        offsets: Text ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``, ``(texts + 1,)``.
         before: How many of the added tokens stand before a text.
-        added: How many there are in all.
-        max_length: Tokens of a window, with those that are added to it.
 
     Returns:
         Tokens and offsets of the windows, the texts' own order kept, and how many each text has, ``(texts,)``.
@@ -133,7 +119,6 @@ def share_weights(counts: Counts | None, weights: npt.NDArray[np.float32] | None
     """What the loss of each window counts, ``(windows,)``: an equal share of its text, with a mean of 1.
 
     Args:
-        counts: Windows of each text, ``(texts,)``; none if every text has one.
         weights: What each text counts, ``(texts,)``, with a mean of 1; none counts all alike, and gives none where
             every text has one window.
     """

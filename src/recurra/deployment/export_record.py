@@ -11,7 +11,7 @@ from recurra.core.configuration import HashedSettings, Settings
 from recurra.core.errors import ConfigurationError
 from recurra.core.packed import study_files
 from recurra.core.record import AnyRecord, CodeRecord, EnvironmentRecord, MetricsRecord
-from recurra.core.sealed import SealedByValues
+from recurra.core.sealed import Sealed
 from recurra.deployment.engines.computation import Computation
 from recurra.deployment.export.formats.registry import find_precision
 from recurra.deployment.export.manifest import CalibrationRecord, CheckRecord
@@ -79,7 +79,7 @@ class ExportedExits(HashedSettings):
     taken: dict[str, dict[int, int]]
 
 
-class ExportRecord(SealedByValues):
+class ExportRecord(Sealed):
     """What became of one export of one run.
 
     Attributes:

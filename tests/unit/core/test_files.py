@@ -50,17 +50,6 @@ def test_an_error_in_the_middle_leaves_the_old_file_and_nothing_else(tmp_path: P
     assert leftovers(tmp_path) == ["file"]
 
 
-WRITE_AND_DIE = """
-import os, signal, sys
-from recurra.core.files import atomic_path
-with atomic_path(sys.argv[1]) as temporary:
-    with temporary.open("w") as stream:
-        stream.write("half of the new cont")
-        stream.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
 KILLED_IN_THE_MIDDLE = """
 import os, signal, sys
 from recurra.core.files import atomic_path
@@ -112,8 +101,8 @@ def test_a_kill_in_the_middle_leaves_the_old_file(old: str | None, tmp_path: Pat
     path = tmp_path / "file"
     if old is not None:
         write_text(path, old)
-    done = subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(path)], check=False, timeout=60)
-    assert done.returncode == -signal.SIGKILL
+    with writer(path, "die") as killed:
+        assert killed.wait() == -signal.SIGKILL
     assert (path.read_text() if path.exists() else None) == old
     write_text(path, "new")
     assert path.read_text() == "new"
@@ -157,27 +146,6 @@ def test_a_full_disk_at_the_last_flush_leaves_the_old_file(tmp_path: Path, monke
         write_text(path, "new")
     assert path.read_text() == "old"
     assert leftovers(tmp_path) == ["file"]
-
-
-WRITE_TOO_MUCH = """
-import resource, sys
-from recurra.core.errors import StorageError
-from recurra.core.files import write_text
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-try:
-    write_text(sys.argv[1], "x" * 100_000)
-except StorageError as error:
-    print(error)
-"""
-
-
-def test_a_write_that_the_system_cuts_short_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_text(path, "old")
-    command = [sys.executable, "-c", WRITE_TOO_MUCH, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.startswith(f"cannot write '{path}': file too large")
-    assert path.read_text() == "old"
 
 
 def test_a_file_in_the_place_of_a_folder_is_one_clear_line(tmp_path: Path) -> None:

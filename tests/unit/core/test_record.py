@@ -15,7 +15,7 @@ from factories import RunFactory, leakage
 from recurra.core.errors import CheckpointError
 from recurra.core.files import read_json
 from recurra.core.record import SCHEMA_VERSION, holds_record, read_any_record, read_record, write_record
-from recurra.core.sealed import hash_of_text
+from recurra.core.record_parts import hash_of_text
 from recurra.core.tasks import TASKS
 
 

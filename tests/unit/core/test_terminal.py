@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -45,3 +49,11 @@ def test_tables_lines_progress_and_errors_show_them(capsys: pytest.CaptureFixtur
     assert "\x1b" not in out + err and "\x07" not in out + err
     assert "[red]" in out and "[b]" in out and "[/]" in out
     assert err.count("\n") == 2 and "second line" in err
+
+
+def test_a_terminal_without_the_letters_of_a_label_shows_their_codes(tmp_path: Path) -> None:
+    rows = "".join(f"text number {row},{'טוב' if row % 2 else 'رديء'}\n" for row in range(40))
+    (tmp_path / "rows.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
+    command = [sys.executable, "-m", "recurra", "data", "describe", str(tmp_path / "rows.csv")]
+    shown = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert rb"\u05d8\u05d5\u05d1" in shown.stdout and b"Traceback" not in shown.stderr

@@ -86,12 +86,3 @@ def test_what_is_no_file_of_a_sane_size_is_refused(tmp_path: Path, monkeypatch: 
     for name in (path, tmp_path / "pipe.json"):
         with pytest.raises(CheckpointError, match="no regular file of at most 10 bytes"):
             read_tokenizer_file(name, "x")
-
-
-def test_other_errors_are_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: Path) -> str:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tokenizer_files, "read_tokenizer_text", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        read_tokenizer_file(tmp_path / "x", "x")

@@ -15,19 +15,28 @@ import pytest
 from recurra.core.errors import ConfigurationError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
-from recurra.data.demo_corpus import LABEL_NOISE, NGRAM_WORDS, demo_rows, generate_demo
-from recurra.data.demo_grammar import CONSTRUCTION_SHARES, OPEN_CONSTRUCTIONS, PATTERNS
-from recurra.data.demo_settings import DOMAINS, NAME_ENDINGS, NAME_SYLLABLES, SETTINGS, WORD_CLASSES, is_held_out_name
+from recurra.data.demo_corpus import (
+    LABEL_NOISE,
+    NAME_ENDINGS,
+    NAME_SYLLABLES,
+    NGRAM_WORDS,
+    demo_rows,
+    generate_demo,
+    is_held_out_name,
+    patterns,
+    vocabulary,
+)
 
 FINGERPRINT = "e8057a6b36d9abb9"
+TABLES = vocabulary()
+LISTS = [*TABLES["word_classes"], *TABLES["shared_adjectives"].values()]
 POLARITY = {
-    word: sign
-    for kind in WORD_CLASSES
-    for lists in (kind.adjectives, kind.reserved)
-    for sign in lists
-    for word in lists[sign]
+    word: 1 if key.endswith("good") else -1
+    for lists in LISTS
+    for key in ("good", "bad", "reserved_good", "reserved_bad")
+    for word in lists[key].split()
 }
-RESERVED = {word for kind in WORD_CLASSES for words in kind.reserved.values() for word in words}
+RESERVED = {word for lists in LISTS for key in ("reserved_good", "reserved_bad") for word in lists[key].split()}
 WEAK = r"(?:slightly|somewhat|fairly|mildly|a little|a bit)"
 STRONG = r"(?:extremely|truly|incredibly|remarkably|exceptionally|thoroughly)"
 
@@ -102,6 +111,7 @@ def test_the_corpus_is_pinned_and_seeds_differ(dataset):
     small = {seed: generate_demo(seed, 60, 20, 30).fingerprint for seed in (0, 1)}
     assert small[0] != small[1]
     assert small[0] == generate_demo(0, 60, 20, 30).fingerprint
+    assert [len(part) for part in demo_rows(5, 31, 1, 8).values()] == [31, 1, 8]
 
 
 def test_hash_order_does_not_matter():
@@ -119,35 +129,11 @@ def test_hash_order_does_not_matter():
     assert found == {generate_demo(3, 80, 20, 30).fingerprint + "\n"}
 
 
-def test_dataset_carries_the_rows(rows, dataset):
-    assert (dataset.name, dataset.protocol, dataset.label_names) == ("demo", "held-out", ["negative", "positive"])
-    assert (dataset.selection_split, dataset.reported_splits) == ("validation", ["validation", "test"])
-    assert {name: len(split) for name, split in dataset.splits.items()} == {
-        "train": 8000,
-        "validation": 1000,
-        "test": 1500,
-    }
-    for name, split in dataset.splits.items():
-        assert split.texts == [row.text.lower() for row in rows[name]]
-        assert split.labels.tolist() == [row.label for row in rows[name]]
-        assert len(set(split.ids)) == len(split)
-        groups = defaultdict(set)
-        for row, group in zip(rows[name], split.groups, strict=True):
-            groups[group].add(row.pair)
-        assert all(len(pairs) == 1 for pairs in groups.values())
-        assert len(groups) == len({row.pair for row in rows[name]})
-
-
 @pytest.mark.parametrize("size", [0, -1, 50_001])
 @pytest.mark.parametrize("name", ["train_rows", "validation_rows", "test_rows"])
 def test_impossible_sizes_are_refused(name, size):
     with pytest.raises(ConfigurationError, match=rf"{name} is {size}; allowed: 1 to 50000"):
         generate_demo(**{"train_rows": 10, "validation_rows": 10, "test_rows": 10, name: size})
-
-
-def test_sizes_down_to_one_row():
-    assert [len(part) for part in demo_rows(5, 1, 1, 1).values()] == [1, 1, 1]
-    assert [len(part) for part in demo_rows(5, 31, 7, 8).values()] == [31, 7, 8]
 
 
 def test_the_large_one_has_three_times_the_training_rows_and_leaks_as_little():
@@ -162,11 +148,11 @@ def test_labels_domains_and_constructions_are_balanced(rows):
     for part in rows.values():
         assert abs(np.mean([row.label for row in part]) - 0.5) < 0.01
         assert all(abs(share / len(part) - 1 / 3) < 0.05 for share in Counter(row.domain for row in part).values())
-        assert {row.domain for row in part} == set(DOMAINS)
+        assert {row.domain for row in part} == set(TABLES["domains"])
         by_construction = defaultdict(list)
         for row in part:
             by_construction[row.construction].append(truth(row))
-        assert set(by_construction) == set(CONSTRUCTION_SHARES)
+        assert set(by_construction) == set(TABLES["shares"])
         for labels in by_construction.values():
             assert abs(np.mean(labels) - 0.5) < max(0.05, 2.5 / len(labels))
 
@@ -191,13 +177,13 @@ def test_texts_look_like_short_reviews(rows):
 
 
 def test_held_out_patterns_are_in_the_test_split_only(rows):
-    held_out = {pattern.pattern_id for pattern in PATTERNS if pattern.held_out}
-    assert len({pattern.pattern_id for pattern in PATTERNS}) == len(PATTERNS)
+    held_out = {pattern.pattern_id for pattern in patterns() if pattern.held_out}
+    assert len({pattern.pattern_id for pattern in patterns()}) == len(patterns())
     assert not held_out & {row.pattern_id for name in ("train", "validation") for row in rows[name]}
     seen = {row.pattern_id for row in rows["test"] if row.held_out_pattern}
     assert seen <= held_out and len(seen) > 0.9 * len(held_out)
     assert 0.35 < np.mean([row.held_out_pattern for row in rows["test"]]) < 0.6
-    assert {row.construction for row in rows["test"] if row.held_out_pattern} >= set(CONSTRUCTION_SHARES) - {"hardly"}
+    assert {row.construction for row in rows["test"] if row.held_out_pattern} >= set(TABLES["shares"]) - {"hardly"}
 
 
 def test_held_out_words_are_in_the_test_split_only(rows):
@@ -206,13 +192,13 @@ def test_held_out_words_are_in_the_test_split_only(rows):
         for first in range(len(NAME_SYLLABLES)) for second in range(len(NAME_SYLLABLES)) for ending in NAME_ENDINGS
     }  # fmt: skip
     assert len(names) == len(NAME_SYLLABLES) ** 2 * len(NAME_ENDINGS), "two ways to make the same name"
-    nouns = [noun.word for kind in WORD_CLASSES for noun in kind.held_out_nouns]
+    nouns = [noun.rstrip("*") for kind in TABLES["word_classes"] for noun in kind["test_nouns"]]
     for row in (*rows["train"], *rows["validation"]):
         assert not any(names.get(word, False) for word in words_of(row.text)), row.text
     earlier = "\n".join(" ".join(words_of(row.text)) for name in ("train", "validation") for row in rows[name])
     assert not [noun for noun in nouns if re.search(rf"\b{noun}\b", earlier)]
-    for setting in SETTINGS.values():
-        for phrase in (*setting.times[1], *setting.remarks[1]):
+    for setting in TABLES["domains"].values():
+        for phrase in (*setting["times"]["test"], *setting["remarks"]["test"]):
             part = max(re.split(r"[{][a-z]+[}]", phrase), key=len).strip(" .").lower().replace(",", "")
             assert part not in earlier, part
     any_noun = re.compile(r"\b(" + "|".join(nouns) + r")\b")
@@ -223,10 +209,10 @@ def test_held_out_words_are_in_the_test_split_only(rows):
 def test_reserved_adjectives_are_never_turned_over_before_the_test(rows):
     for name in ("train", "validation"):
         for row in rows[name]:
-            assert row.construction in OPEN_CONSTRUCTIONS or not RESERVED & set(words_of(row.text)), row.text
+            assert row.construction in TABLES["open_constructions"] or not RESERVED & set(words_of(row.text)), row.text
     counts = Counter(word for row in rows["train"] for word in words_of(row.text))
     assert min(counts[word] for word in POLARITY) >= 15, "every adjective of the test split is learnable"
-    closed = [row for row in rows["test"] if row.construction not in OPEN_CONSTRUCTIONS]
+    closed = [row for row in rows["test"] if row.construction not in TABLES["open_constructions"]]
     assert sum(bool(RESERVED & set(words_of(row.text))) for row in closed) > 300
 
 
@@ -280,16 +266,3 @@ def test_a_bag_of_words_is_not_enough(dataset):
     for group, is_right in zip(test.groups, right, strict=True):
         pairs[group].append(bool(is_right))
     assert np.mean([all(pair) for pair in pairs.values() if len(pair) == 2]) < 0.45
-
-
-def test_length_and_punctuation_say_nothing(dataset):
-    from sklearn.tree import DecisionTreeClassifier
-
-    def features(texts):
-        return [[len(text), len(text.split()), *(text.count(mark) for mark in ",.;'")] for text in texts]
-
-    train = dataset.splits["train"]
-    tree = DecisionTreeClassifier(max_depth=6, random_state=0).fit(features(train.texts), train.labels)
-    for name in ("validation", "test"):
-        split = dataset.splits[name]
-        assert tree.score(features(split.texts), split.labels) < 0.55

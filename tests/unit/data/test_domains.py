@@ -11,11 +11,12 @@ import pytest
 
 from recurra.core.errors import DataError, UnavailableError
 from recurra.core.record import AuditResult
+from recurra.data import domains
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
-from recurra.data.domains import LABEL_NAMES, LOCAL_SOURCES, cut_alike, load_domains, one_convention
-from recurra.data.reviews import text_identity
+from recurra.data.domains import LABEL_NAMES, cut_alike, load_domains, one_convention
+from recurra.data.reviews import AMAZON_REVIEWS, YELP_REVIEWS, text_identity
 from recurra.evaluation.audits import audit_shortcuts
 
 SENTENCES = 200
@@ -176,10 +177,12 @@ def format_alone(dataset: TextDataset) -> AuditResult:
 
 @pytest.mark.slow
 @pytest.mark.data
-def test_the_real_shortcut_and_what_removes_it(data_root: Path) -> None:
+def test_the_real_shortcut_and_what_removes_it(data_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not all((data_root / folder).is_dir() for folder in ("sst", "yelp_reviews", "amazon_fdu_mtl")):
         pytest.skip("the sources of the domain corpus are not in the data root")
-    once = [replace(source, read=cache(source.read)) for source in LOCAL_SOURCES]
+    for name in ("read_pool", "read_sst2"):
+        monkeypatch.setattr(domains, name, cache(getattr(domains, name)))
+    once = (YELP_REVIEWS, AMAZON_REVIEWS)
     natural = load_domains("domains", once, "natural", 0, data_root)
     bare = load_domains("domains", once, "bare-words", 0, data_root)
     assert [len(split) // 3 for split in natural.splits.values()] == [18_192, 2_274, 2_274]

@@ -14,7 +14,7 @@ import pytest
 import recurra
 from recurra.core.errors import DataError
 from recurra.data.frames import RowsInMemory, one_dimension, rows_in_memory
-from recurra.data.labels import SeveralLabels, read_table
+from recurra.data.labels import LabelColumns, SeveralLabels, read_table
 
 TEXTS = ["a good film", "a bad film", "dull", "bright"]
 WORDS = ["pos", "neg", "neg", "pos"]
@@ -199,9 +199,8 @@ def test_columns_of_zeros_and_ones_and_texts_in_several_columns(tmp_path: Path) 
     with pytest.raises(DataError, match=r"the DataFrame has no column 'late'.*--label-columns"):
         rows_in_memory(frame.drop(columns="late"), {"text_column": "body", "label_columns": ["late", "rude"]})
     rows = read(frame[:3], text_column="title,body", label_columns=["late", "rude"])
-    options = rows.options(tmp_path)
-    assert options["label_separator"] == "json" and options["label_columns"] is None
-    table = read_table(written(rows, tmp_path), "title,body", "label", labels=SeveralLabels("json"))
+    assert set(rows.options(tmp_path)) == {"name"}
+    table = read_table(written(rows, tmp_path), "title,body", "label", labels=LabelColumns(["late", "rude"]))
     assert table.labels == [("late", "rude"), (), ("late",)] and table.texts[0] == "t a good film"
 
 

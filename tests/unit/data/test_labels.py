@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recurra.core.errors import ConfigurationError, DataError
+from recurra.core.errors import DataError
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.labels import join_spellings, looks_missing, read_table, spelling_key, spellings
-from recurra.data.splits import load_split, read_rows
+from recurra.data.splits import load_split
 from reviews import write_csv
 
 ZERO_WIDTH = "neg\u200b"
@@ -109,25 +109,11 @@ def test_spellings_are_joined_where_it_is_asked_for(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("joined", "said"), [(True, "is written in one way"), (False, "makes classes of its own")])
-def test_rows_alone_are_joined_and_told_as_asked_for(joined: bool, said: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "NEG", "pos", "neg", "neg")
-    table, notes = read_rows(path, DataConfig(name=path, join_labels=joined))
-    assert set(table.labels) == ({"neg", "pos"} if joined else {"NEG", "neg", "pos"})
-    assert [said in note for note in notes] == [True]
-
-
 def test_several_labels_of_a_row_are_joined_too_and_none_stands_twice(tmp_path: Path) -> None:
     table = read_table(write(tmp_path / "a.csv", "NEG", "pos", "neg"), "text", "label")
     table = replace(table, labels=[("NEG", "pos"), ("pos",), ("neg", "NEG"), ("neg",)] * 3 + [("neg",), (), ()])
     assert join_spellings(table).labels == [("neg", "pos"), ("pos",), ("neg",), ("neg",)] * 3 + [("neg",), (), ()]
     assert join_spellings(table, ["NEG", "POS"]).labels[:3] == [("NEG", "POS"), ("POS",), ("NEG",)]
-
-
-def test_one_class_is_left_after_joining(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "neg", "NEG")
-    with pytest.raises(DataError, match="has one class only: all 30 rows have the label 'neg'"):
-        load_dataset(DataConfig(name=path, join_labels=True))
 
 
 def test_other_files_follow_the_spelling_of_the_training_rows(tmp_path: Path) -> None:
@@ -157,14 +143,6 @@ def test_a_repeated_header_is_told_with_its_places(tmp_path: Path) -> None:
 
 def test_usual_labels_need_no_note(tmp_path: Path) -> None:
     assert notes_on_labels(load_dataset(DataConfig(name=write(tmp_path / "a.csv", "0", "1", "-1", "no")))) == []
-
-
-def test_the_key_is_new_and_changes_no_older_configuration(tmp_path: Path) -> None:
-    assert "join_labels" not in DataConfig(name="a.csv").plain()
-    assert DataConfig(name="a.csv", join_labels=True).plain()["join_labels"] is True
-    assert DataConfig(name="a.csv", join_labels=True).part == "joined-labels"
-    with pytest.raises(ConfigurationError, match="'join_labels' is for your own files"):
-        load_dataset(DataConfig(name="demo", join_labels=True))
 
 
 def test_a_note_stays_short(tmp_path: Path) -> None:

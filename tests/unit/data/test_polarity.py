@@ -44,7 +44,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     ],
 )
 def test_columns_of_texts(present: list[str], read: list[str]) -> None:
-    assert polarity._text_columns(present) == read
+    assert polarity._text_columns(present, "text") == read
 
 
 @pytest.mark.parametrize(

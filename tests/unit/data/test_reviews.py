@@ -93,7 +93,7 @@ def test_missing_and_damaged_copies(root: Path, tmp_path: Path) -> None:
         ):
             load_dataset(DataConfig(name="amazon_reviews"), place)
     write(root, "yelp_reviews", "test", [("three stars", 3)])
-    with pytest.raises(DataError, match="label 0 or 1"):
+    with pytest.raises(DataError, match="label must be 0 or 1"):
         load_dataset(DataConfig(name="yelp_reviews"), root)
     (root / "yelp_reviews" / "test.parquet").unlink()
     with pytest.raises(DataError, match=r"lacks test.parquet; the layout is DIR/yelp_reviews"):

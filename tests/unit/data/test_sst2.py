@@ -109,7 +109,7 @@ def test_damaged_local_files(small_root: Path) -> None:
     with pytest.raises(DataError, match="not a whole Parquet file"):
         load_dataset(DataConfig(name="sst2"), small_root)
     path.unlink()
-    with pytest.raises(DataError, match=r"lacks sst2/train.parquet; the layout is DIR/sst2"):
+    with pytest.raises(DataError, match=r"lacks train.parquet; the layout is DIR/sst2"):
         load_dataset(DataConfig(name="sst2"), small_root)
     write(small_root, "train", [("five classes", 4, 0)])
     with pytest.raises(DataError, match="is not SST-2"):

@@ -17,12 +17,10 @@ from recurra.data.tokenization import (
     check_tokenizer,
     counting_tokenizer,
     default_tokenizer,
-    describe_tokenizer,
     load_tokenizer,
     read_tokenizer,
 )
-from recurra.data.vocabulary import SPECIAL_TOKENS, read_vocabulary, tokenizer_hash, train_wordpiece
-from recurra.data.windows import MOST_WINDOWS
+from recurra.data.vocabulary import SPECIAL_TOKENS, describe_tokenizer, read_vocabulary, tokenizer_hash, train_wordpiece
 from tiny_encoder import write_tiny_encoder
 
 TEXTS = ["the film is good", "the film is bad , really bad", "goodness gracious", "a bad idea", "filming is good"] * 4
@@ -150,14 +148,6 @@ def test_an_unknown_tokenizer_is_named_with_the_closest() -> None:
         check_tokenizer(DataConfig(name="x", tokenizer="bert-base-uncase"), None)
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"version": "1.0", "model": 3}', "not json"])
-def test_a_damaged_tokenizer_folder(tmp_path: Path, content: str) -> None:
-    (tmp_path / "tokenizer.json").write_text(content)
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    with pytest.raises(ConfigurationError, match="tokenizer"):
-        read_tokenizer(tmp_path)
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -212,23 +202,3 @@ def test_the_released_vocabulary(data_root: Path) -> None:
     assert tokenizer("hello world")["input_ids"] == [101, 7592, 2088, 102]
     assert len(tokenizer) == 30_522
     assert tokenizer.pad_token_id == 0
-
-
-@pytest.mark.parametrize(
-    ("key", "least", "most"),
-    [
-        ("trained_vocab_size", 64, 100_000),
-        ("max_length", 3, 512),
-        ("windows", 1, MOST_WINDOWS),
-        ("split_seed", 0, None),
-    ],
-)
-def test_numbers_of_a_configuration_have_bounds(key: str, least: int, most: int | None) -> None:
-    allowed, refused = [least], [least - 1]
-    if most is not None:
-        allowed, refused = [*allowed, most], [*refused, most + 1]
-    for value in allowed:
-        assert getattr(DataConfig.parse({"name": "demo", key: value}), key) == value
-    for value in refused:
-        with pytest.raises(ConfigurationError, match=key):
-            DataConfig.parse({"name": "demo", key: value})

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.configuration import DataConfig, MultiLabelData
-from recurra.data.corpora import load_dataset
+from recurra.data.corpora import SENTENCE_WORDS, load_dataset, sentences_of
 from recurra.data.dataset import TextDataset
 from recurra.data.frames import rows_in_memory
-from recurra.data.unlabelled import SENTENCE_WORDS, sentences_of
 from recurra.evaluation.audits.leakage import audit_leakage
 from recurra.study.preflight import refuse_unheard_texts
 from recurra.tasks.runs import make_run

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
-from recurra.core.errors import CheckpointError, ConfigurationError
-from recurra.data.configuration import DataConfig
+from recurra.core.errors import CheckpointError
 from recurra.data.dataset import TextSplit
 from recurra.data.encoding import encode_split, encode_texts, encode_windows
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
@@ -122,16 +121,6 @@ def test_a_split_in_windows_is_cached_apart_and_keeps_its_labels(tmp_path: Path)
     assert np.array_equal(both.windows_of_texts, [*first.window_counts, *[1] * len(LONG)])
     short = encode_split(split.select(range(3)), TOKENIZER, 100, tmp_path, windows=4)
     assert short.window_counts is None
-
-
-def test_the_key_moves_no_hash_that_was_there_before() -> None:
-    plain = DataConfig(name="demo", windows=1).plain()
-    assert "windows" not in plain and plain == DataConfig(name="demo").plain()
-    assert DataConfig(name="demo", windows=4).plain() == {**plain, "windows": 4}
-    assert DataConfig(name="demo", windows=4).part == "4-windows" and DataConfig(name="demo").part == ""
-    for wrong in (0, 65):
-        with pytest.raises(ConfigurationError, match="'windows' is"):
-            DataConfig.parse({"name": "demo", "windows": wrong})
 
 
 def test_a_recorded_run_reads_what_its_configuration_says() -> None:

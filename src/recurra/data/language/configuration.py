@@ -25,32 +25,19 @@ class LanguageDataConfig(RunData):
 
     Attributes:
         name: A corpus (``wikitext-2-v1``, or ``wikitext-2`` for short) or the path of a ``.txt`` file of the user.
-        mode: ``packed`` or ``lines``, see `MODES`.
-        context: Tokens of a sample.
         min_characters: ``lines`` takes lines of more characters than this, without the white space around them.
         max_lines: ``lines`` takes so many of them from train, the first ones; None takes all. Other splits stay whole.
         fraction: Share of the training text that is used: so many of its texts from the start, which keeps neighbours
             together. Other splits stay whole, and a trained tokenizer sees this part only.
         validation: File of the user with validation text; cut off the first file if absent.
-        test: File of the user with test text; cut off the first file if absent.
         tokenizer: ``gpt2`` (data root or public name), ``trained`` (byte-level BPE of the training split), or the path
             of a tokenizer folder.
-        trained_vocab_size: Vocabulary size that a trained tokenizer aims at.
     """
 
-    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset(
-        {
-            "mode",
-            "context",
-            "min_characters",
-            "max_lines",
-            "fraction",
-            "validation",
-            "test",
-            "tokenizer",
-            "trained_vocab_size",
-        }
-    )
+    _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({
+        "mode", "context", "min_characters", "max_lines", "fraction", "validation", "test", "tokenizer",
+        "trained_vocab_size"
+    })  # fmt: skip
 
     name: str
     mode: Literal["packed", "lines"] = "packed"
@@ -70,13 +57,6 @@ class LanguageDataConfig(RunData):
             raise ValueError(
                 f"allowed: {MINIMUM_CONTEXT} to {_LONGEST_CONTEXT:,} tokens; one token is read before one is predicted"
             )
-        return value
-
-    @field_validator("name", "tokenizer")
-    @classmethod
-    def _not_blank(cls, value: str) -> str:
-        if not value.strip():
-            raise ValueError("must not be empty; give a name or a path")
         return value
 
     @field_validator("name")

@@ -24,7 +24,6 @@ class RunningText:
     """The texts of one split, in order.
 
     Attributes:
-        name: For example ``train``.
         texts: Each ends with an end of line that is not written out; a text may hold more, as line feeds. In a
             corpus of lines a text is one line, and an empty one is an empty line.
     """
@@ -69,13 +68,13 @@ class RunningText:
 
     def long_lines(self, min_characters: int, limit: int | None = None) -> RunningText:
         """Returns the lines of more than ``min_characters`` characters, the first ``limit`` of them."""
-        kept: list[str] = []
+        lines: list[str] = []
         for line in self.lines():
-            if len(kept) == limit:
+            if len(lines) == limit:
                 break
             if len(line) > min_characters:
-                kept.append(line)
-        return RunningText(self.name, kept)
+                lines.append(line)
+        return RunningText(self.name, lines)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +82,7 @@ class LanguageDataset:
     """A text corpus.
 
     Attributes:
-        name: Corpus name or the user's file name.
         unit: What one text is: ``line`` or ``novel``.
-        splits: Splits by name.
-        notes: Sentences that a reader of the results must know.
     """
 
     name: str
@@ -101,9 +97,6 @@ class LanguageDataset:
 
     def record(self, min_characters: int = 50) -> dict[str, Any]:
         """Describes the corpus in plain JSON values.
-
-        Args:
-            min_characters: What counts as a long line.
 
         Returns:
             ``name``, ``unit``, ``fingerprint``, ``notes``, and for each of ``splits`` its ``fingerprint``, ``texts``,
@@ -143,11 +136,8 @@ class TextSource:
     """A corpus whose splits are Parquet files with a column ``text``.
 
     Attributes:
-        name: Name of the corpus, and of its folder in the data root.
-        description: One line.
         unit: What one row is: ``line`` or ``novel``.
         public_name: Name on the public hub, if it has one; the corpus's name then chooses among the data sets there.
-        clean: Makes a text of a row.
     """
 
     name: str
@@ -171,12 +161,7 @@ class TextSource:
         """Loads splits: from the data root, else by the public name.
 
         Args:
-            data_root: Folder with local copies, or None.
             wanted: Names of splits; None takes what the data root has, or all if it has none.
-
-        Raises:
-            DataError: If a file is damaged, or a split has no text.
-            UnavailableError: If a split is neither in the data root nor to be had.
         """
         present = self.present(data_root)
         names = list(wanted) if wanted is not None else present or list(SPLITS)
@@ -282,13 +267,6 @@ def load_text_files(config: LanguageDataConfig, splits: Sequence[str] | None = N
 
     Parts that are not given are cut off the end of the file, a tenth of its bytes each: test last, validation before
     it. Neighbouring lines belong together, so they are not drawn at random.
-
-    Args:
-        config: ``name``, and perhaps ``validation`` and ``test``, are paths.
-        splits: Splits that are wanted; None takes all three.
-
-    Raises:
-        DataError: If a file cannot be used, or is too short to be cut.
     """
     lines = read_text_file(config.name)
     given = {name: path for name, path in (("validation", config.validation), ("test", config.test)) if path}
@@ -338,13 +316,6 @@ def load_language_dataset(
 
     Args:
         config: Corpus or file, and the share of its training text. Mode and context do not matter here.
-        data_root: Folder with local copies of public data, or None.
-        splits: Splits that are needed; None takes all that are there.
-
-    Raises:
-        ConfigurationError: For an unknown corpus or split.
-        DataError: If the text cannot be used.
-        UnavailableError: If it is neither in the data root nor to be had.
     """
     for split in splits or ():
         if split not in SPLITS:
@@ -375,7 +346,7 @@ def _part_of(dataset: LanguageDataset, config: LanguageDataConfig) -> LanguageDa
     train = dataset.splits.get("train")
     if config.fraction == 1 or train is None:
         return dataset
-    kept = max(1, round(len(train) * config.fraction))
-    note = f"Of train the first {kept:,} of {len(train):,} {dataset.unit}s are used."
-    splits = {**dataset.splits, "train": RunningText("train", train.texts[:kept])}
+    count = max(1, round(len(train) * config.fraction))
+    note = f"Of train the first {count:,} of {len(train):,} {dataset.unit}s are used."
+    splits = {**dataset.splits, "train": RunningText("train", train.texts[:count])}
     return replace(dataset, splits=splits, notes=[*dataset.notes, note])

@@ -65,13 +65,6 @@ class PackedBlocks(_Samples):
 
     Attributes:
         dropped_tokens: Tokens at the end that fill no block.
-
-    Args:
-        encoded: The texts.
-        context: Tokens of a block.
-
-    Raises:
-        DataError: If the texts do not fill one block.
     """
 
     def __init__(self, encoded: EncodedText, context: int) -> None:
@@ -102,13 +95,6 @@ class LineSamples(_Samples):
 
     Attributes:
         cut: Texts that did not fit.
-
-    Args:
-        encoded: The lines, from `recurra.data.language.corpora.RunningText.long_lines`.
-        context: Longest sample in tokens.
-
-    Raises:
-        DataError: If there are no lines.
     """
 
     def __init__(self, encoded: EncodedText, context: int) -> None:
@@ -139,7 +125,6 @@ class LanguageCollator:
 
     Args:
         pad_token_id: Token that fills. It may be end-of-text: padding is told by length, not by token.
-        context: Longest row; batches are not padded beyond it.
     """
 
     def __init__(self, pad_token_id: int, context: int) -> None:
@@ -178,11 +163,7 @@ def encode_for(
 
 
 def make_samples(encoded: EncodedText, config: LanguageDataConfig) -> PackedBlocks | LineSamples:
-    """Cuts encoded texts into training samples.
-
-    Raises:
-        DataError: If they give none.
-    """
+    """Cuts encoded texts into training samples."""
     kind = LineSamples if config.mode == LINES else PackedBlocks
     return kind(encoded, config.context)
 
@@ -191,11 +172,6 @@ def prepare_language_data(
     config: LanguageDataConfig, *, data_root: Path | None, cache_dir: Path | None
 ) -> dict[str, Any]:
     """Loads and tokenises text into the cache, where trainings find it.
-
-    Args:
-        config: What to prepare.
-        data_root: Local copies of public data.
-        cache_dir: Folder of tokenised texts; ``~/.cache/recurra/tokens`` if None.
 
     Returns:
         Plain JSON values: ``name``, ``mode``, ``context``, ``fingerprint``, ``tokenizer`` (with ``lossless``), and for

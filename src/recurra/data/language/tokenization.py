@@ -72,11 +72,6 @@ def encode_running_text(
 
     Args:
         split: The texts; `RunningText.long_lines` gives those of the mode ``lines``.
-        tokenizer: From `recurra.data.language.tokenization.load_language_tokenizer`.
-        cache_dir: Folder of the cache; ``~/.cache/recurra/tokens`` if None.
-
-    Raises:
-        ConfigurationError: If the tokenizer has no end-of-text token.
     """
     if tokenizer.eos_token_id is None:
         raise ConfigurationError("the tokenizer has no end-of-text token (eos_token); texts cannot be joined with it")
@@ -94,15 +89,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 def read_byte_bpe(vocabulary: Path, merges: Path) -> Tokenizer:
-    """Reads a tokenizer in GPT-2's two files.
-
-    Args:
-        vocabulary: ``vocab.json``, from token to id.
-        merges: ``merges.txt``, a version line and then two tokens a line, the first merge first.
-
-    Raises:
-        ConfigurationError: If a file cannot be read, or they do not fit each other.
-    """
+    """Reads a tokenizer in GPT-2's two files."""
     try:
         ids = json.loads(vocabulary.read_text(encoding="utf-8"))
         lines = merges.read_text(encoding="utf-8").split("\n")
@@ -127,7 +114,6 @@ def train_byte_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Trains byte-level BPE; the same texts give the same tokenizer. `END_OF_TEXT` has id 0, then come the 256 bytes.
 
     Args:
-        texts: Training texts.
         vocab_size: Tokens to aim at; fewer if the texts do not give as many.
     """
     tokenizer = _byte_level(BPE())
@@ -180,12 +166,9 @@ def load_language_tokenizer(
     """Returns the tokenizer that a configuration names; it has an end-of-text token (``eos_token_id``).
 
     Args:
-        config: ``tokenizer`` is ``gpt2``, ``trained``, or the path of a folder.
         dataset: A trained tokenizer sees its training split only; other tokenizers need none.
-        data_root: Folder with local copies of public data, or None.
 
     Raises:
-        ConfigurationError: If the name is unknown, the path holds no tokenizer, or there is no text to train one on.
         UnavailableError: If the public files are neither in the data root nor to be had.
     """
     if config.tokenizer == TRAINED:
@@ -226,11 +209,7 @@ def _public_files(data_root: Path | None) -> tuple[Path, Path]:
 
 
 def read_language_tokenizer(folder: Path | str) -> PreTrainedTokenizerFast:
-    """Reads a tokenizer from a folder made by ``save_pretrained``, or with GPT-2's two files.
-
-    Raises:
-        ConfigurationError: If there is none, or it has no end-of-text token.
-    """
+    """Reads a tokenizer from a folder made by ``save_pretrained``, or with GPT-2's two files."""
     place = Path(folder)
     if not (place / "tokenizer.json").is_file():
         if all((place / name).is_file() for name in _FILES):

@@ -13,7 +13,7 @@ from recurra.core.configuration import HashedSettings
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import pickles_in
 from recurra.core.record import AnyDecisionRecord, CodeRecord, LabelRunRecord, read_record
-from recurra.core.sealed import MODEL_NAME, FileEntry, FileName, SealedByValues, verify_file
+from recurra.core.sealed import MODEL_NAME, FileEntry, FileName, Sealed, verify_file
 from recurra.data.cleaning import CLEANINGS
 from recurra.data.windows import MOST_WINDOWS
 from recurra.deployment.engines.computation import Computation
@@ -178,7 +178,7 @@ MANIFEST_NAME = "export.json"
 RUN_RECORD_NAME = "run-record.json"
 
 
-class ExportManifest(SealedByValues):
+class ExportManifest(Sealed):
     """What an export folder is.
 
     Attributes:
