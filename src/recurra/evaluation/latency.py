@@ -29,11 +29,7 @@ def rows_in(batch: Any) -> int:
 
 
 def synchroniser(device: str) -> Callable[[], None] | None:
-    """What waits until the device has finished: ``None`` for the processor, which never runs ahead.
-
-    Args:
-        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, as torch writes it.
-    """
+    """What waits until the device has finished: ``None`` for the processor, which never runs ahead."""
     kind = device.partition(":")[0]
     if kind == "cpu":
         return None
@@ -94,18 +90,11 @@ def measure_side_by_side(
             list a competitor, with the same samples in the same batches (a linear model takes texts, not tokens).
         warmup: Untimed calls of each competitor before, on batches spread over the set so that many lengths are seen.
         synchronise: Waits for the device, before the clock starts and before it stops; from `synchroniser`.
-        threads: Threads that the numeric library uses, for the record.
-        precision: For the record; one for all or one a competitor.
-        device: For the record; one for all or one a competitor.
         scope: ``model`` (tokenised input to logits) or ``text`` (text to label), for the record.
-        clock: Nanoseconds; replaced in tests.
 
     Returns:
         A record a competitor: median, 90th and 99th percentile over batches of the time a sample, and total time by
         samples.
-
-    Raises:
-        ValueError: If there is nothing to time, or the competitors' batches differ in size.
     """
     inputs = _inputs_by_name(calls, batches)
     sizes = _sizes(inputs)

@@ -57,7 +57,6 @@ def rank_labels(truth: npt.NDArray[Any], scores: npt.NDArray[Any]) -> list[Ranke
     """The rows in the order of each label; none for a label that no row has.
 
     Args:
-        truth: True labels, ``(rows,)``.
         scores: ``(rows, labels)``.
     """
     found = [truth == label for label in range(scores.shape[1])]
@@ -89,10 +88,6 @@ def fit_temperature(logits: npt.ArrayLike, labels: npt.ArrayLike) -> float:
 
     Args:
         logits: Of rows that nothing was fitted on and nothing is reported on, ``(rows, classes)``.
-        labels: Their true labels, ``(rows,)``.
-
-    Returns:
-        A number from 0.01 to 100; 1 without rows.
     """
     scores, truth = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     rows, classes = scores.shape
@@ -120,7 +115,6 @@ def expected_calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLi
 
     Args:
         probabilities: ``(rows, classes)``, at least one row.
-        labels: True labels, ``(rows,)``.
     """
     values, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
     top, right = values.max(axis=1), values.argmax(axis=1) == truth
@@ -140,9 +134,6 @@ class PrecisionThreshold:
 
     Attributes:
         threshold: Probability from which on a row keeps the label; 0 keeps every row.
-        rows: Rows given the label from there on.
-        right: Those of them that have it.
-        bound: What precision is shown to be, at least.
     """
 
     threshold: float
@@ -163,8 +154,6 @@ def precision_thresholds(
 
     Args:
         probabilities: ``(rows, labels)``.
-        labels: True labels, ``(rows,)``.
-        label: Index of the label.
     """
     given = probabilities.argmax(axis=1) == label
     order = np.argsort(-probabilities[given, label], kind="stable")
@@ -206,13 +195,7 @@ def evaluate_logits(
 
     Args:
         logits: Scores, shape ``(rows, classes)``; their softmax gives the probabilities.
-        labels: True labels, integers, shape ``(rows,)``.
         probabilities: What the model makes of the logits, likewise; if given, its calibration is measured.
-
-    Raises:
-        DataError: If there is no row, or a label lies outside the classes.
-        RunError: If a logit is not finite.
-        ValueError: If the shapes do not fit.
     """
     scores = np.asarray(logits, dtype=np.float64)
     truth = np.asarray(labels)

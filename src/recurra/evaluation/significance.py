@@ -60,15 +60,8 @@ class BootstrapDifference(NamedTuple):
 def mean_interval(values: Sequence[float], level: float = 0.95) -> MeanInterval:
     """Mean of independent runs with a Student t interval.
 
-    Args:
-        values: One figure a run (a seed); at least one.
-        level: Coverage of the interval.
-
     Returns:
         Mean, sample standard deviation (divisor n - 1), and the interval's ends; see `MeanInterval` for one run.
-
-    Raises:
-        ValueError: If there is no value, or one is not finite.
     """
     array = np.asarray(values, dtype=np.float64)
     _check_level(level)
@@ -83,16 +76,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> MeanInterval:
 
 
 def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a share; unlike the normal one it stays inside [0, 1] and works at 0 and 1.
-
-    Args:
-        successes: How many of the rows count.
-        total: Number of rows, at least 1.
-        level: Coverage of the interval.
-
-    Raises:
-        ValueError: If ``successes`` is not between 0 and ``total``, or there is no row.
-    """
+    """Wilson score interval of a share; unlike the normal one it stays inside [0, 1] and works at 0 and 1."""
     _check_level(level)
     if total < 1 or not 0 <= successes <= total:
         raise ValueError(f"wilson_interval needs 0 <= successes <= total and a row; got {successes} of {total}")
@@ -114,10 +98,6 @@ def mcnemar(correct_a: npt.ArrayLike, correct_b: npt.ArrayLike) -> McNemarTest:
 
     Args:
         correct_a: Whether A is right on each row, shape ``(rows,)``, boolean.
-        correct_b: The same for B, the rows in the same order.
-
-    Raises:
-        ValueError: If the two differ in length, are empty or are not truth values.
     """
     a, b = _truth_values(correct_a), _truth_values(correct_b)
     _check_paired(a, b)
@@ -143,13 +123,6 @@ def discordant_odds_ratio(only_a: int, only_b: int) -> float:
     for Rates and Proportions", 2003, section 13.1). Rows that both models get right or wrong say nothing about which
     is better and do not enter. Half a row is added to each side, so that a side without rows gives a finite ratio
     (Haldane 1956); with no discordant row the ratio is 1.
-
-    Args:
-        only_a: Rows that A alone gets right; over several seeds their sum.
-        only_b: The same for B.
-
-    Raises:
-        ValueError: If a count is negative.
     """
     if only_a < 0 or only_b < 0:
         raise ValueError(f"counts of rows are not negative; got {only_a} and {only_b}")
@@ -172,18 +145,11 @@ def paired_bootstrap(
 
     Args:
         correct_a: Score of A on each row, shape ``(rows,)``; right or wrong, or the share of seeds that are right.
-        correct_b: The same for B, the rows in the same order.
-        samples: Number of resamples, where they are drawn.
-        seed: Makes the draws reproducible.
-        level: Coverage of the percentile interval.
 
     Returns:
         The difference, its interval, and the two-sided p-value of "no difference": the share of resamples that lie
         at least as far from the observed difference as that lies from zero. It is never 0: drawn, one is added above
         and below; exact, it is at least 1e-15.
-
-    Raises:
-        ValueError: If the two differ in length or are empty.
     """
     a, b = _paired(correct_a, correct_b)
     _check_level(level)
@@ -216,20 +182,7 @@ def paired_bootstrap_by_class(
     drawing rows.
 
     Args:
-        truth: True labels, ``(rows,)``.
         predicted_a: What each seed of A says, ``(seeds, rows)``.
-        predicted_b: The same for B; the seeds may differ in number.
-        labels: Number of labels.
-        score: The figure; see `ClassScore`.
-        samples: Number of resamples.
-        seed: Makes the draws reproducible.
-        level: Coverage of the percentile interval.
-
-    Returns:
-        As `paired_bootstrap` does.
-
-    Raises:
-        ValueError: If they differ in rows, or there are none.
     """
     _check_level(level)
     true, a, b = (np.asarray(values, dtype=np.int64) for values in (truth, predicted_a, predicted_b))
@@ -264,15 +217,6 @@ def weighted_bootstrap(
     Args:
         gap: The difference, ``(...)``, from those numbers, ``(..., kinds)``.
         counts: Of the rows as they are, ``(kinds,)``.
-        samples: Number of resamples.
-        seed: Makes the draws reproducible.
-        level: Coverage of the percentile interval.
-
-    Returns:
-        As `paired_bootstrap` does.
-
-    Raises:
-        ValueError: If there is no row.
     """
     _check_level(level)
     seen = np.asarray(counts, dtype=np.float64)
@@ -295,14 +239,8 @@ def weighted_bootstrap(
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction for several tests.
 
-    Args:
-        p_values: One p-value a test.
-
     Returns:
         Adjusted p-values, in the order given; each can be held against the wanted level directly.
-
-    Raises:
-        ValueError: If a value is not between 0 and 1.
     """
     array = np.asarray(p_values, dtype=np.float64)
     if array.size and not ((array >= 0) & (array <= 1)).all():

@@ -20,7 +20,6 @@ def pool(states: Tensor, pooling: str, attention_mask: Tensor | None, row_length
     Args:
         states: ``(batch, tokens, hidden)``; of packed rows ``(1, tokens, hidden)``. With ``first`` the leading
             position of each row is enough: ``(batch, 1, hidden)``, packed ``(1, rows, hidden)``.
-        pooling: As the configuration has it.
         attention_mask: ``(batch, tokens)``, non-zero at real tokens; none if all are.
         row_lengths: Lengths of packed rows ``(rows,)``, if they are packed.
     """
@@ -86,9 +85,6 @@ class VocabularyHeads(nn.Module):
     ``shared``: the exits share one. ``separate``: each exit has its own. ``tied``: every head is the token table, read
     through one linear map to the table's width (none if the widths agree), so that only that map is a parameter here.
     The table stays the embedding's; it is handed in, and stands in a checkpoint once.
-
-    Args:
-        config: The model.
     """
 
     def __init__(self, config: RecurraConfig) -> None:
@@ -106,12 +102,7 @@ class VocabularyHeads(nn.Module):
         return self.projection(states)
 
     def weight(self, exit_number: int, table: Tensor) -> Tensor:
-        """Returns a head's weight, ``(vocabulary, width of the features)``.
-
-        Args:
-            exit_number: Index among the exits; their number for the final head.
-            table: The token table.
-        """
+        """Returns a head's weight, ``(vocabulary, width of the features)``."""
         if self.final is None:
             return table
         if exit_number == self.num_exits:
@@ -146,7 +137,6 @@ def vocabulary_cross_entropy(
         states: ``(positions, width)``; under autocast in any type.
         weight: ``(vocabulary, width)``.
         targets: ``(positions,)`` token ids; `IGNORED` is not counted.
-        chunk_logits: Logits held at once.
     """
     device = states.device.type
     precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype

@@ -20,12 +20,6 @@ class DepthwiseConvolution(nn.Module):
 
     Causal: the lags are ``(kernel - 1) * dilation, ..., dilation, 0``. Otherwise they are centred on 0, and the later
     half reads the future (`nn.Conv1d` with padding on both sides).
-
-    Args:
-        channels: Width of the states.
-        kernel_size: Number of taps; odd unless causal.
-        dilation: Tokens between neighbouring taps.
-        causal: Whether no tap reads a later position.
     """
 
     def __init__(self, channels: int, kernel_size: int, dilation: int, *, causal: bool) -> None:
@@ -218,7 +212,6 @@ class SharedLinear(nn.Module):
 
     Args:
         linear: The map whose ``W`` is shared, and whose bias is where there is no other.
-        rank: Rows of ``A`` and columns of ``B``; 0 means no update.
         own_bias: Whether ``b`` is a parameter of this module, if the map has a bias.
     """
 
@@ -266,7 +259,6 @@ def relax(make: Callable[[], _Module], original: nn.Module, config: RecurraConfi
     """Returns a module that computes with the weights of another, but for what the configuration makes its own.
 
     Args:
-        make: Makes a module of the same structure.
         original: Whose weights are used; they are found there whenever it computes, and are saved there alone.
         config: Says what is its own: `recurra.models.configuration.RecurraConfig.recurrence_norms`, ``low_rank`` and
             ``low_rank_where``.
@@ -302,12 +294,7 @@ def leave_matrices(original: nn.Module) -> None:
 
 @torch.no_grad()
 def start_from(relaxed: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Gives the norms and biases that a relaxed module has of its own these values.
-
-    Args:
-        relaxed: As `relax` makes it.
-        weights: By the names that ``relaxed`` has for its parts.
-    """
+    """Gives the norms and biases that a relaxed module has of its own these values."""
     for name, module in relaxed.named_modules():
         for kind, parameter in module.named_parameters(recurse=False):
             if kind not in ("down", "up"):

@@ -43,9 +43,6 @@ def load_language_model(folder: Path | str) -> Any:
     """Loads a causal language model, ours or any of transformers, in evaluation mode.
 
     Attention is eager where there is a choice.
-
-    Raises:
-        CheckpointError: If it cannot be loaded without pickle or its own code.
     """
     folder = Path(folder)
     values = read_model_configuration(folder)
@@ -69,17 +66,8 @@ def load_language_model(folder: Path | str) -> Any:
 def read_pretrained(model_class: Any, folder: Path, refusal: str, **options: object) -> tuple[Any, dict[str, Any]]:
     """Reads a model by ``from_pretrained``: nothing is fetched, unpickled, or run that a checkpoint brings along.
 
-    Args:
-        model_class: A class of transformers with that method.
-        folder: Of the model.
-        refusal: What is said of a folder that cannot be read so.
-        options: Of the method, in addition.
-
     Returns:
         The model, and what ``output_loading_info`` says of its weights.
-
-    Raises:
-        CheckpointError: If it cannot be read so.
     """
     try:
         with quiet_loading():

@@ -54,10 +54,6 @@ def called_by_transformers(forward: Callable[P, R]) -> Callable[P, R]:
     """Lets a model's ``forward`` be called as transformers calls its own, and refuses what neither knows.
 
     ``return_dict`` (by default the configuration's) is honoured: false gives a tuple. ``output_attentions`` is refused.
-
-    Raises:
-        TypeError: From the method: for an unknown keyword, or one that no model of ours has.
-        ConfigurationError: From the method: if attention weights are asked for.
     """
     known = [name for name in inspect.signature(forward).parameters if name != "self"]
 
@@ -294,14 +290,7 @@ class RecurraModel(RecurraPreTrainedModel):
         """Computes recurrence by recurrence, and after each exit only the rows that the rule does not stop there.
 
         Args:
-            input_ids: As `forward` takes it, and so the next four.
-            attention_mask: See there.
-            token_type_ids: See there.
-            num_positions: See there.
-            row_lengths: See there.
-            rule: Decides after each exit.
             read_head: Logits of the head at a stop, whose states come normed and laid out as `forward` returns them.
-            counted: As `recurra.models.exits.loop.exit_early` takes it.
             past_key_values: A `RecurraCache`. What rows that stop do not compute is filled in
                 (`docs/decisions/0013-skipped-recurrences.md`).
         """
@@ -427,7 +416,6 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             token_type_ids: ``(batch, tokens)``.
             labels: ``(batch,)`` class indices; with the configuration's ``problem_type`` ``multi_label_classification``
                 0 and 1 a label, ``(batch, labels)``.
-            row_lengths: Lengths of packed rows, see `RecurraModel`.
             exit_rule: If given, a row stops after the first exit at which the rule says so, and its logits are that
                 exit's. The rows that remain are computed as a smaller batch. For inference: no labels.
             output_hidden_states: Whether ``hidden_states`` are wanted too, as `RecurraModel` returns them; none means
@@ -473,11 +461,6 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
 
         With exits these are the recurrences with a head of their own, and the last one. Without, they are all, and the
         final head reads each, which was trained on the last one alone.
-
-        Args:
-            input_ids: As `forward` takes it, and so the next two.
-            attention_mask: See there.
-            row_lengths: See there.
 
         Returns:
             Logits ``(batch or packed rows, labels)`` in FP32 by recurrence.
@@ -531,12 +514,7 @@ def wants_states(config: RecurraConfig, asked: bool | None) -> bool:
 
 
 def check_exiting(labels: Tensor | None, wants_all: bool) -> None:
-    """Refuses what cannot be had beside an exit rule that looks at every row.
-
-    Raises:
-        ConfigurationError: If there are labels: rows that stop early would teach the deeper recurrences nothing. Or if
-            all states are wanted: rows that stop early have none.
-    """
+    """Refuses what cannot be had beside an exit rule that looks at every row."""
     if labels is not None:
         raise ConfigurationError("an exit rule came with labels; a rule is for inference: train without one")
     if wants_all:

@@ -17,16 +17,7 @@ def preset_names() -> list[str]:
 
 
 def preset(name: str, *, num_labels: int = 2, **overrides: Any) -> RecurraConfig:
-    """Returns the configuration of a preset.
-
-    Args:
-        name: One of `preset_names`.
-        num_labels: Classes, if the model is to be a classifier.
-        overrides: Any key of `RecurraConfig`.
-
-    Raises:
-        ConfigurationError: For an unknown name or key, or an impossible value.
-    """
+    """Returns the configuration of a preset."""
     found = PRESETS.get(name) or LANGUAGE_PRESETS.get(name)
     if found is None:
         raise ConfigurationError(unknown("model preset", name, preset_names()))
@@ -256,8 +247,6 @@ def forward_flops(config: RecurraConfig, tokens: int, *, head_positions: int | N
     """Floating-point operations of a classifier's forward pass over one sequence, as executed.
 
     Args:
-        config: The model.
-        tokens: Length of the sequence.
         head_positions: Positions that the last layer application computes; none means what the classifier does: 1 with
             ``pooling="first"``, all with any other.
     """
@@ -273,9 +262,6 @@ def language_flops(
     """Floating-point operations of a language model's forward pass over one sequence, with every position's logits.
 
     Args:
-        config: The model.
-        tokens: Length of the sequence.
-        exit_after: Recurrence after which it stops; none means the last.
         with_exits: Whether the logits of the exits on the way are computed too, as the training loss does.
     """
     width, table = config.hidden_size, config.token_embedding_size
@@ -300,7 +286,6 @@ def describe_presets(*, num_labels: int = 2, tokens: int = 128) -> list[dict[str
     """Describes all presets as plain JSON values.
 
     Args:
-        num_labels: Classes of the classifier.
         tokens: Length of the sequence over which the operations a token are counted.
 
     Returns:

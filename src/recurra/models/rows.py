@@ -36,7 +36,6 @@ class RowLayout(ABC):
 
     Attributes:
         rotary: Rotary table of the batch's positions, ``(tokens, head_dim / 2, 2)``; none if positions are learned.
-        causal: Whether later keys are hidden and no mask says so already.
     """
 
     rotary: Tensor | None
@@ -66,8 +65,6 @@ class RowLayout(ABC):
             query: ``(batch, tokens, heads, head_dim)``, or as many tokens as `leading` returned.
             key: ``(batch, tokens, heads, head_dim)``.
             value: ``(batch, tokens, heads, head_dim)``.
-            queries: What `leading` was asked for, if it was.
-            dropout: Probability with which an attention weight is dropped.
 
         Returns:
             ``(batch, tokens of the query, heads * head_dim)``.
@@ -86,12 +83,6 @@ class RowLayout(ABC):
 
         Args:
             states: ``(batch, tokens, hidden)``.
-            first: Of the same rows.
-            dropped: Rows that stop, by their numbers in this layout.
-            kept: Rows that remain.
-
-        Returns:
-            Both of the rows that remain, and their layout.
         """
         return self.take(states, kept), self.take(first, kept), self.select(kept)
 
@@ -104,10 +95,7 @@ class RowLayout(ABC):
         """Notes what is put into the cache for rows that stop, in the recurrences that they skip.
 
         Args:
-            rows: Their places in this layout.
-            done: Recurrences that they took.
             keys: ``(rows, recurrences skipped, heads, head_dim)``, for the core's first layer.
-            values: The same.
         """
 
     def skip_recurrences(self, count: int) -> None:  # noqa: B027
@@ -140,9 +128,6 @@ def attention_mask(keep: Tensor | None, tokens: int, causal: bool, device: torch
 
     Args:
         keep: ``(batch, tokens)``, non-zero at real tokens, or none when there is no padding.
-        tokens: Length of the batch.
-        causal: Whether later keys are hidden.
-        device: Where the mask lives.
 
     Returns:
         A boolean mask broadcastable to ``(batch, heads, tokens, tokens)`` or none, and whether the kernel's own causal
@@ -170,7 +155,6 @@ class PaddedRows(RowLayout):
     Attributes:
         mask: Boolean mask of keys or none, see `recurra.models.rows.attention_mask`.
         real: ``(batch, tokens)``, true at real tokens; none if all are.
-        tokens: Length of the batch.
     """
 
     mask: Tensor | None
@@ -226,7 +210,6 @@ class PackedRows(RowLayout):
 
     Attributes:
         starts: First token of every row, ``(rows,)``.
-        groups: Number and length of neighbouring rows of equal length.
         numbers: Each token's number in its row, ``(tokens,)``.
     """
 
@@ -318,13 +301,8 @@ class CachedRows(PaddedRows):
     what it kept in the same recurrence of the pass before. One layout serves one pass.
 
     Attributes:
-        cache: Where keys, values and convolutions' histories are kept.
-        past: Tokens in it, padding included.
         numbers: Each token's number in its row without padding, broadcastable to ``(batch, tokens)``.
-        attentions: Numbers of the attentions still to come.
-        convolutions: Numbers of the convolutions still to come.
         rows: Numbers in the cache of the rows that are still computed; none means all.
-        skipped: What is put into the cache for rows that have stopped.
     """
 
     cache: Cache
@@ -343,10 +321,7 @@ class CachedRows(PaddedRows):
 
         Args:
             cache: A `RecurraCache`; one of transformers' own does for a model without convolutions.
-            table: The model's rotary table, if any.
             keep: ``(batch, cached tokens + tokens)``, non-zero at real tokens; none means no padding.
-            tokens: Tokens a row in this pass.
-            device: Where the mask lives.
         """
         past = cache.get_seq_length()
         rotary = None if table is None else table[past : past + tokens]

@@ -102,7 +102,6 @@ def audit_language_padding(model: Any, *, tolerance: float = TOLERANCE, seed: in
     Args:
         model: A causal language model, ours or of transformers (`LanguageProbe`); left as it was found.
         tolerance: Largest allowed difference relative to the largest logit, or to the loss.
-        seed: Chooses the tokens.
 
     Returns:
         ``padding.logits`` over all heads and both sides; ``padding.loss`` for a padded row. The loss of a model that is
@@ -247,10 +246,8 @@ def audit_causality(
         model: A causal language model, ours or of transformers (`LanguageProbe`). Left as it was found, also its mode;
             a model of another precision is judged on a copy in FP32.
         rows: Short rows in which every token but the first is exchanged in turn.
-        tokens: Their length.
         long_tokens: Length of one more row, in which the last token and one in the middle are exchanged, to measure how
             far a leak reaches; by default 128, or more if the model's shape could read further.
-        seed: Chooses the tokens.
 
     Returns:
         For each head (``causality.final``, ``causality.exit-2``) whether it is causal; if not, which position reads
@@ -318,7 +315,6 @@ def reach_ahead(config: RecurraConfig, recurrences: int | None = None) -> int | 
     nothing, because what it reads lies earlier and has read no further ahead.
 
     Args:
-        config: The model.
         recurrences: How often the core is applied; none means as often as configured.
 
     Returns:

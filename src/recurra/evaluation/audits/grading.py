@@ -66,10 +66,7 @@ def grade(
     """Grades findings by a model's predictions.
 
     Args:
-        audits: As the audits made them.
         right: By split, whether the model is right on each row, ``(rows,)``; empty if no predictions are at hand.
-        who: Name of the model.
-        form_must_not_predict: Whether a label that the form of a text tells is a failure.
 
     Returns:
         The same findings with their grades; what a model's figures say stands in the summary and, under ``effect``, in
@@ -102,9 +99,6 @@ def control_right(dataset: TextDataset) -> dict[str, Mask]:
 
     Returns:
         By split; empty for more than 50,000 training rows, which would take minutes.
-
-    Raises:
-        DataError: If no training text has a word, or all have one label.
     """
     from recurra.models.controls.fitting import fit_linear
 

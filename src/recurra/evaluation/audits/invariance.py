@@ -78,10 +78,8 @@ def audit_invariance(
             is judged on a copy in FP32.
         encoded: Tokenised rows: ``encoded[i]["input_ids"]`` is a list or array of token ids
             (`recurra.data.tokenization.EncodedSplit`).
-        pad_token_id: What padding is made of.
         rows: How many rows are compared; the shortest, the longest and a random choice.
         max_length: Longest padded input in tokens; without it the model's ``config.max_position_embeddings``, if any.
-        tolerance: Largest allowed difference relative to the largest logit.
         seed: Chooses the rows, their neighbours and what stands under the mask.
 
     Returns:
@@ -232,10 +230,7 @@ def audit_cache(
     in batches that are padded on the left.
 
     Args:
-        model: Ours; left as it was found.
         tokens: Length of the longest row; two shorter ones are padded on the left.
-        tolerance: Largest allowed difference relative to the largest logit.
-        seed: Chooses the tokens.
     """
     config = model.config
     if config.leaks:

@@ -127,9 +127,6 @@ def find_overlap(train_texts: Sequence[str], texts: Sequence[str], *, ngram: int
     n-gram are their own anchor). Only where the anchor stands is the whole sequence compared.
 
     Args:
-        train_texts: Texts to search in.
-        texts: Texts to look up.
-        ngram: Words of an n-gram.
         min_words: Shorter texts are not looked up as a whole: they recur by chance.
     """
     vocabulary = Vocabulary()
@@ -262,9 +259,6 @@ Mask = npt.NDArray[np.bool_]
 def audit_leakage(dataset: TextDataset) -> list[AuditResult]:
     """Audits every reported split against ``train``.
 
-    Args:
-        dataset: The corpus under its protocol.
-
     Returns:
         ``leakage.exact.<split>``, ``.normalised.``, ``.contained.``, ``.ngram.`` and ``.source.`` for each reported
         split, ``leakage.auxiliary-exact.<split>`` and so on where there are auxiliary rows, and
@@ -286,10 +280,6 @@ def audit_leakage(dataset: TextDataset) -> list[AuditResult]:
 
 def contained_mask(train_texts: Sequence[str], texts: Sequence[str]) -> Mask:
     """Tells which texts stand verbatim inside a training text.
-
-    Args:
-        train_texts: Training texts.
-        texts: Texts to look up.
 
     Returns:
         Truth values, shape ``(texts,)``: the text has 3 words or more and its word sequence (split at white space)
@@ -474,9 +464,6 @@ def audit_too_good(word_perplexity: float, audit_causality: Callable[[], Sequenc
     Returns:
         ``perplexity.too-good`` and, after an alarm, what the causality audit found. The alarm itself fails if that
         failed, because the figure must then not be quoted; if it passed, the alarm stands as a measured figure.
-
-    Raises:
-        ConfigurationError: For a perplexity that is none: below 1, or not a number.
     """
     if not word_perplexity >= 1:
         raise ConfigurationError(f"a word perplexity of {word_perplexity} is impossible; allowed: from 1")
@@ -499,11 +486,6 @@ def audit_teacher(dataset: TextDataset, name: str, trained_on: TextSplit | None)
     """Looks for reported rows among those that a teacher was trained on, and the student was not.
 
     Rows that both were trained on are a matter of the leakage audit.
-
-    Args:
-        dataset: The student's data.
-        name: The teacher's.
-        trained_on: Its training rows; none if they are not known.
 
     Returns:
         ``teacher.<split>`` for each reported split: ``failed`` if there is such a row, and it may be graded

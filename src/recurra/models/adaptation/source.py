@@ -28,17 +28,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 
 @dataclass(frozen=True)
 class PackagedEncoder:
-    """An encoder that comes as a Python package.
-
-    Attributes:
-        module: The package's module; it is looked for and never imported.
-        folder: Where the model lies in it.
-        install: What installs it.
-        repository: The same model on the public hub.
-        sha256: Of its weights, as they were released.
-        licence: Of the weights.
-        trained_on: What it was trained on, for the model card.
-    """
+    """An encoder that comes as a Python package."""
 
     module: str
     folder: str
@@ -67,15 +57,7 @@ PACKAGED = {
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """A pretrained encoder that was found.
-
-    Attributes:
-        name: What it was asked for by.
-        folder: Where its files lie.
-        values: Its ``config.json``.
-        licence: Of the weights, as far as it is known.
-        trained_on: What it was trained on, as far as it is known.
-    """
+    """A pretrained encoder that was found."""
 
     name: str
     folder: Path
@@ -107,11 +89,7 @@ class EncoderSource:
         return _sha256(self.weights, status.st_mtime_ns, status.st_size)
 
     def plan(self, text: str) -> SharingPlan:
-        """Reads a plan for its layers.
-
-        Raises:
-            ConfigurationError: If it cannot be read, or there are no layers to choose from.
-        """
+        """Reads a plan for its layers."""
         if self.is_adapted and text.strip():
             raise ConfigurationError(
                 f"plan '{text}': the layers of '{self.name}' are chosen already (its own plan stands in "
@@ -120,15 +98,7 @@ class EncoderSource:
         return SharingPlan.parse(text, self.num_layers)
 
     def shape(self, plan: str = "", changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Keys of `recurra.models.configuration.RecurraConfig` of the encoder with its layers under a plan.
-
-        Args:
-            plan: As `plan` reads it.
-            changes: Keys in place of the encoder's own.
-
-        Raises:
-            ConfigurationError: As `plan` does, and for a token table that is wider than the encoder's.
-        """
+        """Keys of `recurra.models.configuration.RecurraConfig` of the encoder with its layers under a plan."""
         given = dict(changes or {})
         wanted, width = given.get("embedding_size"), self.values.get("hidden_size")
         if isinstance(wanted, int) and isinstance(width, int) and wanted > width:
@@ -181,9 +151,7 @@ def find_encoder(name: str) -> EncoderSource:
             public hub.
 
     Raises:
-        ConfigurationError: If there is no such encoder.
         CheckpointError: If it cannot be used: no weights or pickled ones, another architecture, changed weights.
-        UnavailableError: If it is neither here nor to be had.
     """
     if name in PACKAGED:
         return _packaged(name, PACKAGED[name])

@@ -19,9 +19,7 @@ class ExitMeasure:
     """How sure a head is, as a number that is never negative.
 
     Attributes:
-        name: For example ``confidence``.
         of: Maps logits ``(..., classes)`` to ``(...)``, as a tensor or an array as they came.
-        rises: Whether a larger number means a surer head.
     """
 
     name: str
@@ -55,7 +53,6 @@ def mean_of_rows(values: Any, counted: Any = None) -> Any:
     """Returns means ``(rows,)`` of ``(rows, positions)``; ``(rows,)`` as it is.
 
     Args:
-        values: One number for each row or position.
         counted: ``(rows, positions)``, true at the positions that count; none means all.
     """
     if values.ndim == 1:
@@ -105,12 +102,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Bound:
-    """A decision as a comparison of one number with another: for graphs that can do no more.
-
-    Attributes:
-        measure: Name of what is compared; the surer side of the bound stops.
-        value: The bound.
-    """
+    """A decision as a comparison of one number with another: for graphs that can do no more."""
 
     measure: str
     value: float
@@ -122,11 +114,6 @@ class ExitRule(ABC):
 
     A rule holds its numbers and nothing else, and never changes: one rule may serve many batches at a time. A subclass
     is a frozen dataclass.
-
-    Attributes:
-        name: How a user and a record call it.
-        summary: How a list of rules calls it.
-        options: What a user may give it, of ``threshold`` and ``after``.
     """
 
     name: ClassVar[str]
@@ -135,11 +122,7 @@ class ExitRule(ABC):
 
     @classmethod
     def make(cls, **options: Any) -> Self:
-        """Returns the rule with what a user gave of its `options`, which may be nothing.
-
-        Raises:
-            ConfigurationError: For a value out of range, or one that is needed and was not given.
-        """
+        """Returns the rule with what a user gave of its `options`, which may be nothing."""
         return cls(**options)
 
     @abstractmethod
@@ -149,7 +132,6 @@ class ExitRule(ABC):
         Args:
             logits: What the head after ``recurrence`` says, ``(rows, classes)`` or ``(rows, positions, classes)``; a
                 tensor or an array.
-            recurrence: Recurrences computed so far.
             counted: ``(rows, positions)``, true at the positions that decide; none means all.
             state: `Decision.state` of the decision before, of these rows; none at the first.
         """
@@ -172,11 +154,7 @@ class ExitRule(ABC):
         return None
 
     def check(self, config: HasExits, classes: int) -> None:  # noqa: ARG002 - a rule's
-        """Holds the rule against a model with heads over ``classes`` classes.
-
-        Raises:
-            ConfigurationError: If it cannot decide anything there.
-        """
+        """Holds the rule against a model with heads over ``classes`` classes."""
         check_has_exits(config)
 
     @abstractmethod
@@ -193,9 +171,6 @@ class ThresholdRule(ExitRule):
     """Stops a row whose head is sure enough; what several positions say is averaged.
 
     Its threshold can be chosen on validation rows (`recurra.models.exits.thresholds`).
-
-    Attributes:
-        measure: What of the head is read.
     """
 
     options: ClassVar[frozenset[str]] = frozenset({"threshold"})
@@ -216,11 +191,7 @@ class ThresholdRule(ExitRule):
 
 
 def check_has_exits(config: HasExits) -> None:
-    """Checks that a model has intermediate heads.
-
-    Raises:
-        ConfigurationError: If it has none.
-    """
+    """Checks that a model has intermediate heads."""
     if not config.exits:
         raise ConfigurationError(
             "an exit rule needs exits, and this model was trained without; "
@@ -229,11 +200,7 @@ def check_has_exits(config: HasExits) -> None:
 
 
 def check_exit(config: HasExits, exit_after: int | None) -> int:
-    """Returns the recurrence after which a model is to stop; none means the last one.
-
-    Raises:
-        ConfigurationError: If no head was trained there.
-    """
+    """Returns the recurrence after which a model is to stop; none means the last one."""
     if exit_after is None or exit_after == config.num_recurrences:
         return config.num_recurrences
     if exit_after not in config.exits:
@@ -274,11 +241,7 @@ def threshold_rule_names() -> tuple[str, ...]:
 
 
 def threshold_rule(name: str) -> type[ThresholdRule]:
-    """Returns a rule whose threshold can be chosen on validation rows.
-
-    Raises:
-        ConfigurationError: If there is no such rule, or it has no threshold.
-    """
+    """Returns a rule whose threshold can be chosen on validation rows."""
     rule = _RULES.get(name)
     if rule is None or not issubclass(rule, ThresholdRule):
         raise ConfigurationError(unknown("exit rule to calibrate", name, threshold_rule_names()))
@@ -292,9 +255,6 @@ def make_rule(
 
     Args:
         name: One of `rule_names`; none means no rule, or the one that takes ``after`` if that is given.
-        threshold: For a rule that has one.
-        after: Recurrence, for a rule that stops at a given one.
-        known: Names that a message tells of besides.
 
     Raises:
         ConfigurationError: For an unknown name, a value out of range, or one that the rule has no use for.
@@ -315,11 +275,7 @@ def make_rule(
 
 
 def read_rule(values: Mapping[str, Any]) -> ExitRule:
-    """Returns the rule that `ExitRule.plain` wrote.
-
-    Raises:
-        ConfigurationError: If it is none of ours.
-    """
+    """Returns the rule that `ExitRule.plain` wrote."""
     name, numbers = str(values.get("rule")), {key: value for key, value in values.items() if key != "rule"}
     if name not in _RULES:
         raise ConfigurationError(unknown("exit rule", name, _RULES))
@@ -343,14 +299,6 @@ class ConfidenceRule(ThresholdRule):
     """Stops when the largest probability is at least ``max(floor, start * decay ** recurrence)``.
 
     The defaults are the schedule of "CRT-Deep", section 3.3; what several positions say is averaged.
-
-    Attributes:
-        start: Threshold before the first recurrence.
-        decay: What each recurrence multiplies it with.
-        floor: What it does not fall below.
-
-    Raises:
-        ConfigurationError: For a value that is no probability above 0.
     """
 
     name: ClassVar[str] = "confidence"
@@ -398,11 +346,7 @@ class ConfidenceRule(ThresholdRule):
 @register_rule
 @dataclass(frozen=True)
 class EntropyRule(ThresholdRule):
-    """Stops when the entropy of what the head says, in nats, is at most ``threshold``; several positions' mean.
-
-    Raises:
-        ConfigurationError: For a threshold that is not above 0.
-    """
+    """Stops when the entropy of what the head says, in nats, is at most ``threshold``; several positions' mean."""
 
     name: ClassVar[str] = "entropy"
     summary: ClassVar[str] = "entropy"
