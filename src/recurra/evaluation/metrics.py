@@ -244,10 +244,8 @@ def evaluate_logits(
 
 def log_softmax(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Logarithm of the softmax of each row in float64, ``(rows, classes)``: no score is lost where another is large."""
-    scores = np.asarray(logits, dtype=np.float64)
-    shifted = scores - scores.max(axis=-1, keepdims=True)
-    found: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return found
+    scores: Floats = special.log_softmax(np.asarray(logits, dtype=np.float64), axis=-1)
+    return scores
 
 
 def _precision_recall_f1(confusion: npt.NDArray[Any]) -> tuple[float, float, float]:

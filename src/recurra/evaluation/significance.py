@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft, special
 
+# Every interval holds 95 %.
+_ENDS = 0.5 - 0.95 / 2, 0.5 + 0.95 / 2
 # Above this number of discordant rows the chi-squared approximation of McNemar's test is good (Fagerland et al. 2013).
 EXACT_DISCORDANT_LIMIT = 50
 # Resamples are drawn in pieces of at most this many counts (8 bytes each), whatever the number of distinct differences.
@@ -49,7 +51,7 @@ class McNemarTest(NamedTuple):
 
 
 class BootstrapDifference(NamedTuple):
-    """Difference A minus B of a mean over the same rows, its 95 % (or ``level``) interval and two-sided p-value."""
+    """Difference A minus B of a mean over the same rows, its 95 % interval and two-sided p-value."""
 
     difference: float
     low: float
@@ -57,30 +59,28 @@ class BootstrapDifference(NamedTuple):
     p: float
 
 
-def mean_interval(values: Sequence[float], level: float = 0.95) -> MeanInterval:
+def mean_interval(values: Sequence[float]) -> MeanInterval:
     """Mean of independent runs with a Student t interval.
 
     Returns:
         Mean, sample standard deviation (divisor n - 1), and the interval's ends; see `MeanInterval` for one run.
     """
     array = np.asarray(values, dtype=np.float64)
-    _check_level(level)
     if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
         raise ValueError(f"mean_interval needs finite numbers, at least one; got {values!r}")
     mean = float(array.mean())
     if array.size == 1:
         return MeanInterval(mean, None, None, None)
     sd = float(array.std(ddof=1))
-    half = float(special.stdtrit(array.size - 1, 0.5 + level / 2)) * sd / math.sqrt(array.size)
+    half = float(special.stdtrit(array.size - 1, _ENDS[1])) * sd / math.sqrt(array.size)
     return MeanInterval(mean, sd, mean - half, mean + half)
 
 
-def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[float, float]:
+def wilson_interval(successes: int, total: int) -> tuple[float, float]:
     """Wilson score interval of a share; unlike the normal one it stays inside [0, 1] and works at 0 and 1."""
-    _check_level(level)
     if total < 1 or not 0 <= successes <= total:
         raise ValueError(f"wilson_interval needs 0 <= successes <= total and a row; got {successes} of {total}")
-    z = float(special.ndtri(0.5 + level / 2))
+    z = float(special.ndtri(_ENDS[1]))
     share = successes / total
     scale = 1 + z * z / total
     centre = (share + z * z / (2 * total)) / scale
@@ -99,8 +99,10 @@ def mcnemar(correct_a: npt.ArrayLike, correct_b: npt.ArrayLike) -> McNemarTest:
     Args:
         correct_a: Whether A is right on each row, shape ``(rows,)``, boolean.
     """
-    a, b = _truth_values(correct_a), _truth_values(correct_b)
-    _check_paired(a, b)
+    a, b = _paired(correct_a, correct_b)
+    if not np.isin([a, b], (0, 1)).all():
+        raise ValueError("McNemar's test needs right or wrong for each row; got values other than 0 and 1")
+    a, b = a == 1, b == 1
     both_right = int(np.count_nonzero(a & b))
     only_a = int(np.count_nonzero(a)) - both_right
     only_b = int(np.count_nonzero(b)) - both_right
@@ -134,7 +136,6 @@ def paired_bootstrap(
     correct_b: npt.ArrayLike,
     samples: int = 10_000,
     seed: int = 0,
-    level: float = 0.95,
 ) -> BootstrapDifference:
     """Paired bootstrap of the difference in accuracy (or of any mean over rows), A minus B.
 
@@ -152,16 +153,13 @@ def paired_bootstrap(
         and below; exact, it is at least 1e-15.
     """
     a, b = _paired(correct_a, correct_b)
-    _check_level(level)
     if samples < 1:
         raise ValueError(f"samples is {samples}; at least 1 is needed")
     values, counts = np.unique(np.round(a - b, 12), return_counts=True)
     grid = _grid(values)
     if grid is not None:
-        return _exact_bootstrap(np.rint(values * grid).astype(np.int64), counts, grid, level)
-    return weighted_bootstrap(
-        lambda weights: weights @ values / a.size, counts, samples=samples, seed=seed, level=level
-    )
+        return _exact_bootstrap(np.rint(values * grid).astype(np.int64), counts, grid)
+    return weighted_bootstrap(lambda weights: weights @ values / a.size, counts, samples=samples, seed=seed)
 
 
 def paired_bootstrap_by_class(
@@ -173,7 +171,6 @@ def paired_bootstrap_by_class(
     score: ClassScore,
     samples: int = 2_000,
     seed: int = 0,
-    level: float = 0.95,
 ) -> BootstrapDifference:
     """Paired bootstrap of the difference in a figure of the counts of classes, A minus B, each averaged over its seeds.
 
@@ -184,7 +181,6 @@ def paired_bootstrap_by_class(
     Args:
         predicted_a: What each seed of A says, ``(seeds, rows)``.
     """
-    _check_level(level)
     true, a, b = (np.asarray(values, dtype=np.int64) for values in (truth, predicted_a, predicted_b))
     if true.size == 0 or a.shape[1:] != true.shape or b.shape[1:] != true.shape:
         raise ValueError(f"a paired test needs the same rows twice; got shapes {true.shape}, {a.shape} and {b.shape}")
@@ -201,7 +197,7 @@ def paired_bootstrap_by_class(
         result: npt.NDArray[np.float64] = np.mean(scores[: len(a)], axis=0) - np.mean(scores[len(a) :], axis=0)
         return result
 
-    return weighted_bootstrap(gap, counts, samples=samples, seed=seed, level=level)
+    return weighted_bootstrap(gap, counts, samples=samples, seed=seed)
 
 
 def weighted_bootstrap(
@@ -210,7 +206,6 @@ def weighted_bootstrap(
     *,
     samples: int = 2_000,
     seed: int = 0,
-    level: float = 0.95,
 ) -> BootstrapDifference:
     """Bootstrap of a difference that is known for any number of times that each row, or kind of row, occurs.
 
@@ -218,7 +213,6 @@ def weighted_bootstrap(
         gap: The difference, ``(...)``, from those numbers, ``(..., kinds)``.
         counts: Of the rows as they are, ``(kinds,)``.
     """
-    _check_level(level)
     seen = np.asarray(counts, dtype=np.float64)
     rows = int(seen.sum())
     if rows == 0:
@@ -230,7 +224,7 @@ def weighted_bootstrap(
         for start in range(0, samples, piece)
     ]
     gaps, difference = np.concatenate(drawn), float(gap(seen))
-    low, high = np.quantile(gaps, [0.5 - level / 2, 0.5 + level / 2])
+    low, high = np.quantile(gaps, _ENDS)
     # The slack keeps ties, which are common on a grid of 1 / rows, from being lost to rounding.
     extreme = int((np.abs(gaps - difference) >= abs(difference) - 1e-12).sum())
     return BootstrapDifference(difference, float(low), float(high), (extreme + 1) / (samples + 1))
@@ -254,17 +248,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    first = np.asarray(a, dtype=np.float64)
-    second = np.asarray(b, dtype=np.float64)
-    _check_paired(first, second)
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if first.ndim != 1 or first.shape != second.shape or first.size == 0:
+        raise ValueError(f"a paired test needs the same rows twice; got shapes {first.shape} and {second.shape}")
     return first, second
-
-
-def _truth_values(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    array = np.asarray(values)
-    if array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
-        raise ValueError("McNemar's test needs right or wrong for each row; got values other than 0 and 1")
-    return array.astype(np.bool_)
 
 
 def _grid(values: npt.NDArray[np.float64]) -> int | None:
@@ -277,9 +264,7 @@ def _grid(values: npt.NDArray[np.float64]) -> int | None:
     return int(steps[whole.argmax()]) if whole.any() else None
 
 
-def _exact_bootstrap(
-    values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], grid: int, level: float
-) -> BootstrapDifference:
+def _exact_bootstrap(values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], grid: int) -> BootstrapDifference:
     """The bootstrap of a mean of ``values / grid``, each drawn as often as counted, without drawing anything.
 
     The distribution of the sum is taken modulo a width outside of which less than `_NEGLIGIBLE` lies (Bernstein's
@@ -296,7 +281,7 @@ def _exact_bootstrap(
     sums = np.roll(fft.irfft(_power(fft.rfft(one_row), rows), width), width // 2 - observed % width)
     sums = np.maximum(sums, 0.0)
     offsets = np.arange(width) - width // 2
-    alpha = 0.5 - level / 2
+    alpha = _ENDS[0]
     low = offsets[int(np.searchsorted(np.cumsum(sums), alpha))]
     high = offsets[width - 1 - int(np.searchsorted(np.cumsum(sums[::-1]), alpha))]
     p = float(sums[np.abs(offsets) >= abs(observed)].sum())
@@ -315,13 +300,3 @@ def _power(base: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.co
         base = base * base
         exponent >>= 1
     return result
-
-
-def _check_paired(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> None:
-    if first.ndim != 1 or first.shape != second.shape or first.size == 0:
-        raise ValueError(f"a paired test needs the same rows twice; got shapes {first.shape} and {second.shape}")
-
-
-def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; it lies between 0 and 1, e.g. 0.95")

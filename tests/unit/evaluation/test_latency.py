@@ -116,7 +116,7 @@ def test_competitors_may_take_the_same_samples_in_other_forms() -> None:
 @pytest.mark.parametrize(
     ("calls", "batches", "words"),
     [
-        ({}, [[1]], "no call"),
+        ({}, [[1]], "not none"),
         ({"a": len}, [], "no batch"),
         ({"a": len}, [[1], []], "empty one"),
         ({"a": len, "b": len}, {"a": [[1]], "b": [[1, 2]]}, "same samples"),

@@ -12,8 +12,7 @@ from foreign import tiny_gpt2
 from recurra import RecurraForCausalLM, preset
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import AuditResult
-from recurra.evaluation.audits import audit_causality
-from recurra.evaluation.audits.causality import reach_ahead
+from recurra.evaluation.audits.causality import audit_causality, reach_ahead
 from recurra.models.names import LANGUAGE_PRESET_NAMES
 from tiny import language_config, language_model, stir
 

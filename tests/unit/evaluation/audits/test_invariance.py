@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from recurra.core.record import AuditResult
-from recurra.evaluation.audits import audit_invariance
+from recurra.evaluation.audits.invariance import audit_invariance
 
 VOCABULARY = 50
 ROWS = [
@@ -112,7 +112,7 @@ def test_right_models_pass_and_broken_ones_fail_where_they_are_broken(
         assert got["invariance.neighbours"].summary.startswith("neighbours in the batch change a logit by at most")
     for result in got.values():
         if kind is not NotFinite:
-            largest, scale = result.details["largest_difference"], result.details["logit_scale"]
+            largest, scale = result.details["largest_difference"], result.details["scale"]
             assert result.value == largest / scale and largest == max(result.details["by_case"].values())
             assert result.details["precision"] == "fp32"
         assert result.threshold == 1e-4

@@ -5,8 +5,7 @@ import pytest
 
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.evaluation.audits import audit_shortcuts
-from recurra.evaluation.audits.shortcuts import FEATURE_NAMES, fit_probe, format_features, mean_recall
+from recurra.evaluation.audits.shortcuts import FEATURE_NAMES, audit_shortcuts, fit_probe, format_features, mean_recall
 
 WORDS = ["fine", "plot", "the", "slow", "rather", "great", "dull", "it", "acting"]
 
