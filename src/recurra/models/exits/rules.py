@@ -181,12 +181,10 @@ class ThresholdRule(ExitRule):
         """Where the measure has to get to after ``recurrence``."""
 
     def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:  # noqa: ARG002
-        """Compares the mean of each row's positions with the bound."""
         values = mean_of_rows(self.measure.of(logits), counted)
         return Decision(self.measure.reaches(values, self.bound(recurrence)))
 
     def as_bound(self, recurrence: int) -> Bound:
-        """It is one."""
         return Bound(self.measure.name, self.bound(recurrence))
 
 
@@ -320,7 +318,6 @@ class ConfidenceRule(ThresholdRule):
 
     @classmethod
     def make(cls, **options: Any) -> Self:
-        """The papers' schedule, or a constant ``threshold``."""
         return cls.constant(options["threshold"]) if options else cls()
 
     @classmethod
@@ -333,11 +330,9 @@ class ConfidenceRule(ThresholdRule):
         return max(self.floor, self.start * self.decay**recurrence)
 
     def bound(self, recurrence: int) -> float:
-        """Least confidence."""
         return self.threshold(recurrence)
 
     def describe(self) -> str:
-        """Says it in a few words."""
         if self.decay == 1:
             return f"confidence of at least {max(self.floor, self.start):g}"
         return f"confidence of at least max({self.floor:g}, {self.start:g} * {self.decay:g}^recurrence)"
@@ -363,13 +358,11 @@ class EntropyRule(ThresholdRule):
 
     @classmethod
     def make(cls, **options: Any) -> Self:
-        """With a ``threshold``, which must be given."""
         if not options:
             raise ConfigurationError(f"rule '{cls.name}' needs a threshold in nats, for example 0.5")
         return cls(**options)
 
     def bound(self, recurrence: int) -> float:  # noqa: ARG002 - a rule's
-        """Most entropy, in nats."""
         return self.threshold
 
     def check(self, config: HasExits, classes: int) -> None:
@@ -382,7 +375,6 @@ class EntropyRule(ThresholdRule):
             )
 
     def describe(self) -> str:
-        """Says it in a few words."""
         return f"entropy of at most {self.threshold:g} nats"
 
 
@@ -399,27 +391,22 @@ class FixedExit(ExitRule):
 
     @classmethod
     def make(cls, **options: Any) -> Self:
-        """With the exit as ``after``, which must be given."""
         if not options:
             raise ConfigurationError(f"rule '{cls.name}' needs the exit after which a row stops")
         return cls(**options)
 
     def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:  # noqa: ARG002
-        """All or none, whatever they say."""
         rows = every_row(logits)
         return Decision(rows if recurrence >= self.after else ~rows)
 
     def asks(self, recurrence: int) -> bool:
-        """Only of the exit itself."""
         return recurrence >= self.after
 
     def last(self, config: HasExits) -> int:  # noqa: ARG002 - a rule's
-        """The exit."""
         return self.after
 
     @property
     def always_after(self) -> int:
-        """The exit."""
         return self.after
 
     def as_bound(self, recurrence: int) -> Bound:
@@ -431,5 +418,4 @@ class FixedExit(ExitRule):
         check_exit(config, self.after)
 
     def describe(self) -> str:
-        """Says it in a few words."""
         return f"always after recurrence {self.after}"
