@@ -29,6 +29,7 @@ ALLOWED = {
         "deployment.onnx.engine",
     ): "tokenizers: names of formats are help texts",
     ("deployment.export.formats.onnx", "deployment.onnx.model"): "torch and onnx: needed to write, not to run",
+    ("deployment.export.formats.onnx", "deployment.onnx.traced"): "torch and onnx, likewise",
     ("deployment.export.formats.onnx", "deployment.onnx.linear"): "onnx: needed to write, not to run",
     ("deployment.export.formats.onnx", "deployment.onnx.linear_engine"): "tokenizers: needed to run, not to list",
     ("deployment.export.formats.safetensors", "deployment.engines.interface"): "numpy: names of formats are help texts",

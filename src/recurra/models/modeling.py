@@ -11,7 +11,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, SequenceClassifierOutput
 
@@ -448,7 +448,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         ]
         loss = None
         if labels is not None:
-            losses = [self._loss(scores, labels) for scores in (*exits, logits)]
+            losses = [classification_loss(scores, labels, self.config) for scores in (*exits, logits)]
             loss = weigh_losses(losses, self.config.exit_loss_weight)
         return RecurraClassifierOutput(
             loss=loss, logits=logits, hidden_states=output.hidden_states, exit_logits=tuple(exits) or None
@@ -494,11 +494,6 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         )
         return RecurraClassifierOutput(logits=exited.logits, exited_after=exited.exited_after)
 
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if self.config.problem_type == SEVERAL_LABELS:
-            return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-        return functional.cross_entropy(logits, labels)
-
     def _head_after(self, recurrence: int) -> nn.Module:
         if recurrence == self.config.num_recurrences:
             return self.classifier
@@ -508,7 +503,14 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         return pool(states, self.config.pooling, attention_mask, row_lengths)
 
 
-def wants_states(config: RecurraConfig, asked: bool | None) -> bool:
+def classification_loss(logits: Tensor, labels: Tensor, config: PreTrainedConfig) -> Tensor:
+    """Mean cross-entropy; with any number of labels a row the logistic loss, also over labels."""
+    if config.problem_type == SEVERAL_LABELS:
+        return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+    return functional.cross_entropy(logits, labels)
+
+
+def wants_states(config: PreTrainedConfig, asked: bool | None) -> bool:
     """Whether the states on the way are to be returned."""
     return bool(config.output_hidden_states if asked is None else asked)
 

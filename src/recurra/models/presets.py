@@ -100,14 +100,15 @@ def _layer_items(config: RecurraConfig) -> dict[str, int]:
 
 
 def _layer_vectors(config: RecurraConfig) -> int:
-    """Parameters of a layer's norms and biases."""
+    """Parameters of a layer's norms and biases that a recurrence may have of its own; batch norms stay shared."""
     width, inner = config.hidden_size, config.intermediate_size
+    norm = 0 if config.norm == "batch" else _norm(config)
     attention = 4 * width if config.attention_bias else 0
     if config.has_cycles:
         perceptron = inner + width if config.feed_forward != "conv" else 0
-        each = _norm(config) + (width if _has_pointwise(config) else 0) + perceptron
-        return 2 * _norm(config) + attention + config.num_cycles * each
-    return 2 * _norm(config) + attention + _ways_up(config) * inner + width
+        each = norm + (width if _has_pointwise(config) else 0) + perceptron
+        return 2 * norm + attention + config.num_cycles * each
+    return 2 * norm + attention + _ways_up(config) * inner + width
 
 
 def _updates(config: RecurraConfig) -> tuple[int, int]:
@@ -176,8 +177,10 @@ def itemise_parameters(config: RecurraConfig, task: HeadKind = HeadKind.CLASSIFI
     return {name: count for name, count in items.items() if count}
 
 
-def count_parameters(config: RecurraConfig, task: HeadKind = HeadKind.CLASSIFICATION) -> Parameters:
+def count_parameters(config: Any, task: HeadKind = HeadKind.CLASSIFICATION) -> Parameters:
     """Counts the parameters from the configuration alone (a test compares with the built model)."""
+    if not isinstance(config, RecurraConfig):
+        return config.count_parameters()
     layer = sum(_layer_items(config).values())
     return Parameters(
         embeddings=sum(_embedding_items(config).values()),
@@ -243,13 +246,15 @@ def _body_flops(config: RecurraConfig, tokens: int, positions: int, recurrences:
     return total
 
 
-def forward_flops(config: RecurraConfig, tokens: int, *, head_positions: int | None = None) -> float:
+def forward_flops(config: Any, tokens: int, *, head_positions: int | None = None) -> float:
     """Floating-point operations of a classifier's forward pass over one sequence, as executed.
 
     Args:
         head_positions: Positions that the last layer application computes; none means what the classifier does: 1 with
             ``pooling="first"``, all with any other.
     """
+    if not isinstance(config, RecurraConfig):
+        return config.forward_flops(tokens)
     if head_positions is None:
         head_positions = 1 if config.pooling == "first" else tokens
     heads = 2 * config.hidden_size * config.num_labels * (1 + len(config.exits))
@@ -272,7 +277,7 @@ def language_flops(
     return float(_body_flops(config, tokens, tokens, recurrences) + heads * tokens * head)
 
 
-def flops_per_token(config: RecurraConfig, tokens: int = 128, task: HeadKind = HeadKind.CLASSIFICATION) -> float:
+def flops_per_token(config: Any, tokens: int = 128, task: HeadKind = HeadKind.CLASSIFICATION) -> float:
     """Operations a token of a forward pass over a sequence of ``tokens`` tokens, as executed."""
     whole = forward_flops if task == HeadKind.CLASSIFICATION else language_flops
     return whole(config, tokens) / tokens

@@ -152,7 +152,7 @@ def reachable_vocabulary(model: PreTrainedModel, splits: Sequence[EncodedSplit])
     whole = model.get_input_embeddings()
     pad = model.config.pad_token_id
     reached = np.unique(np.concatenate([*(split.input_ids for split in splits), [] if pad is None else [pad]]))
-    if len(reached) > _MOST_REACHED * whole.num_embeddings:
+    if not getattr(model, "narrows_vocabulary", True) or len(reached) > _MOST_REACHED * whole.num_embeddings:
         yield list(splits)
         return
     rows = torch.from_numpy(reached.astype(np.int64)).to(whole.weight.device)

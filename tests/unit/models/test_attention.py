@@ -32,13 +32,6 @@ def test_scores_depend_on_the_relative_position_alone(first: int, second: int, s
     assert score(first + shift, second + shift) == pytest.approx(score(first, second), abs=2e-4 * math.sqrt(width))
 
 
-def test_scores_do_depend_on_the_relative_position() -> None:
-    query, key = torch.randn(2, 1, 1, 16, generator=torch.Generator().manual_seed(0))
-    table = rotary_table(8, 16, 10_000.0, CPU)
-    scores = [float((apply_rotary(query, table[p : p + 1]) * key).sum()) for p in range(8)]
-    assert len({round(score, 4) for score in scores}) == 8
-
-
 def test_consecutive_pairs_turn_by_the_formula_and_keep_their_length() -> None:
     width, theta, position = 6, 100.0, 5
     vector = torch.randn(1, position + 1, width, generator=torch.Generator().manual_seed(0))

@@ -116,12 +116,6 @@ def test_a_model_that_stops_early_says_what_that_exit_says(exit_after: int) -> N
     assert torch.equal(early.logits, [*all_exits.exit_logits, all_exits.logits][exit_after - 1])
 
 
-def test_an_exit_that_does_not_exist_is_refused() -> None:
-    model = language_model(num_recurrences=4, exits=[2])
-    with pytest.raises(ConfigurationError, match="no head stands after recurrence 3; allowed for this model: 2, 4"):
-        model(torch.ones(1, 3, dtype=torch.long), exit_after=3)
-
-
 def test_logits_are_given_where_they_are_asked_for() -> None:
     model = language_model(**CRT).eval()
     ids = torch.randint(0, 11, (2, 6))
@@ -150,14 +144,6 @@ def test_the_number_of_items_divides_the_sum() -> None:
     count = torch.tensor(sum(len(row) - 1 for row in rows))
     apart = sum(model(**batch(part), num_items_in_batch=count).loss for part in (rows[:1], rows[1:]))
     torch.testing.assert_close(apart, together)
-
-
-def test_a_batch_without_anything_to_predict_has_loss_zero() -> None:
-    model = language_model(**CRT)
-    ids = torch.randint(0, 11, (2, 1))
-    loss = model(ids, labels=ids).loss
-    loss.backward()
-    assert loss.item() == 0
 
 
 def test_an_encoder_is_no_language_model() -> None:

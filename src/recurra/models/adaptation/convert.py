@@ -249,6 +249,7 @@ def load_encoder_weights(
         pieces: Numbers of the pieces of the texts that the model is for, ``(tokens,)``: a narrow table keeps those
             better that occur more often. None goes by the vocabulary's order alone.
     """
+    _refuse_foreign(source)
     layers = source.plan(plan)
     wanted = dict(model.named_parameters())
     added = [name for name in wanted if name.startswith("core.recurrence_embedding.")]
@@ -278,6 +279,14 @@ def load_encoder_weights(
         raise ConfigurationError(
             f"encoder '{source.name}' has no weight '{next(iter(wanted))}'; leave out the keys that give the model "
             "parts which the encoder lacks (input_injection, final_norm, cycles, exits)"
+        )
+
+
+def _refuse_foreign(source: EncoderSource) -> None:
+    if source.is_foreign:
+        raise ConfigurationError(
+            f"encoder '{source.name}' is a {source.values['model_type']}, which is fine-tuned as it is alone: it gives "
+            "no layers to share, no static vectors, and SetFit does not train it here"
         )
 
 
@@ -383,6 +392,7 @@ def piece_vectors(source: EncoderSource, tokenizer: Any, *, batch_size: int = 51
     Returns:
         ``(pieces, hidden_size)``, scaled to a mean square of 1.
     """
+    _refuse_foreign(source)
     model = RecurraModel(RecurraConfig(**source.shape())).eval()
     load_encoder_weights(model, source)
     pieces = torch.arange(model.config.vocab_size)

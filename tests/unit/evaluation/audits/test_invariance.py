@@ -142,19 +142,6 @@ def test_model_is_left_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_model_in_half_precision_is_judged_on_a_copy_in_fp32() -> None:
-    model = Attending().to(torch.bfloat16)
-    assert {result.status for result in _audit(model).values()} == {"passed"}
-    assert model.head.weight.dtype == torch.bfloat16
-
-
-def test_autocast_around_it_does_not_matter() -> None:
-    model = Attending()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        got = _audit(model)
-    assert got == _audit(model)
-
-
 def test_padding_respects_the_longest_input_of_the_model() -> None:
     class Limited(Attending):
         config = SimpleNamespace(max_position_embeddings=20)

@@ -49,12 +49,6 @@ def test_too_few_rows_of_a_group_are_said_to_be_so() -> None:
     assert "0 rows of 3 words or more stand inside" in got.summary and "20 of both" in got.summary
 
 
-@pytest.mark.parametrize("correct", [np.ones(2, dtype=bool), np.ones(3)])
-def test_correct_must_be_one_truth_value_a_row(correct: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="truth values"):
-        audit_seen(split("train", ["a"]), split("test", ["a", "b", "c"]), correct)
-
-
 def test_the_interval_is_newcombe_s() -> None:
     # Newcombe 1998, table II, method 10, examples (a) and (g).
     assert difference_interval(56, 70, 48, 80) == pytest.approx((0.0524, 0.3339), abs=5e-5)
