@@ -143,8 +143,8 @@ def _audit_padding(
             for kind, what in (("padding tokens", None), ("masked tokens", filler)):
                 difference = probe.logits([row], length, what) - alone
                 differences[kind] = _largest(differences[kind], difference)
-    what = "padding changes a logit"
-    return judge_difference("invariance.padding", what, differences, scale, tolerance, rows=len(rows))
+    name, changes = "invariance.padding", "padding changes a logit"
+    return judge_difference(name, changes, differences, scale, tolerance, rows=len(rows))
 
 
 def _audit_neighbours(probe: _Probe, rows: Sequence[Tokens], tolerance: float, rng: np.random.Generator) -> AuditResult:

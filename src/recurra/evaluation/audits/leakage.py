@@ -263,27 +263,16 @@ def audit_leakage(dataset: TextDataset) -> list[AuditResult]:
         ``details`` the number of rows, the rows judged, the criterion, up to five examples with the training text where
         that is known, and of a failure which rows. ``skipped`` where there is nothing to judge.
     """
+    sources = {"": dataset.splits["train"], "auxiliary-": dataset.auxiliary, "unlabelled-": dataset.unlabelled}
     results = []
-    for prefix, rows in (
-        ("", dataset.splits["train"]),
-        ("auxiliary-", dataset.auxiliary),
-        ("unlabelled-", dataset.unlabelled),
-    ):
-        for name in dataset.reported_splits if rows is not None else ():
+    for prefix, rows in sources.items():
+        if rows is None:
+            continue
+        for name in dataset.reported_splits:
             audits = _audit_split(rows, dataset.splits[name], prefix, name)
             # Rows that are not of the task have no sources of their own.
             results += audits[:-1] if prefix else audits
     return results
-
-
-def contained_mask(train_texts: Sequence[str], texts: Sequence[str]) -> Mask:
-    """Tells which texts stand verbatim inside a training text.
-
-    Returns:
-        Truth values, shape ``(texts,)``: the text has 3 words or more and its word sequence (split at white space)
-        stands in some training text. For the accuracy on rows that were and were not seen.
-    """
-    return find_overlap(train_texts, texts, ngram=NGRAM_WORDS, min_words=MIN_CONTAINED_WORDS).container >= 0
 
 
 def overlap_of(train: TextSplit, split: TextSplit) -> Overlap:
@@ -302,13 +291,13 @@ def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> 
         return AuditResult(name=f"leakage.{prefix}{kind}.{name}", status="skipped", summary=f"skipped: {reason}")
 
     def judge(
-        kind: str, found: Mask, criterion: str, example: Callable[[int], dict[str, Any]], judged: int = len(split)
+        kind: str, found: Mask, criterion: str, more: Sequence[dict[str, Any]], judged: int = len(split)
     ) -> AuditResult:
         count, threshold = int(found.sum()), THRESHOLDS[kind]
         failed = count / judged > threshold
         examples = [
-            {"id": split.ids[row], "text": _cut(split.texts[row]), **example(row)}
-            for row in np.flatnonzero(found)[:_EXAMPLES].tolist()
+            {"id": split.ids[row], "text": _cut(split.texts[row]), **each}
+            for row, each in zip(np.flatnonzero(found).tolist(), more, strict=False)
         ]
         rows = keep_rows(found) if failed else {}
         return AuditResult(
@@ -335,10 +324,10 @@ def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> 
             f"the text's {MIN_CONTAINED_WORDS} words or more stand verbatim inside a training text",
         ),
     }
-    results = [
-        judge(kind, source >= 0, criterion, lambda row, source=source: {"train_text": _cut(train.texts[source[row]])})
-        for kind, (source, criterion) in copies.items()
-    ]
+    results = []
+    for kind, (source, criterion) in copies.items():
+        texts = [train.texts[row] for row in source[source >= 0][:_EXAMPLES].tolist()]
+        results.append(judge(kind, source >= 0, criterion, [{"train_text": _cut(text)} for text in texts]))
 
     share, long_enough = overlap.ngrams_found / np.maximum(overlap.ngrams, 1), overlap.ngrams > 0
     if (count := int(long_enough.sum())) < MIN_NGRAM_ROWS:
@@ -346,9 +335,8 @@ def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> 
     else:
         criterion = f"at least {NGRAM_SHARE:.0%} of the text's {NGRAM_WORDS}-grams stand in training texts"
         found = long_enough & (share >= NGRAM_SHARE)
-        results.append(
-            judge("ngram", found, criterion, lambda row: {"share_found": round(float(share[row]), 3)}, count)
-        )
+        shares = [{"share_found": round(float(each), 3)} for each in share[found][:_EXAMPLES]]
+        results.append(judge("ngram", found, criterion, shares, judged=count))
 
     if split.groups is None or train.groups is None:
         return [*results, skipped("source", "the sources (or groups) of the rows are not known")]
@@ -356,7 +344,8 @@ def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> 
     shared = [[source for source in group if source in known] for group in split.groups]
     criterion = "the row shares a source sentence or group with a training row"
     found = np.asarray([bool(sources) for sources in shared])
-    return [*results, judge("source", found, criterion, lambda row: {"sources": shared[row][:3]})]
+    sources = [{"sources": each[:3]} for each in shared if each][:_EXAMPLES]
+    return [*results, judge("source", found, criterion, sources)]
 
 
 def _first_rows(train_texts: Iterable[str], texts: Iterable[str]) -> Indices:
