@@ -272,18 +272,14 @@ def make_cache(config: RecurraConfig, policy: str, *, serving: int | None = None
     """Returns an empty cache of a policy by name.
 
     Args:
-        serving: Recurrence that serves the later ones, for ``shared``; none takes `default_serving`.
+        serving: Recurrence that serves the later ones, for ``shared``; none takes one in the middle.
     """
     if policy not in POLICIES:
         raise ConfigurationError(unknown("cache policy", policy, POLICIES))
     if policy == PER_LOOP:
         return RecurraCache(config)
-    return RecurraCache(config, serving=default_serving(config) if serving is None else serving)
-
-
-def default_serving(config: RecurraConfig) -> int:
-    """Recurrence that serves the later ones where none is named: in the middle, half of the memory."""
-    return max(1, config.num_recurrences // 2)
+    # In the middle: half of the memory.
+    return RecurraCache(config, serving=max(1, config.num_recurrences // 2) if serving is None else serving)
 
 
 def kept_applications(config: RecurraConfig, serving: int | None = None) -> int:

@@ -11,16 +11,11 @@ from recurra.models.configuration import RecurraConfig
 from recurra.models.names import GELU, LANGUAGE_PRESETS, PRESETS
 
 
-def preset_names() -> list[str]:
-    """Names of all presets, classifiers first."""
-    return [*PRESETS, *LANGUAGE_PRESETS]
-
-
 def preset(name: str, *, num_labels: int = 2, **overrides: Any) -> RecurraConfig:
     """Returns the configuration of a preset."""
     found = PRESETS.get(name) or LANGUAGE_PRESETS.get(name)
     if found is None:
-        raise ConfigurationError(unknown("model preset", name, preset_names()))
+        raise ConfigurationError(unknown("model preset", name, [*PRESETS, *LANGUAGE_PRESETS]))
     return RecurraConfig(**{**found[1], "num_labels": num_labels, **overrides})
 
 
@@ -283,10 +278,6 @@ def flops_per_token(config: Any, tokens: int = 128, task: HeadKind = HeadKind.CL
     return whole(config, tokens) / tokens
 
 
-BYTES_FULL = 4
-BYTES_HALF = 2
-
-
 def describe_presets(*, num_labels: int = 2, tokens: int = 128) -> list[dict[str, Any]]:
     """Describes all presets as plain JSON values.
 
@@ -317,7 +308,7 @@ def describe_presets(*, num_labels: int = 2, tokens: int = 128) -> list[dict[str
                     "items": itemise_parameters(config, task),
                 },
                 "flops_per_token": flops_per_token(config, tokens, task),
-                "size_mib": {"fp32": counts.size_mib(BYTES_FULL), "half": counts.size_mib(BYTES_HALF)},
+                "size_mib": {"fp32": counts.size_mib(), "half": counts.size_mib(2)},
                 "vocab_size": config.vocab_size,
                 "num_labels": num_labels,
                 "tokens": tokens,

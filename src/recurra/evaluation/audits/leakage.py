@@ -291,15 +291,15 @@ def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> 
         return AuditResult(name=f"leakage.{prefix}{kind}.{name}", status="skipped", summary=f"skipped: {reason}")
 
     def judge(
-        kind: str, found: Mask, criterion: str, more: Sequence[dict[str, Any]], judged: int = len(split)
+        kind: str, hits: Mask, criterion: str, more: Sequence[dict[str, Any]], judged: int = len(split)
     ) -> AuditResult:
-        count, threshold = int(found.sum()), THRESHOLDS[kind]
+        count, threshold = int(hits.sum()), THRESHOLDS[kind]
         failed = count / judged > threshold
         examples = [
             {"id": split.ids[row], "text": _cut(split.texts[row]), **each}
-            for row, each in zip(np.flatnonzero(found).tolist(), more, strict=False)
+            for row, each in zip(np.flatnonzero(hits).tolist(), more, strict=False)
         ]
-        rows = keep_rows(found) if failed else {}
+        rows = keep_rows(hits) if failed else {}
         return AuditResult(
             name=f"leakage.{prefix}{kind}.{name}",
             status="failed" if failed else "passed",
@@ -334,18 +334,18 @@ def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> 
         results.append(skipped("ngram", f"{count} rows of {NGRAM_WORDS} words or more; {MIN_NGRAM_ROWS} are needed"))
     else:
         criterion = f"at least {NGRAM_SHARE:.0%} of the text's {NGRAM_WORDS}-grams stand in training texts"
-        found = long_enough & (share >= NGRAM_SHARE)
-        shares = [{"share_found": round(float(each), 3)} for each in share[found][:_EXAMPLES]]
-        results.append(judge("ngram", found, criterion, shares, judged=count))
+        hits = long_enough & (share >= NGRAM_SHARE)
+        shares = [{"share_found": round(float(each), 3)} for each in share[hits][:_EXAMPLES]]
+        results.append(judge("ngram", hits, criterion, shares, judged=count))
 
     if split.groups is None or train.groups is None:
         return [*results, skipped("source", "the sources (or groups) of the rows are not known")]
     known = {source for group in train.groups for source in group}
     shared = [[source for source in group if source in known] for group in split.groups]
     criterion = "the row shares a source sentence or group with a training row"
-    found = np.asarray([bool(sources) for sources in shared])
+    hits = np.asarray([bool(sources) for sources in shared])
     sources = [{"sources": each[:3]} for each in shared if each][:_EXAMPLES]
-    return [*results, judge("source", found, criterion, sources)]
+    return [*results, judge("source", hits, criterion, sources)]
 
 
 def _first_rows(train_texts: Iterable[str], texts: Iterable[str]) -> Indices:

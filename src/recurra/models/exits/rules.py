@@ -222,11 +222,6 @@ def register_rule(rule: Rule) -> Rule:
     return rule
 
 
-def rule_names() -> tuple[str, ...]:
-    """Names of all rules, in the order in which they were registered."""
-    return tuple(_RULES)
-
-
 def summarise_rules() -> str:
     """All rules in one line, for a command's help."""
     *others, last = (rule.summary for rule in _RULES.values())
@@ -252,7 +247,7 @@ def make_rule(
     """Returns the rule that a user names.
 
     Args:
-        name: One of `rule_names`; none means no rule, or the one that takes ``after`` if that is given.
+        name: As it was registered; none means no rule, or the one that takes ``after`` if that is given.
 
     Raises:
         ConfigurationError: For an unknown name, a value out of range, or one that the rule has no use for.
