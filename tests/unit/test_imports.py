@@ -18,6 +18,7 @@ SOURCE = Path(recurra.__file__).parent
 # Module, what it imports when called, and what a caller who does not need it is spared.
 ALLOWED = {
     ("", "models.configuration"): "transformers: registered when transformers is imported, not before",
+    ("", "models.foreign"): "torch, likewise",
     ("", "models.language_modeling"): "torch, likewise",
     ("", "models.modeling"): "torch, likewise",
     ("comparison", "models.inference"): "torch: asked only where all models start from a pretrained encoder",

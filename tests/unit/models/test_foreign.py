@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForSequenceClassification
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.models.adaptation.convert import load_encoder_weights
@@ -44,6 +44,8 @@ def test_it_is_the_encoder_of_transformers_with_a_linear_map_of_the_mean(kind: s
     model.save_pretrained(tmp_path / "model")
     loaded = load_classifier_model(tmp_path / "model")
     assert torch.equal(loaded(ids, mask).logits, model(ids, mask).logits)
+    stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
+    assert torch.equal(stock(ids, mask).logits, model(ids, mask).logits)
 
 
 def test_only_sharing_is_refused(tmp_path: Path) -> None:
