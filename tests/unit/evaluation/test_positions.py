@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from foreign import tiny_gpt2
 from recurra.data.language.tokenization import EncodedText
@@ -53,28 +51,6 @@ def test_each_position_has_the_mean_of_a_loop_over_the_text(packed: bool, stride
     assert found.mean(slice(None)) == pytest.approx(result.loss)
     but_last = [nats for position in range(7) for nats in expected.get(position, [])]
     assert found.mean(slice(0, 7)) == pytest.approx(np.mean(but_last), rel=1e-4)
-
-
-class Peeking(nn.Module):
-    """Says the token that stands next in what it is given, and knows nothing where none does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.eye(VOCABULARY) * 20)
-        self.config = SimpleNamespace(vocab_size=VOCABULARY)
-
-    def forward(self, input_ids: torch.Tensor, **_: object) -> SimpleNamespace:
-        logits = torch.zeros(*input_ids.shape, VOCABULARY)
-        logits[:, :-1] = self.table[input_ids[:, 1:]]
-        return SimpleNamespace(logits=logits)
-
-
-def test_a_model_that_reads_one_token_ahead_is_lost_at_the_last_position_only() -> None:
-    # 64 tokens, end-of-text included: eight whole blocks.
-    found = evaluate_perplexity(Peeking(), encoded([30, 32]), context=8, by_position=True)[FINAL].positions
-    assert found is not None and found.tokens == (8,) * 8
-    assert found.loss[-1] == pytest.approx(np.log(VOCABULARY), rel=1e-6)
-    assert all(loss is not None and loss < 1e-6 for loss in found.loss[:-1])
 
 
 def test_a_position_without_tokens_has_no_loss_and_no_weight() -> None:

@@ -100,24 +100,6 @@ def test_each_row_of_a_batch_is_decoded_as_defined(variant: str, serving: int | 
     ]
 
 
-@pytest.mark.parametrize("quantile", [0.0, 0.3, 0.7, 1.0])
-def test_long_texts_of_single_tokens_are_decoded_as_defined(quantile: float) -> None:
-    model = model_of("crt")
-    ids = torch.randint(0, 11, (1, 24), generator=torch.Generator().manual_seed(4))
-    rule = middle_rule(model, ids, quantile)
-    logits, depths, rows = step_by_step(model, ids, torch.ones_like(ids), 1, rule, RecurraCache(model.config))
-    with torch.no_grad():
-        wanted, deep = decode(
-            ids[0].tolist(),
-            dict(model.named_parameters()),
-            model.config,
-            lambda said, at: stops(rule.plain(), said, at),
-        )
-    assert depths[0].tolist() == deep and len(rows) == sum(deep)
-    torch.testing.assert_close(logits[0], torch.stack(wanted), **TOLERANCE)
-    assert (set(deep) == {1}) if quantile == 0 else (len(set(deep)) > 1)
-
-
 @torch.no_grad()
 def test_kinds_of_tokens_count_where_rows_may_leave() -> None:
     model = language_model(**CRT, type_vocab_size=2).double().eval()

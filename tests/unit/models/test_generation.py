@@ -121,16 +121,6 @@ def test_each_token_costs_one_position_and_an_exit_costs_its_loops_only() -> Non
             assert model(early[:, :length], exit_after=1).logits[0, -1].argmax() == early[0, length]
 
 
-def test_generation_stops_at_the_end_of_the_text() -> None:
-    model = model_of("crt")
-    model.generation_config.eos_token_id = 7
-    with torch.no_grad():
-        model.heads.final.weight[7] = 0
-    ids = model.generate(torch.tensor([[1, 2]]), max_new_tokens=30, do_sample=True, temperature=5.0)
-    said = ids[0, 2:].tolist()
-    assert 7 not in said[:-1] and (said[-1] == 7 or len(said) == 30)
-
-
 def test_the_cache_grows_by_what_is_stated_for_each_token() -> None:
     model = model_of("two layers, prelude").float()
     ids = torch.randint(0, 11, (1, 12))

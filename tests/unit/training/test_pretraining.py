@@ -105,23 +105,3 @@ def test_pretraining_changes_the_encoder_and_not_the_classifier(tmp_path: Path) 
     assert all(
         torch.equal(again.model.state_dict()[name], model.model.state_dict()[name]) for name in again.model.state_dict()
     )
-
-
-def test_it_learns_what_stands_beside_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every word is followed by the next number: a hidden one can be told from its neighbours."""
-    dice = np.random.default_rng(0)
-    pieces = [np.array([1, *(4 + (start + np.arange(8)) % 36), 2]) for start in dice.integers(0, 36, 256)]
-    pieces = [np.append(piece[:-1], [4 + number % 36, 2]) for number, piece in enumerate(pieces)]
-    rows = EncodedSplit(
-        np.concatenate(pieces).astype(np.int32),
-        np.arange(257, dtype=np.int64) * len(pieces[0]),
-        np.zeros(256, dtype=np.int64),
-    )
-    arguments = stage_arguments(
-        "pretraining", protocol(pretraining_epochs=12, pretraining_learning_rate=2e-2, schedule="cosine"), tmp_path,
-        seed=0, precision="fp32",
-    )  # fmt: skip
-    pretrain(tiny_model(hidden_dropout=0.0), rows, TOKENS, arguments, seed=0, reporter=Reporter())
-    said = [line for line in capsys.readouterr().err.splitlines() if "pretraining epoch" in line]
-    losses = [float(line.rpartition(" ")[2]) for line in said]
-    assert len(losses) == 12 and losses[0] > 3 and losses[-1] < 0.7 * losses[0]
