@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -10,10 +12,11 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import CONFIG_MAPPING, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.adaptation.source import FOREIGN_MODEL_TYPE, OTHER_FAMILIES, encoder_shape
+from recurra.models.adaptation.source import OTHER_FAMILIES, encoder_shape
 from recurra.models.exits.rules import ExitRule
 from recurra.models.heads import mean
 from recurra.models.modeling import RecurraClassifierOutput, called_by_transformers, classification_loss, wants_states
+from recurra.models.names import FOREIGN_MODEL_TYPE
 from recurra.models.presets import Parameters
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 # Their poolers stand behind a head that is not ours.
 _WITH_POOLER = ("albert", "mpnet")
+# Code, and the type that weights were once stored in.
+_NOT_TAKEN = ("model_type", "auto_map", "dtype", "torch_dtype", "reference_compile")
 
 
 class ForeignConfig(PreTrainedConfig):
@@ -45,23 +50,11 @@ class ForeignConfig(PreTrainedConfig):
     exit_loss_weight: float = 0.0
     pooling: str = "mean"
 
-    def encoder_config(self) -> PreTrainedConfig:
-        """The encoder's own configuration."""
-        values = dict(self.encoder or {})
-        kind = values.pop("model_type", None)
-        if kind not in OTHER_FAMILIES:
-            raise ConfigurationError(f"model type '{kind}' of 'encoder'; allowed: {', '.join(OTHER_FAMILIES)}")
-        # Of ModernBERT: compiling takes a minute, and a text of another length again.
-        values["reference_compile"] = False
-        return CONFIG_MAPPING[kind](**{key: value for key, value in values.items() if key != "auto_map"})
-
     def count_parameters(self) -> Parameters:
         """Counts the parameters of a model that is built without memory."""
-        with torch.device("meta"):
-            model = ForeignForSequenceClassification(self)
-        parts = (model, model.get_input_embeddings(), model.classifier)
-        total, table, head = (sum(weight.numel() for weight in part.parameters()) for part in parts)
-        return Parameters(embeddings=table, prelude=0, core=total - table - head, coda=0, final_norm=0, head=head)
+        table, layers = _count(json.dumps(self.encoder))
+        head = (self.hidden_size + 1) * self.num_labels
+        return Parameters(embeddings=table, prelude=0, core=layers, coda=0, final_norm=0, head=head)
 
     def forward_flops(self, tokens: int) -> float:
         """Estimates a forward pass over one sequence: every weight but the table's once a token, and the scores."""
@@ -69,6 +62,28 @@ class ForeignConfig(PreTrainedConfig):
         times = int(shape["num_recurrences"])
         scores = 4.0 * tokens**2 * self.hidden_size * int(shape["num_core_layers"])
         return times * (2.0 * tokens * self.count_parameters().core + scores)
+
+
+def _make_encoder(values: dict[str, Any]) -> Any:
+    """The encoder of a configuration, with new weights in FP32 and without a pooler."""
+    kind = values.get("model_type")
+    if kind not in OTHER_FAMILIES:
+        raise ConfigurationError(f"model type '{kind}' of 'encoder'; allowed: {', '.join(OTHER_FAMILIES)}")
+    # Compiling ModernBERT takes a minute, and a text of another length again.
+    config = CONFIG_MAPPING[kind](
+        **{key: value for key, value in values.items() if key not in _NOT_TAKEN}, reference_compile=False
+    )
+    without = {"add_pooling_layer": False} if kind in _WITH_POOLER else {}
+    return AutoModel.from_config(config, trust_remote_code=False, **without)
+
+
+@functools.lru_cache(maxsize=8)
+def _count(encoder: str) -> tuple[int, int]:
+    """Weights of the token table, and all others."""
+    with torch.device("meta"):
+        model = _make_encoder(json.loads(encoder))
+    table = sum(weight.numel() for weight in model.get_input_embeddings().parameters())
+    return table, sum(weight.numel() for weight in model.parameters()) - table
 
 
 def foreign_configuration(source: EncoderSource, **classifier: Any) -> ForeignConfig:
@@ -92,10 +107,8 @@ class ForeignForSequenceClassification(PreTrainedModel):
 
     def __init__(self, config: ForeignConfig) -> None:
         super().__init__(config)
-        inner = config.encoder_config()
-        without = {"add_pooling_layer": False} if inner.model_type in _WITH_POOLER else {}
         self.num_labels = config.num_labels
-        self.model = AutoModel.from_config(inner, trust_remote_code=False, **without)
+        self.model = _make_encoder(config.encoder or {})
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 

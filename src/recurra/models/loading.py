@@ -12,11 +12,12 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import pickles_in
 from recurra.core.hub import broken_folder_errors
-from recurra.models.adaptation.source import FOREIGN_MODEL_TYPE, EncoderSource, encoder_shape
+from recurra.models.adaptation.source import EncoderSource, encoder_shape
 from recurra.models.configuration import RecurraConfig
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME, check_sizes, read_model_configuration
 from recurra.models.foreign import ForeignForSequenceClassification
 from recurra.models.modeling import RecurraForSequenceClassification
+from recurra.models.names import FOREIGN_MODEL_TYPE
 from recurra.models.quiet import quiet_loading
 
 _INDEXED = "model.safetensors.index.json"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recurra.core.errors import ConfigurationError
-from recurra.models.adaptation.source import FOREIGN_MODEL_TYPE
+from recurra.models.names import FOREIGN_MODEL_TYPE
 
 MODEL_NAME = "model.onnx"
 INPUT_IDS = "input_ids"

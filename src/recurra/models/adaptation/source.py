@@ -24,7 +24,6 @@ from recurra.models.names import GELU, MODEL_KEYS
 BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert")
 # Trained as they are, by transformers' own layers (`recurra.models.foreign`): those cannot be shared.
 OTHER_FAMILIES = ("albert", "deberta", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet")
-FOREIGN_MODEL_TYPE = "recurra-foreign"
 ADAPTATION_NAME = "adaptation.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
