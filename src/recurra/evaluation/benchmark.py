@@ -179,11 +179,7 @@ def bert_of_equal_shape(config: RecurraConfig) -> BertConfig:
 
 
 def inputs_of_lengths(lengths: Sequence[int], batch_size: int, *, vocab_size: int, seed: int = 0) -> list[Inputs]:
-    """Makes batches of random tokens, rows of like length together, padded to the longest of each batch.
-
-    Returns:
-        For each batch ``input_ids`` and ``attention_mask``, int64, ``(batch, tokens)``.
-    """
+    """Makes batches of random tokens, rows of like length together, padded to the longest of each batch."""
     rng = np.random.default_rng(seed)
     counts = np.asarray(lengths, dtype=np.int64)
     batches = []

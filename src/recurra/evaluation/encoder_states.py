@@ -26,9 +26,6 @@ def mean_states(source: EncoderSource, texts: Sequence[str], reporter: Reporter)
 
     Sentence-BERT's mean pooling (Reimers and Gurevych 2019, section 3). Some 60 sentences or 15 reviews a second and
     core with MiniLM.
-
-    Returns:
-        ``(texts, hidden_size)``.
     """
     model = load_encoder(source.name)
     ids, offsets = encode_texts(

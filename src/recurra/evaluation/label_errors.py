@@ -53,10 +53,7 @@ class LabelErrors:
     """All rows of a file, the most doubtful label first.
 
     Attributes:
-        labels: Index of each row's label, ``(rows,)``.
         probabilities: Out of fold, calibrated, ``(rows, labels)``.
-        order: Row numbers, the most doubtful first, ``(rows,)``.
-        suspects: Rows whose label is probably wrong, ``(rows,)``.
     """
 
     table: FileTable

@@ -63,11 +63,9 @@ def measure_side_by_side(
     finds the caches as the same other one left them. The garbage collector is off meanwhile.
 
     Args:
-        calls: What to time, by name; called with one batch, the result is dropped.
         batches: The whole set in batches of real lengths (padding is the caller's and is timed as it is), or one such
             list a competitor, with the same samples in the same batches (a linear model takes texts, not tokens).
         warmup: Untimed calls of each competitor before, on batches spread over the set so that many lengths are seen.
-        synchronise: Waits for the device, before the clock starts and before it stops; from `synchroniser`.
         scope: ``model`` (tokenised input to logits) or ``text`` (text to label), for the record.
 
     Returns:

@@ -18,12 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class RankedLabel:
-    """Rows in the order of their scores for a label, ready to be weighted.
-
-    Args:
-        relevant: Whether a row has the label, ``(rows,)``.
-        scores: For the label, ``(rows,)``.
-    """
+    """Rows in the order of their scores for a label, ready to be weighted."""
 
     def __init__(self, relevant: npt.ArrayLike, scores: npt.ArrayLike) -> None:
         values = np.asarray(scores, dtype=np.float64)
@@ -54,11 +49,7 @@ class RankedLabel:
 
 
 def rank_labels(truth: npt.NDArray[Any], scores: npt.NDArray[Any]) -> list[RankedLabel | None]:
-    """The rows in the order of each label; none for a label that no row has.
-
-    Args:
-        scores: ``(rows, labels)``.
-    """
+    """The rows in the order of each label; none for a label that no row has."""
     found = [truth == label for label in range(scores.shape[1])]
     return [RankedLabel(mask, scores[:, label]) if mask.any() else None for label, mask in enumerate(found)]
 
@@ -112,9 +103,6 @@ def expected_calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLi
 
     Guo et al., equation 3: rows are put into `BINS` bins of that probability, open below and closed above, and each
     bin's difference counts by its share of the rows.
-
-    Args:
-        probabilities: ``(rows, classes)``, at least one row.
     """
     values, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
     top, right = values.max(axis=1), values.argmax(axis=1) == truth
@@ -151,9 +139,6 @@ def precision_thresholds(
     the probabilities decide and not who is right. The bound is that of Clopper and Pearson 1934, one-sided. Its error
     of 5 % is shared out among the thresholds (Bonferroni), so that all bounds hold together with 95 % and one may be
     chosen; Geifman and El-Yaniv 2017 ("Selective Classification for Deep Neural Networks", section 3) do likewise.
-
-    Args:
-        probabilities: ``(rows, labels)``.
     """
     given = probabilities.argmax(axis=1) == label
     order = np.argsort(-probabilities[given, label], kind="stable")

@@ -134,7 +134,6 @@ def score_texts(
         model: Any module that is called like a causal language model of transformers; put into evaluation mode.
         texts: Token ids of each text, shape ``(tokens,)``. Nothing is read across texts.
         first_read: Token that is read before the first of a text, so that this one is scored too: end-of-text.
-        stride: Tokens from one window to the next; None gives blocks. See `recurra.evaluation.perplexity`.
         exits: Also score the heads on the way, if the model's output has ``exit_logits``, a mapping or a tuple.
 
     Returns:
@@ -306,8 +305,6 @@ def evaluate_perplexity(
     """Evaluates any causal language model on a split, every token once, from end-of-text on.
 
     Args:
-        encoded: The split, from `recurra.data.language.tokenization.encode_running_text`.
-        stride: Tokens from one window to the next; None gives blocks that do not overlap.
         packed: Whether a text may read the texts before it; if not, every text begins anew (mode ``lines``).
     """
     texts = [encoded.joined] if packed else [encoded.text(index) for index in range(len(encoded))]

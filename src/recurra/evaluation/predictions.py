@@ -38,7 +38,6 @@ class Predictions:
 
     Attributes:
         ids: The row's identity; equal ids in two runs are the same example.
-        logits: Scores, float32, shape ``(rows, classes)``.
     """
 
     ids: list[str]
@@ -78,11 +77,7 @@ def write_predictions(
     labels: npt.ArrayLike,
     logits: npt.ArrayLike,
 ) -> Path:
-    """Writes ``predictions/<split>.parquet`` into a run folder, atomically.
-
-    Args:
-        logits: Scores, shape ``(rows, classes)``; stored as float32.
-    """
+    """Writes ``predictions/<split>.parquet`` into a run folder, atomically."""
     scores = np.ascontiguousarray(logits, dtype=np.float32)
     truth = np.asarray(labels, dtype=np.int64)
     if scores.ndim != 2 or not len(ids) == len(truth) == len(scores):

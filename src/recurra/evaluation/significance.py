@@ -177,9 +177,6 @@ def paired_bootstrap_by_class(
     Such a figure (F1, balanced accuracy) is no mean over rows, so rows are drawn with all that was said of them: the
     counts of each distinct combination of label and predictions come from their multinomial, the same distribution as
     drawing rows.
-
-    Args:
-        predicted_a: What each seed of A says, ``(seeds, rows)``.
     """
     true, a, b = (np.asarray(values, dtype=np.int64) for values in (truth, predicted_a, predicted_b))
     if true.size == 0 or a.shape[1:] != true.shape or b.shape[1:] != true.shape:
@@ -231,11 +228,7 @@ def weighted_bootstrap(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction for several tests.
-
-    Returns:
-        Adjusted p-values, in the order given; each can be held against the wanted level directly.
-    """
+    """Holm's step-down correction for several tests."""
     array = np.asarray(p_values, dtype=np.float64)
     if array.size and not ((array >= 0) & (array <= 1)).all():
         raise ValueError(f"p-values lie between 0 and 1; got {list(p_values)}")

@@ -26,11 +26,7 @@ _LOGITS = 2048 * 50_257
 
 @dataclass(frozen=True)
 class ExitScores:
-    """What a split costs under a rule.
-
-    Attributes:
-        nats: Of each token, ``(tokens,)``.
-    """
+    """What a split costs under a rule."""
 
     nats: npt.NDArray[np.float64]
     exit_counts: Counter[int]
@@ -59,9 +55,6 @@ def score_token_exits(
 
     Where a token has skipped recurrences, later ones read what `recurra.models.cache.RecurraCache` puts there, so the
     loss is that of generation with this rule, were the texts its own. Every token is decoded: there is no prompt.
-
-    Args:
-        serving: Recurrence whose keys and values serve the later ones; none means each its own.
     """
     if model.config.leaks:
         raise ConfigurationError("a leaking model decodes nothing: it reads tokens that are not there yet")
@@ -118,9 +111,7 @@ def calibrate_language(
     threshold of a few is measured, and the one with the fewest recurrences is taken.
 
     Args:
-        texts: Validation texts, see `recurra.evaluation.perplexity.score_texts`, and so the next.
         bound: Largest growth of the loss as a share of the full model's, for example 0.01.
-        kind: Name of a rule with a threshold: ``confidence`` or ``entropy``.
     """
     chosen = threshold_rule(kind)
     if not bound >= 0:
@@ -160,11 +151,7 @@ class _NeverStops(ExitRule):
 
 @dataclass(frozen=True)
 class PolicyCost:
-    """A cache policy of a model on a text.
-
-    Attributes:
-        serving: Recurrence whose keys and values serve the later ones; none for ``per-loop``.
-    """
+    """A cache policy of a model on a text."""
 
     policy: str
     serving: int | None

@@ -78,7 +78,6 @@ class SkippedEntries:
     """What the cache is given for rows whose token at hand has stopped, in the recurrences that they skip.
 
     Attributes:
-        rows: Their numbers, ``(rows,)``.
         keys: ``(rows, heads, recurrences skipped, head_dim)``, for the core's first layer.
     """
 
@@ -135,7 +134,6 @@ class RecurraCache(Cache):
         """Keeps the new keys and values of a layer application; returns all that its queries see.
 
         Args:
-            keys: ``(rows, heads, new tokens, head_dim)``.
             rows: Rows that are still computed, by their numbers; none means all.
         """
         layer = self.layers[self._slot(number)]
@@ -163,7 +161,6 @@ class RecurraCache(Cache):
         """Keeps the new states that a convolution reads; returns them behind those that it reads with them.
 
         Args:
-            states: ``(rows, new tokens, channels)``.
             rows: Rows that are still computed; for the others what the recurrence before has is kept.
 
         Returns:
@@ -269,11 +266,7 @@ def check_serving(config: RecurraConfig, serving: int | None) -> int | None:
 
 
 def make_cache(config: RecurraConfig, policy: str, *, serving: int | None = None) -> RecurraCache:
-    """Returns an empty cache of a policy by name.
-
-    Args:
-        serving: Recurrence that serves the later ones, for ``shared``; none takes one in the middle.
-    """
+    """Returns an empty cache of a policy by name."""
     if policy not in POLICIES:
         raise ConfigurationError(unknown("cache policy", policy, POLICIES))
     if policy == PER_LOOP:

@@ -20,8 +20,6 @@ def pool(states: Tensor, pooling: str, attention_mask: Tensor | None, row_length
     Args:
         states: ``(batch, tokens, hidden)``; of packed rows ``(1, tokens, hidden)``. With ``first`` the leading
             position of each row is enough: ``(batch, 1, hidden)``, packed ``(1, rows, hidden)``.
-        attention_mask: ``(batch, tokens)``, non-zero at real tokens; none if all are.
-        row_lengths: Lengths of packed rows ``(rows,)``, if they are packed.
     """
     if pooling == "mean":
         return mean(states, attention_mask) if row_lengths is None else mean_of_packed(states, row_lengths)
@@ -120,7 +118,6 @@ def vocabulary_cross_entropy(
 
     Args:
         states: ``(positions, width)``; under autocast in any type.
-        weight: ``(vocabulary, width)``.
         targets: ``(positions,)`` token ids; `IGNORED` is not counted.
     """
     device = states.device.type

@@ -212,7 +212,6 @@ class SharedLinear(nn.Module):
 
     Args:
         linear: The map whose ``W`` is shared, and whose bias is where there is no other.
-        own_bias: Whether ``b`` is a parameter of this module, if the map has a bias.
     """
 
     shared: nn.Linear
@@ -326,7 +325,6 @@ def apply_rotary(states: Tensor, table: Tensor | None) -> Tensor:
     Args:
         states: ``(batch, tokens, ..., head_dim)``, any floating type; computed in FP32, and returned so on a CPU, where
             attention wants it; elsewhere in the type of ``states``.
-        table: ``(tokens, head_dim / 2, 2)`` from `rotary_table`.
     """
     if table is None:
         return states
@@ -358,12 +356,7 @@ class SelfAttention(nn.Module):
         """Attends.
 
         Args:
-            states: ``(batch, tokens, hidden)``, normalised.
-            layout: Which tokens are a row, at which positions, and which keys they may see.
             queries: If given, only the first ``queries`` positions of each row are computed and returned.
-
-        Returns:
-            ``(batch, tokens or queries, hidden)``.
         """
         batch, tokens, _ = states.shape
         heads, head_dim, width = self.num_heads, self.head_dim, self.hidden_size

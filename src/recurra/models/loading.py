@@ -68,11 +68,7 @@ def load_language_model(folder: Path | str) -> Any:
 
 
 def read_pretrained(model_class: Any, folder: Path, refusal: str, **options: object) -> tuple[Any, dict[str, Any]]:
-    """Reads a model by ``from_pretrained``: nothing is fetched, unpickled, or run that a checkpoint brings along.
-
-    Returns:
-        The model, and what ``output_loading_info`` says of its weights.
-    """
+    """Reads a model by ``from_pretrained``: nothing is fetched, unpickled, or run that a checkpoint brings along."""
     try:
         with quiet_loading():
             model, details = model_class.from_pretrained(

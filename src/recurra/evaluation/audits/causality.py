@@ -295,9 +295,6 @@ def reach_ahead(config: RecurraConfig, recurrences: int | None = None) -> int | 
     after the other adds up: cycles of the embedding, of every layer, and of every recurrence. Causal attention adds
     nothing, because what it reads lies earlier and has read no further ahead.
 
-    Args:
-        recurrences: How often the core is applied; none means as often as configured.
-
     Returns:
         0 for a causal model; none for an encoder, whose attention reads everything.
     """

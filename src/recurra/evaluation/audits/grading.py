@@ -95,11 +95,7 @@ def needs_predictions(audits: Sequence[AuditResult]) -> bool:
 
 
 def control_right(dataset: TextDataset) -> dict[str, Mask]:
-    """Whether the linear control, fitted on the training rows, is right on each row of the reported splits.
-
-    Returns:
-        By split; empty for more than 50,000 training rows, which would take minutes.
-    """
+    """Whether the linear control, fitted on the training rows, is right on each row of the reported splits."""
     from recurra.models.controls.fitting import fit_linear
 
     train = dataset.splits["train"]

@@ -78,9 +78,7 @@ def audit_invariance(
             is judged on a copy in FP32.
         encoded: Tokenised rows: ``encoded[i]["input_ids"]`` is a list or array of token ids
             (`recurra.data.tokenization.EncodedSplit`).
-        rows: How many rows are compared; the shortest, the longest and a random choice.
         max_length: Longest padded input in tokens; without it the model's ``config.max_position_embeddings``, if any.
-        seed: Chooses the rows, their neighbours and what stands under the mask.
 
     Returns:
         ``invariance.padding``: a row alone at its own length against the same row padded further, by padding tokens and
@@ -227,9 +225,6 @@ def audit_cache(
 
     Looped models are known to go wrong after a few tokens, when recurrences share what each must keep for itself, and
     in batches that are padded on the left.
-
-    Args:
-        tokens: Length of the longest row; two shorter ones are padded on the left.
     """
     config = model.config
     if config.leaks:

@@ -125,9 +125,6 @@ def find_overlap(train_texts: Sequence[str], texts: Sequence[str], *, ngram: int
 
     Every text has an anchor, its n-gram that is rarest in the piece of training text at hand (texts shorter than an
     n-gram are their own anchor). Only where the anchor stands is the whole sequence compared.
-
-    Args:
-        min_words: Shorter texts are not looked up as a whole: they recur by chance.
     """
     vocabulary = Vocabulary()
     words, offsets = vocabulary.encode(texts)

@@ -32,9 +32,6 @@ Mask = npt.NDArray[np.bool_]
 def audit_seen(train: TextSplit, split: TextSplit, correct: npt.ArrayLike) -> AuditResult:
     """Compares the accuracy on seen and on unseen rows of a split.
 
-    Args:
-        correct: Whether each prediction is right, shape ``(rows,)``.
-
     Returns:
         ``seen.<split>`` with the status ``measured``: ``value`` is the difference in accuracy, seen minus unseen;
         ``details`` has both groups, the interval of the difference, and the difference at equal length. ``skipped`` if
@@ -113,9 +110,6 @@ def difference_at_equal_length(
 
     Args:
         right: Whether each row is right, shape ``(rows,)``.
-
-    Returns:
-        Difference, low and high; None if no number of words occurs in both groups.
     """
     size = int(words.max()) + 1 if len(words) else 1
 

@@ -42,8 +42,6 @@ class KeptFunction:
 
     Args:
         encoder: All its layers as a stack, as `recurra.models.adaptation.convert.load_encoder` gives it.
-        input_ids: ``(tokens,)``, rows end to end.
-        row_lengths: ``(rows,)``; two rows at least.
         embeddings: What plans begin with; none means what the encoder begins with.
     """
 
@@ -157,9 +155,7 @@ class TableFactors:
     """``table[i] = weight @ pieces[i] + bias``, as near as the width allows.
 
     Attributes:
-        pieces: ``(pieces, width)``.
         weight: ``(hidden, width)``; its columns are orthonormal, so that the vectors keep the table's scale.
-        bias: ``(hidden,)``.
     """
 
     pieces: Tensor
@@ -225,10 +221,6 @@ def load_encoder(name: str, plan: str = "", pieces: Tensor | None = None, **chan
     """Returns a pretrained encoder as a model of ours, in evaluation mode and without a head.
 
     With an empty plan it computes what transformers' ``BertModel`` or ``RobertaModel`` does, without their pooler.
-
-    Args:
-        plan: Which layers are shared, as `recurra.models.adaptation.plan.SharingPlan.parse` reads it.
-        pieces: Numbers of the pieces of the texts that the model is for, as `load_encoder_weights` takes them.
     """
     source = find_encoder(name)
     model = RecurraModel(RecurraConfig(**source.shape(plan, changes)))

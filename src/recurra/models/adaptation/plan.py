@@ -37,11 +37,7 @@ class SharingPlan:
 
     @classmethod
     def parse(cls, text: str, layers: int) -> Self:
-        """Reads a plan such as ``0 (3 4)x2 5`` or ``0-2 5``; an empty one is all layers, once each.
-
-        Args:
-            text: Numbers and ranges; at most one group ``(...)xN``.
-        """
+        """Reads a plan such as ``0 (3 4)x2 5`` or ``0-2 5``; an empty one is all layers, once each."""
         if not text.strip():
             return cls.stack(layers)
         parts: list[list[int]] = [[]]

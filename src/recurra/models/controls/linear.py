@@ -145,7 +145,6 @@ class LinearModel:
 
     Args:
         weight: ``(1, features)`` for two classes (the score of label 1), else ``(labels, features)``.
-        bias: ``(1,)`` or ``(labels,)``.
     """
 
     def __init__(

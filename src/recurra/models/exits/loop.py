@@ -37,7 +37,6 @@ class Exited:
     """What rows that may stop early end with.
 
     Attributes:
-        logits: Of the head after which each row stopped, ``(rows, ..., classes)``.
         exited_after: Recurrences that were computed of each row, ``(rows,)``.
     """
 

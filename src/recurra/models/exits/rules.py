@@ -91,7 +91,6 @@ class Decision:
     """What a rule decides after one exit.
 
     Attributes:
-        exits: ``(rows,)``, true where a row stops here.
         state: What the rule wants to be handed with its next decision, the rows along the first axis; the loop hands
             on the part of the rows that remain. None for a rule that remembers nothing.
     """
@@ -133,7 +132,6 @@ class ExitRule(ABC):
             logits: What the head after ``recurrence`` says, ``(rows, classes)`` or ``(rows, positions, classes)``; a
                 tensor or an array.
             counted: ``(rows, positions)``, true at the positions that decide; none means all.
-            state: `Decision.state` of the decision before, of these rows; none at the first.
         """
 
     def asks(self, recurrence: int) -> bool:  # noqa: ARG002 - a rule's

@@ -57,8 +57,6 @@ def calibrate_classifier(
 
     Args:
         exit_logits: Logits ``(rows, labels)`` by recurrence, of all exits and of the last recurrence.
-        agreement: Least share of rows whose label is the full model's, for example 0.99.
-        kind: Name of a rule with a threshold: ``confidence`` or ``entropy``.
     """
     chosen = threshold_rule(kind)
     check_agreement(agreement)
