@@ -64,12 +64,18 @@ def _register_configuration(auto: Any) -> None:
 
 def _register_models(auto: Any) -> None:
     """Makes the Auto models know ours, as soon as they exist."""
+    from transformers import AutoConfig
+
     from recurra.models.configuration import RecurraConfig
+    from recurra.models.foreign import ForeignConfig, ForeignForSequenceClassification
     from recurra.models.language_modeling import RecurraForCausalLM
     from recurra.models.modeling import RecurraForSequenceClassification, RecurraModel
 
     auto.AutoModel.register(RecurraConfig, RecurraModel, exist_ok=True)
     auto.AutoModelForSequenceClassification.register(RecurraConfig, RecurraForSequenceClassification, exist_ok=True)
+    # It stands beside the model, and imports torch as that does.
+    AutoConfig.register(ForeignConfig.model_type, ForeignConfig, exist_ok=True)
+    auto.AutoModelForSequenceClassification.register(ForeignConfig, ForeignForSequenceClassification, exist_ok=True)
     auto.AutoModelForCausalLM.register(RecurraConfig, RecurraForCausalLM, exist_ok=True)
 
 

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks import exits as exits_bench
 
-from in_process import in_process
 from language_runs import PROTOCOL, TEXT_KEYS, TINY_KEYS, write_text
 from recurra.cli.main import main
 from recurra.core.exits_record import read_exits
@@ -97,15 +95,6 @@ def test_what_is_kept_is_every_exit_and_the_rule(runs: Path, capsys: pytest.Capt
     capsys.readouterr()
     assert main(["exits", str(runs / "text"), "--batch-sizes", "1", "--threads", "1", "--keep"]) == 0
     assert "Every exit by itself, and the published schedule" in capsys.readouterr().out
-
-
-def test_the_bench_decodes_with_a_runs_exits(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RECURRA_DATA_ROOT", raising=False)
-    monkeypatch.setattr(exits_bench, "BOUND", 10.0)
-    assert in_process(exits_bench, monkeypatch) == []
-    gpt2, own = in_process(exits_bench, monkeypatch, run=str(runs / "text"))
-    assert gpt2.target == 1.5 and gpt2.result == pytest.approx(gpt2.ours / gpt2.other)
-    assert own.ours == gpt2.ours and own.result == pytest.approx(own.ours / own.other)
 
 
 @pytest.mark.parametrize(

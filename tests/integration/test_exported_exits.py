@@ -168,11 +168,6 @@ def test_a_mistake_of_predict_is_one_line(
     assert out == "" and line in err and err.count("\n") == 1
 
 
-def test_a_run_carries_no_rule(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", str(runs / "exits" / "tiny"), "a text", "--exit-rule", "calibrated"]) == 2
-    assert "no exit rule is given and this model carries none; export a run" in capsys.readouterr().err
-
-
 def test_rows_of_a_file_choose_and_rows_that_are_not_there_do_not(runs: Path, tmp_path: Path) -> None:
     import shutil
 
@@ -232,14 +227,3 @@ def test_what_the_record_says_was_found_with_rows_that_really_leave() -> None:
     drifting = calibrate_exits(Drifting(5), rows, 0.97, 8)
     assert drifting.rule is None or (drifting.agreement >= 0.97 and drifting.taken.get(1, 0) <= 50)  # type: ignore[operator]
     assert calibrate_exits(Drifting(0), CheckRows("none", []), 0.97, 8).rows == 0
-
-
-def test_no_threshold_may_do() -> None:
-    class Contrary(Drifting):
-        def __init__(self) -> None:
-            super().__init__(0)
-            self.outputs[2] = -self.outputs[1]
-
-    record = calibrate_exits(Contrary(), CheckRows("rows", ["text"] * 100), 0.995, 8)
-    assert record.rule is None and record.rows == 100 and record.taken == {}
-    assert "no threshold keeps 0.995" in record.describe()

@@ -77,14 +77,6 @@ def test_a_likelihood_is_that_of_one_forward_pass(ours: Path, exit: int | None, 
     assert [greedy for _, greedy in scores] == [greedy for _, greedy in expected]
 
 
-def test_exits_differ_and_the_last_is_the_default(ours: Path) -> None:
-    scores = {
-        exit: RecurraLM(ours, exit=exit).loglikelihood(requests(PAIRS[0]), disable_tqdm=True)[0][0]
-        for exit in (1, 2, 3, None)
-    }
-    assert len(set(scores.values())) == 3 and scores[3] == scores[None]
-
-
 def test_a_model_of_transformers_gets_what_the_harness_own_model_gets(gpt2: Path) -> None:
     theirs, lm = HFLM(str(gpt2), device="cpu", batch_size=2), RecurraLM(gpt2, batch_size=2)
     assert theirs.max_length == lm.max_length == CONTEXT

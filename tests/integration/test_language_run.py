@@ -101,18 +101,6 @@ def test_a_killed_run_started_again_gives_what_it_would_have_given(
     assert not (folder / "checkpoints").exists() and not (folder / ".lock").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", [["mode=lines"], ["gradient_accumulation=4", "schedule=onecycle"]], ids=str)
-def test_lines_and_accumulation_survive_a_kill_as_well(changes: list[str], tmp_path: Path) -> None:
-    mode = "lines" if "mode=lines" in changes else "packed"
-    config = language_run(tmp_path, *[c for c in changes if "mode" not in c], mode=mode).plain()
-    assert in_a_process(execute, config, tmp_path / "whole", []) == 0
-    assert in_a_process(execute, config, tmp_path / "killed", ["step 20"]) == -signal.SIGKILL
-    assert in_a_process(execute, config, tmp_path / "killed", []) == 0
-    assert snapshot(tmp_path / "whole" / "model") == snapshot(tmp_path / "killed" / "model")
-    assert read_language_record(tmp_path / "whole").metrics == read_language_record(tmp_path / "killed").metrics
-
-
 def train(root: Path, *assignments: str) -> list[str]:
     """Arguments of a tiny training; `language_run` has written the text."""
     command = ["train", "--model", "crt-tiny", "--data", str(root / "river.txt"), "--output", str(root / "cli")]

@@ -184,20 +184,6 @@ def test_a_linear_model_learns_the_answers_to_texts_with_and_without_labels(
     assert manifest.check.label_agreement == 1
 
 
-def test_a_student_that_reads_in_windows_learns_from_each_of_them(root: Path, taught_by: Path, tmp_path: Path) -> None:
-    more = tmp_path / "more.txt"
-    more.write_text("\n".join(text for text, _ in review_rows(20, seed=9)), encoding="utf-8")
-    student = run(root, overrides={"plan": "0 (1)x2 3"}, teacher=str(taught_by), max_epochs=2)
-    reading = {"unlabelled": str(more), "max_length": 8, "windows": 4}
-    config = student.model_copy(update={"data": student.data.model_copy(update=reading)})
-    record = execute(config, tmp_path / "student", root)
-    taught = record.teacher
-    assert taught is not None and taught.compares_states and taught.train_accuracy > 0.9
-    assert (taught.rows, taught.unlabelled_rows) == (record.data.splits["train"].rows, 20)
-    # Every window is read in every epoch, and every text has more than one.
-    assert record.training.steps >= 2 * -(-2 * (taught.rows + 20) // 8)
-
-
 def test_a_teacher_that_saw_the_test_rows_is_found_out(root: Path, tmp_path: Path) -> None:
     """It was trained on another split of the same file."""
     data = DataConfig(name=str(root / "reviews.csv"), tokenizer="trained", split_seed=1)
@@ -350,19 +336,6 @@ def test_a_comparison_names_what_it_lacks(root: Path, capsys: pytest.CaptureFixt
     ):
         assert main(["compare", str(root / "reviews.csv"), *arguments]) == 2
         assert why in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_teacher_inside_needs_a_protocol_of_its_own(root: Path) -> None:
-    spec = StudySpec.parse(
-        {
-            "name": "taught",
-            "data": [{"name": str(root / "reviews.csv"), "tokenizer": "trained"}],
-            "models": ["recurrent-tiny", "baseline-tiny"],
-            "protocols": [{"name": "taught", "base": "finetune", "teacher": "baseline-tiny"}],
-        }
-    )
-    with pytest.raises(ConfigurationError, match="'baseline-tiny' is a model of the study, which has no protocol"):
-        expand(spec)
 
 
 def test_what_cannot_teach_or_be_started_from_says_why(root: Path, taught_by: Path, tmp_path: Path) -> None:

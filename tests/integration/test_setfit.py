@@ -143,14 +143,6 @@ def test_of_many_rows_some_are_paired_and_all_fit_the_regression(
     assert given["train_embeddings"] == [given["train_classifier"][row] for row in method.paired_rows(2 * ROWS, 0)]
 
 
-def test_rows_are_drawn_by_the_seed_where_they_are_many() -> None:
-    most = method.MOST_PAIRED_ROWS
-    assert method.paired_rows(most, 0).tolist() == list(range(most))
-    first, second = method.paired_rows(10 * most, 0), method.paired_rows(10 * most, 1)
-    assert len(set(first)) == most and first.max() < 10 * most and (np.diff(first) > 0).all()
-    assert set(first) != set(second)
-
-
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -163,12 +155,6 @@ def test_rows_are_drawn_by_the_seed_where_they_are_many() -> None:
 def test_what_does_not_go_with_it_is_refused(root: Path, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         configured(root, **keys)
-
-
-def test_a_teacher_of_the_protocol_is_for_the_others(root: Path) -> None:
-    plain = configured(root)
-    taught = configured(root, protocol=PROTOCOLS["finetune-few"].model_copy(update={"teacher": "runs/none"}))
-    assert taught.config_hash == plain.config_hash and not taught.teachers
 
 
 def test_it_needs_an_encoder_and_one_label(root: Path, tmp_path: Path) -> None:

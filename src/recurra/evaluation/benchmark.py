@@ -40,8 +40,6 @@ class BenchmarkEntry:
     """One model at one batch size.
 
     Attributes:
-        name: The model as it was named.
-        latency: What was measured.
         ratio: Its mean time as a multiple of the first model's at the same batch size.
     """
 
@@ -52,13 +50,7 @@ class BenchmarkEntry:
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """All models at all batch sizes, and where that was.
-
-    Attributes:
-        source: Which rows were timed.
-        environment: Machine, versions, threads.
-        entries: Batch size by batch size, the models in the order given.
-    """
+    """All models at all batch sizes, and where that was."""
 
     source: str
     environment: EnvironmentRecord
@@ -91,15 +83,9 @@ def benchmark(
     Args:
         names: Run folders, presets, or ``bert``: that of the first model's width and depth, with fresh weights.
         data: Corpus or labelled file whose last reported split gives the lengths; none takes ``lengths``.
-        lengths: Tokens of the made-up rows, 32 of each.
-        batch_sizes: Rows a batch; each is measured by itself.
-        precision: Of all models.
-        threads: Of the numeric library; 0 means all cores.
-        data_root: Local copies of public corpora.
 
     Raises:
         ConfigurationError: For an unknown name, a first model that is ``bert``, or rows longer than a model allows.
-        CheckpointError: If a run's model cannot be read.
     """
     check_precision(precision)
     with torch_threads(threads):
@@ -130,11 +116,7 @@ def benchmark(
 
 
 def whole_numbers(text: str, option: str) -> list[int]:
-    """Reads ``"1,32"``.
-
-    Raises:
-        ConfigurationError: If it is anything but whole numbers from 1, with commas.
-    """
+    """Reads ``"1,32"``."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise ConfigurationError(f"{option} is '{text}'; allowed: whole numbers from 1 with commas, like 1,32")
@@ -197,17 +179,7 @@ def bert_of_equal_shape(config: RecurraConfig) -> BertConfig:
 
 
 def inputs_of_lengths(lengths: Sequence[int], batch_size: int, *, vocab_size: int, seed: int = 0) -> list[Inputs]:
-    """Makes batches of random tokens, rows of like length together, padded to the longest of each batch.
-
-    Args:
-        lengths: Tokens of each row.
-        batch_size: Rows a batch.
-        vocab_size: Ids are drawn below it.
-        seed: Of the ids.
-
-    Returns:
-        For each batch ``input_ids`` and ``attention_mask``, int64, ``(batch, tokens)``.
-    """
+    """Makes batches of random tokens, rows of like length together, padded to the longest of each batch."""
     rng = np.random.default_rng(seed)
     counts = np.asarray(lengths, dtype=np.int64)
     batches = []
@@ -225,10 +197,6 @@ def time_models(
 
     Args:
         models: By name; each takes ``input_ids`` and ``attention_mask``. Converted in place to ``precision``.
-        lengths: Tokens of each row.
-        batch_size: Rows a batch.
-        precision: ``fp32``, ``bf16`` or ``fp16``, for all.
-        vocab_size: Ids are drawn below it; the smallest table of the models.
     """
     device = default_device()
     batches = [

@@ -26,17 +26,6 @@ def mean_states(source: EncoderSource, texts: Sequence[str], reporter: Reporter)
 
     Sentence-BERT's mean pooling (Reimers and Gurevych 2019, section 3). Some 60 sentences or 15 reviews a second and
     core with MiniLM.
-
-    Args:
-        source: The encoder.
-        texts: Cleaned texts; each is cut after `MAX_TOKENS` tokens.
-        reporter: For progress.
-
-    Returns:
-        ``(texts, hidden_size)``.
-
-    Raises:
-        CheckpointError: If the encoder cannot be used.
     """
     model = load_encoder(source.name)
     ids, offsets = encode_texts(

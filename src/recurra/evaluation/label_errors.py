@@ -37,12 +37,6 @@ class DoubtedLabel:
 
     Attributes:
         place: Where it stands in the file, from 1: the line, of Parquet the row.
-        text: Its cleaned text.
-        label: Its label.
-        suggested: The most probable other label.
-        label_probability: Probability of its label.
-        probability: Probability of the suggested one.
-        suspect: Whether confident learning takes its label for wrong.
     """
 
     place: int
@@ -59,14 +53,7 @@ class LabelErrors:
     """All rows of a file, the most doubtful label first.
 
     Attributes:
-        table: The rows.
-        names: Label names, by index.
-        labels: Index of each row's label, ``(rows,)``.
         probabilities: Out of fold, calibrated, ``(rows, labels)``.
-        order: Row numbers, the most doubtful first, ``(rows,)``.
-        suspects: Rows whose label is probably wrong, ``(rows,)``.
-        model: What gave the probabilities, in a line.
-        notes: Sentences on how the file was read and what is odd there.
     """
 
     table: FileTable
@@ -101,11 +88,7 @@ class LabelErrors:
         return float((self.probabilities.argmax(axis=1) == self.labels).mean())
 
     def write(self, path: Path) -> None:
-        """Writes all rows as CSV, the most doubtful first.
-
-        Raises:
-            StorageError: If it cannot be written; what was there is untouched.
-        """
+        """Writes all rows as CSV, the most doubtful first."""
         with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             # The text is last: it is what makes lines long.
@@ -126,17 +109,8 @@ def find_label_errors(
     is not in. They err on different rows, so that the mean of their log-probabilities finds more than either.
 
     Args:
-        config: Names file and columns.
         encoder: As `recurra.models.adaptation.source.find_encoder` takes it, or `NO_ENCODER` for the linear model
             alone; none takes `DEFAULT_ENCODER` if it is installed and the file has at most `MOST_ROWS_UNASKED` rows.
-        seed: Of the folds and the solver.
-        reporter: For progress; quiet by default.
-
-    Raises:
-        ConfigurationError: If rows may have several labels, or there is no such encoder.
-        CheckpointError: If the encoder cannot be used.
-        UnavailableError: If an encoder that was asked for cannot be had.
-        DataError: If the file cannot be used, or no text has a word.
     """
     if config.problem_type is not None:
         raise ConfigurationError(

@@ -29,11 +29,7 @@ def rows_in(batch: Any) -> int:
 
 
 def synchroniser(device: str) -> Callable[[], None] | None:
-    """What waits until the device has finished: ``None`` for the processor, which never runs ahead.
-
-    Args:
-        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, as torch writes it.
-    """
+    """What waits until the device has finished: ``None`` for the processor, which never runs ahead."""
     kind = device.partition(":")[0]
     if kind == "cpu":
         return None
@@ -44,31 +40,9 @@ def synchroniser(device: str) -> Callable[[], None] | None:
     return lambda: getattr(torch, kind).synchronize()
 
 
-def measure_latency(
-    call: Call,
-    batches: Sequence[Any],
-    *,
-    warmup: int = 5,
-    synchronise: Callable[[], None] | None = None,
-    threads: int,
-    precision: str = "fp32",
-    device: str = "cpu",
-    scope: Literal["model", "text"] = "model",
-    clock: Clock = time.perf_counter_ns,
-) -> LatencyRecord:
-    """Times one model over a whole set; see `measure_side_by_side` for the arguments and what is counted."""
-    records = measure_side_by_side(
-        {"model": call},
-        batches,
-        warmup=warmup,
-        synchronise=synchronise,
-        threads=threads,
-        precision=precision,
-        device=device,
-        scope=scope,
-        clock=clock,
-    )
-    return records["model"]
+def measure_latency(call: Call, batches: Sequence[Any], **options: Any) -> LatencyRecord:
+    """Times one model over a whole set; see `measure_side_by_side` for the options and what is counted."""
+    return measure_side_by_side({"model": call}, batches, **options)["model"]
 
 
 def measure_side_by_side(
@@ -79,7 +53,7 @@ def measure_side_by_side(
     synchronise: Callable[[], None] | None = None,
     threads: int,
     precision: str | Mapping[str, str] = "fp32",
-    device: str | Mapping[str, str] = "cpu",
+    device: str = "cpu",
     scope: Literal["model", "text"] = "model",
     clock: Clock = time.perf_counter_ns,
 ) -> dict[str, LatencyRecord]:
@@ -89,30 +63,30 @@ def measure_side_by_side(
     finds the caches as the same other one left them. The garbage collector is off meanwhile.
 
     Args:
-        calls: What to time, by name; called with one batch, the result is dropped.
         batches: The whole set in batches of real lengths (padding is the caller's and is timed as it is), or one such
             list a competitor, with the same samples in the same batches (a linear model takes texts, not tokens).
         warmup: Untimed calls of each competitor before, on batches spread over the set so that many lengths are seen.
-        synchronise: Waits for the device, before the clock starts and before it stops; from `synchroniser`.
-        threads: Threads that the numeric library uses, for the record.
-        precision: For the record; one for all or one a competitor.
-        device: For the record; one for all or one a competitor.
         scope: ``model`` (tokenised input to logits) or ``text`` (text to label), for the record.
-        clock: Nanoseconds; replaced in tests.
 
     Returns:
         A record a competitor: median, 90th and 99th percentile over batches of the time a sample, and total time by
         samples.
-
-    Raises:
-        ValueError: If there is nothing to time, or the competitors' batches differ in size.
     """
-    inputs = _inputs_by_name(calls, batches)
-    sizes = _sizes(inputs)
-    wait = synchronise or _no_wait
     names = list(calls)
-    elapsed = {name: np.zeros(len(sizes), dtype=np.int64) for name in names}
-    for position in _spread(len(sizes), warmup):
+    inputs = batches if isinstance(batches, Mapping) else dict.fromkeys(names, batches)
+    if not names or set(inputs) != set(names):
+        raise ValueError(
+            f"batches are for {sorted(inputs)}, calls for {sorted(names)}; they must name the same, not none"
+        )
+    sizes = [rows_in(batch) for batch in inputs[names[0]]]
+    if not sizes or min(sizes) < 1:
+        raise ValueError("there is nothing to time: no batch, or an empty one")
+    if any([rows_in(batch) for batch in inputs[name]] != sizes for name in names):
+        raise ValueError(f"competitors must get the same samples in the same batches; these differ: {names}")
+    wait = synchronise or (lambda: None)
+    batch_ms = {name: np.zeros(len(sizes)) for name in names}
+    # The last batch, often the longest, is among those of the warm-up.
+    for position in np.linspace(len(sizes) - 1, 0, max(warmup, 0)).round().astype(int).tolist():
         for name in names:
             calls[name](inputs[name][position])
     wait()
@@ -125,79 +99,23 @@ def measure_side_by_side(
                 start = clock()
                 calls[name](batch)
                 wait()
-                elapsed[name][position] = clock() - start
-    samples = np.asarray(sizes, dtype=np.float64)
-    return {
-        name: _record(
-            elapsed[name] / 1e6,
-            samples,
-            precision=_of(precision, name),
+                batch_ms[name][position] = (clock() - start) / 1e6
+    records = {}
+    for name, elapsed in batch_ms.items():
+        median, p90, p99 = np.percentile(elapsed / sizes, [50, 90, 99]).tolist()
+        records[name] = LatencyRecord(
+            batch_size=max(sizes),
+            samples=sum(sizes),
+            median_ms=median,
+            p90_ms=p90,
+            p99_ms=p99,
+            mean_ms=float(elapsed.sum() / sum(sizes)),
+            precision=precision if isinstance(precision, str) else precision[name],
             threads=threads,
-            device=_of(device, name),
+            device=device,
             scope=scope,
         )
-        for name in names
-    }
-
-
-def _record(
-    batch_ms: np.ndarray,
-    samples: np.ndarray,
-    *,
-    precision: str,
-    threads: int,
-    device: str,
-    scope: Literal["model", "text"],
-) -> LatencyRecord:
-    a_sample = batch_ms / samples
-    return LatencyRecord(
-        batch_size=int(samples.max()),
-        samples=int(samples.sum()),
-        median_ms=float(np.median(a_sample)),
-        p90_ms=float(np.percentile(a_sample, 90)),
-        p99_ms=float(np.percentile(a_sample, 99)),
-        mean_ms=float(batch_ms.sum() / samples.sum()),
-        precision=precision,
-        threads=threads,
-        device=device,
-        scope=scope,
-    )
-
-
-def _inputs_by_name(
-    calls: Mapping[str, Call], batches: Sequence[Any] | Mapping[str, Sequence[Any]]
-) -> dict[str, Sequence[Any]]:
-    if not calls:
-        raise ValueError("there is nothing to time: no call was given")
-    if not isinstance(batches, Mapping):
-        return dict.fromkeys(calls, batches)
-    if set(batches) != set(calls):
-        raise ValueError(f"batches are for {sorted(batches)}, calls for {sorted(calls)}; they must name the same")
-    return dict(batches)
-
-
-def _sizes(inputs: Mapping[str, Sequence[Any]]) -> list[int]:
-    by_name = {name: [rows_in(batch) for batch in batches] for name, batches in inputs.items()}
-    first = next(iter(by_name.values()))
-    if not first or min(first) < 1:
-        raise ValueError("there is nothing to time: no batch, or an empty one")
-    different = [name for name, sizes in by_name.items() if sizes != first]
-    if different:
-        raise ValueError(f"competitors must get the same samples in the same batches; these differ: {different}")
-    return first
-
-
-def _spread(count: int, wanted: int) -> list[int]:
-    """Positions spread evenly over the set, the last one (often the longest) among them."""
-    return [int(position) for position in np.linspace(count - 1, 0, max(wanted, 0)).round()]
-
-
-def _of(value: str | Mapping[str, str], name: str) -> str:
-    return value if isinstance(value, str) else value[name]
-
-
-def _no_wait() -> None:
-    """The processor has finished when the call returns."""
+    return records
 
 
 @contextlib.contextmanager

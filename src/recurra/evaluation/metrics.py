@@ -18,12 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class RankedLabel:
-    """Rows in the order of their scores for a label, ready to be weighted.
-
-    Args:
-        relevant: Whether a row has the label, ``(rows,)``.
-        scores: For the label, ``(rows,)``.
-    """
+    """Rows in the order of their scores for a label, ready to be weighted."""
 
     def __init__(self, relevant: npt.ArrayLike, scores: npt.ArrayLike) -> None:
         values = np.asarray(scores, dtype=np.float64)
@@ -54,12 +49,7 @@ class RankedLabel:
 
 
 def rank_labels(truth: npt.NDArray[Any], scores: npt.NDArray[Any]) -> list[RankedLabel | None]:
-    """The rows in the order of each label; none for a label that no row has.
-
-    Args:
-        truth: True labels, ``(rows,)``.
-        scores: ``(rows, labels)``.
-    """
+    """The rows in the order of each label; none for a label that no row has."""
     found = [truth == label for label in range(scores.shape[1])]
     return [RankedLabel(mask, scores[:, label]) if mask.any() else None for label, mask in enumerate(found)]
 
@@ -89,10 +79,6 @@ def fit_temperature(logits: npt.ArrayLike, labels: npt.ArrayLike) -> float:
 
     Args:
         logits: Of rows that nothing was fitted on and nothing is reported on, ``(rows, classes)``.
-        labels: Their true labels, ``(rows,)``.
-
-    Returns:
-        A number from 0.01 to 100; 1 without rows.
     """
     scores, truth = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     rows, classes = scores.shape
@@ -117,10 +103,6 @@ def expected_calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLi
 
     Guo et al., equation 3: rows are put into `BINS` bins of that probability, open below and closed above, and each
     bin's difference counts by its share of the rows.
-
-    Args:
-        probabilities: ``(rows, classes)``, at least one row.
-        labels: True labels, ``(rows,)``.
     """
     values, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
     top, right = values.max(axis=1), values.argmax(axis=1) == truth
@@ -140,9 +122,6 @@ class PrecisionThreshold:
 
     Attributes:
         threshold: Probability from which on a row keeps the label; 0 keeps every row.
-        rows: Rows given the label from there on.
-        right: Those of them that have it.
-        bound: What precision is shown to be, at least.
     """
 
     threshold: float
@@ -160,11 +139,6 @@ def precision_thresholds(
     the probabilities decide and not who is right. The bound is that of Clopper and Pearson 1934, one-sided. Its error
     of 5 % is shared out among the thresholds (Bonferroni), so that all bounds hold together with 95 % and one may be
     chosen; Geifman and El-Yaniv 2017 ("Selective Classification for Deep Neural Networks", section 3) do likewise.
-
-    Args:
-        probabilities: ``(rows, labels)``.
-        labels: True labels, ``(rows,)``.
-        label: Index of the label.
     """
     given = probabilities.argmax(axis=1) == label
     order = np.argsort(-probabilities[given, label], kind="stable")
@@ -206,13 +180,7 @@ def evaluate_logits(
 
     Args:
         logits: Scores, shape ``(rows, classes)``; their softmax gives the probabilities.
-        labels: True labels, integers, shape ``(rows,)``.
         probabilities: What the model makes of the logits, likewise; if given, its calibration is measured.
-
-    Raises:
-        DataError: If there is no row, or a label lies outside the classes.
-        RunError: If a logit is not finite.
-        ValueError: If the shapes do not fit.
     """
     scores = np.asarray(logits, dtype=np.float64)
     truth = np.asarray(labels)
@@ -261,10 +229,8 @@ def evaluate_logits(
 
 def log_softmax(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Logarithm of the softmax of each row in float64, ``(rows, classes)``: no score is lost where another is large."""
-    scores = np.asarray(logits, dtype=np.float64)
-    shifted = scores - scores.max(axis=-1, keepdims=True)
-    found: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return found
+    scores: Floats = special.log_softmax(np.asarray(logits, dtype=np.float64), axis=-1)
+    return scores
 
 
 def _precision_recall_f1(confusion: npt.NDArray[Any]) -> tuple[float, float, float]:

@@ -24,11 +24,8 @@ class Window:
     """A piece of a text, with the tokens that are scored in it.
 
     Attributes:
-        text: Index of the text.
         start: First token of the piece. What is read is one token before it up to the last but one: each token of the
             piece is predicted.
-        scored: First token that no window before has scored.
-        end: One past the last token.
     """
 
     text: int
@@ -46,12 +43,7 @@ def scoring_windows(lengths: Sequence[int], context: int, stride: int | None = N
     """Yields windows over texts; a token is scored in the first window that holds it, where most is before it.
 
     Args:
-        lengths: Tokens of each text.
-        context: Tokens of a window.
         stride: Tokens from one window to the next; ``context`` (the default) gives blocks that do not overlap.
-
-    Raises:
-        ConfigurationError: For a context or stride that cannot be.
     """
     if context < 1:
         raise ConfigurationError(f"context {context} is impossible; allowed: from 1 token")
@@ -75,7 +67,6 @@ class PositionLoss:
 
     Attributes:
         loss: Nats a token; none at a position where no token is scored, as with a stride.
-        tokens: Tokens that were scored there.
     """
 
     loss: tuple[float | None, ...]
@@ -98,14 +89,6 @@ def token_positions(lengths: Sequence[int], context: int, stride: int | None = N
     """Returns the position at which each token is predicted, shape ``(tokens of all texts,)``.
 
     Position p is that of a token before which p + 1 tokens are read: the first of a window reads the one before it.
-
-    Args:
-        lengths: Tokens of each text.
-        context: As in `recurra.evaluation.perplexity.scoring_windows`, like ``stride``.
-        stride: Tokens from one window to the next; none gives blocks.
-
-    Raises:
-        ConfigurationError: For a context or stride that cannot be.
     """
     pieces = [
         np.arange(window.scored - window.start, window.end - window.start)
@@ -115,13 +98,7 @@ def token_positions(lengths: Sequence[int], context: int, stride: int | None = N
 
 
 def loss_by_position(nats: npt.NDArray[np.float64], positions: npt.NDArray[np.int64], context: int) -> PositionLoss:
-    """Averages the nats of tokens by the position that each was predicted at.
-
-    Args:
-        nats: From `recurra.evaluation.perplexity.score_texts`, ``(tokens,)``.
-        positions: From `token_positions`, ``(tokens,)``.
-        context: Positions of a window.
-    """
+    """Averages the nats of tokens by the position that each was predicted at."""
     tokens = np.bincount(positions, minlength=context)
     sums = np.bincount(positions, weights=nats, minlength=context)
     return PositionLoss(
@@ -157,10 +134,6 @@ def score_texts(
         model: Any module that is called like a causal language model of transformers; put into evaluation mode.
         texts: Token ids of each text, shape ``(tokens,)``. Nothing is read across texts.
         first_read: Token that is read before the first of a text, so that this one is scored too: end-of-text.
-        context: Tokens that are read at once.
-        stride: Tokens from one window to the next; None gives blocks. See `recurra.evaluation.perplexity`.
-        batch_positions: Positions of a batch; at least one window is taken.
-        precision: Precision of the matrix products.
         exits: Also score the heads on the way, if the model's output has ``exit_logits``, a mapping or a tuple.
 
     Returns:
@@ -170,7 +143,6 @@ def score_texts(
     Raises:
         ConfigurationError: For a context that the model cannot read, an impossible stride, or tokens that the model
             does not know.
-        RunError: If the model gives what is not a number.
     """
     _check_context(model, context)
     windows = list(scoring_windows([len(text) for text in texts], context, stride))
@@ -288,11 +260,7 @@ class Perplexity:
     """How well one head of a model predicts a split.
 
     Attributes:
-        nats: Cross-entropy of all tokens together.
-        tokens: Tokens, each scored once.
         words: Words, one end-of-line a line included: the unit of published WikiText figures.
-        num_bytes: Bytes in UTF-8, line ends included.
-        positions: Loss by position in a window, if it was asked for.
     """
 
     nats: float
@@ -337,22 +305,7 @@ def evaluate_perplexity(
     """Evaluates any causal language model on a split, every token once, from end-of-text on.
 
     Args:
-        model: Called like a causal language model of transformers.
-        encoded: The split, from `recurra.data.language.tokenization.encode_running_text`.
-        context: Tokens that are read at once.
-        stride: Tokens from one window to the next; None gives blocks that do not overlap.
         packed: Whether a text may read the texts before it; if not, every text begins anew (mode ``lines``).
-        batch_positions: Positions whose logits are held at once for each head.
-        precision: Precision of the matrix products.
-        exits: Also evaluate the heads on the way, if the model's output has ``exit_logits``.
-        by_position: Also average the loss by position in a window.
-
-    Returns:
-        The figures by head, ``final`` among them.
-
-    Raises:
-        ConfigurationError: See `recurra.evaluation.perplexity.score_texts`.
-        RunError: If the model gives what is not a number.
     """
     texts = [encoded.joined] if packed else [encoded.text(index) for index in range(len(encoded))]
     scores = score_texts(

@@ -38,8 +38,6 @@ class Predictions:
 
     Attributes:
         ids: The row's identity; equal ids in two runs are the same example.
-        labels: True labels, int64, shape ``(rows,)``; or 0 and 1 a label, ``(rows, labels)``.
-        logits: Scores, float32, shape ``(rows, classes)``.
     """
 
     ids: list[str]
@@ -79,22 +77,7 @@ def write_predictions(
     labels: npt.ArrayLike,
     logits: npt.ArrayLike,
 ) -> Path:
-    """Writes ``predictions/<split>.parquet`` into a run folder, atomically.
-
-    Args:
-        folder: The run folder.
-        split_name: For example ``test``.
-        ids: Identity of each row.
-        labels: True labels, shape ``(rows,)``.
-        logits: Scores, shape ``(rows, classes)``; stored as float32.
-
-    Returns:
-        The file's path.
-
-    Raises:
-        StorageError: If it cannot be written.
-        ValueError: If the three differ in their number of rows.
-    """
+    """Writes ``predictions/<split>.parquet`` into a run folder, atomically."""
     scores = np.ascontiguousarray(logits, dtype=np.float32)
     truth = np.asarray(labels, dtype=np.int64)
     if scores.ndim != 2 or not len(ids) == len(truth) == len(scores):
@@ -110,11 +93,7 @@ def write_predictions(
 
 
 def read_predictions(folder: Path | str, split_name: str) -> Predictions:
-    """Reads the predictions of a split from a run folder.
-
-    Raises:
-        CheckpointError: If the file is missing, damaged or not ours.
-    """
+    """Reads the predictions of a split from a run folder."""
     path = predictions_path(folder, split_name)
     with _opened(path) as stored:
         table = stored.read(SCHEMA.names)
@@ -123,11 +102,7 @@ def read_predictions(folder: Path | str, split_name: str) -> Predictions:
 
 
 def read_several_labels(folder: Path | str, split_name: str) -> Predictions:
-    """The same of rows that may have any number of labels.
-
-    Raises:
-        CheckpointError: If the file is missing, damaged or not ours.
-    """
+    """The same of rows that may have any number of labels."""
     path = predictions_path(folder, split_name)
     with _opened(path, SEVERAL_LABELS) as stored:
         table = stored.read(SEVERAL_LABELS.names)
@@ -141,17 +116,12 @@ def read_correctness(
     """Reads which rows of a split are right, for a comparison of many runs.
 
     Args:
-        folder: The run folder.
-        split_name: For example ``test``.
         known: Identifiers and labels that were read before, filled by this function. Most runs of a study were judged
             on the same rows and hold the same bytes for them, which are then not decoded again.
 
     Returns:
         A hash of identifiers and true labels, in order, equal for runs that were judged on the same rows; and whether
         each row is right, shape ``(rows,)``.
-
-    Raises:
-        CheckpointError: If the file is missing, damaged or not ours.
     """
     path = predictions_path(folder, split_name)
     with _opened(path) as stored:
@@ -291,12 +261,7 @@ def _open_packed(path: Path, _changed: int, size: int) -> _Packed:
 
 
 def pack_predictions(study: Path, runs: Collection[Path]) -> None:
-    """Writes the predictions of run folders into a packed study, whose other runs stay; nothing if there are none.
-
-    Raises:
-        CheckpointError: If a file is damaged.
-        StorageError: If it cannot be written.
-    """
+    """Writes the predictions of run folders into a packed study, whose other runs stay; nothing if there are none."""
     target = study / PREDICTIONS_NAME
     new = [file for run in runs for file in (run / FOLDER_NAME).glob("*.parquet")]
     places = {(file.parents[1].name, file.stem): file for file in new}

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft, special
 
+# Every interval holds 95 %.
+_ENDS = 0.5 - 0.95 / 2, 0.5 + 0.95 / 2
 # Above this number of discordant rows the chi-squared approximation of McNemar's test is good (Fagerland et al. 2013).
 EXACT_DISCORDANT_LIMIT = 50
 # Resamples are drawn in pieces of at most this many counts (8 bytes each), whatever the number of distinct differences.
@@ -49,7 +51,7 @@ class McNemarTest(NamedTuple):
 
 
 class BootstrapDifference(NamedTuple):
-    """Difference A minus B of a mean over the same rows, its 95 % (or ``level``) interval and two-sided p-value."""
+    """Difference A minus B of a mean over the same rows, its 95 % interval and two-sided p-value."""
 
     difference: float
     low: float
@@ -57,46 +59,28 @@ class BootstrapDifference(NamedTuple):
     p: float
 
 
-def mean_interval(values: Sequence[float], level: float = 0.95) -> MeanInterval:
+def mean_interval(values: Sequence[float]) -> MeanInterval:
     """Mean of independent runs with a Student t interval.
-
-    Args:
-        values: One figure a run (a seed); at least one.
-        level: Coverage of the interval.
 
     Returns:
         Mean, sample standard deviation (divisor n - 1), and the interval's ends; see `MeanInterval` for one run.
-
-    Raises:
-        ValueError: If there is no value, or one is not finite.
     """
     array = np.asarray(values, dtype=np.float64)
-    _check_level(level)
     if array.ndim != 1 or array.size == 0 or not np.isfinite(array).all():
         raise ValueError(f"mean_interval needs finite numbers, at least one; got {values!r}")
     mean = float(array.mean())
     if array.size == 1:
         return MeanInterval(mean, None, None, None)
     sd = float(array.std(ddof=1))
-    half = float(special.stdtrit(array.size - 1, 0.5 + level / 2)) * sd / math.sqrt(array.size)
+    half = float(special.stdtrit(array.size - 1, _ENDS[1])) * sd / math.sqrt(array.size)
     return MeanInterval(mean, sd, mean - half, mean + half)
 
 
-def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a share; unlike the normal one it stays inside [0, 1] and works at 0 and 1.
-
-    Args:
-        successes: How many of the rows count.
-        total: Number of rows, at least 1.
-        level: Coverage of the interval.
-
-    Raises:
-        ValueError: If ``successes`` is not between 0 and ``total``, or there is no row.
-    """
-    _check_level(level)
+def wilson_interval(successes: int, total: int) -> tuple[float, float]:
+    """Wilson score interval of a share; unlike the normal one it stays inside [0, 1] and works at 0 and 1."""
     if total < 1 or not 0 <= successes <= total:
         raise ValueError(f"wilson_interval needs 0 <= successes <= total and a row; got {successes} of {total}")
-    z = float(special.ndtri(0.5 + level / 2))
+    z = float(special.ndtri(_ENDS[1]))
     share = successes / total
     scale = 1 + z * z / total
     centre = (share + z * z / (2 * total)) / scale
@@ -114,13 +98,11 @@ def mcnemar(correct_a: npt.ArrayLike, correct_b: npt.ArrayLike) -> McNemarTest:
 
     Args:
         correct_a: Whether A is right on each row, shape ``(rows,)``, boolean.
-        correct_b: The same for B, the rows in the same order.
-
-    Raises:
-        ValueError: If the two differ in length, are empty or are not truth values.
     """
-    a, b = _truth_values(correct_a), _truth_values(correct_b)
-    _check_paired(a, b)
+    a, b = _paired(correct_a, correct_b)
+    if not np.isin([a, b], (0, 1)).all():
+        raise ValueError("McNemar's test needs right or wrong for each row; got values other than 0 and 1")
+    a, b = a == 1, b == 1
     both_right = int(np.count_nonzero(a & b))
     only_a = int(np.count_nonzero(a)) - both_right
     only_b = int(np.count_nonzero(b)) - both_right
@@ -143,13 +125,6 @@ def discordant_odds_ratio(only_a: int, only_b: int) -> float:
     for Rates and Proportions", 2003, section 13.1). Rows that both models get right or wrong say nothing about which
     is better and do not enter. Half a row is added to each side, so that a side without rows gives a finite ratio
     (Haldane 1956); with no discordant row the ratio is 1.
-
-    Args:
-        only_a: Rows that A alone gets right; over several seeds their sum.
-        only_b: The same for B.
-
-    Raises:
-        ValueError: If a count is negative.
     """
     if only_a < 0 or only_b < 0:
         raise ValueError(f"counts of rows are not negative; got {only_a} and {only_b}")
@@ -161,7 +136,6 @@ def paired_bootstrap(
     correct_b: npt.ArrayLike,
     samples: int = 10_000,
     seed: int = 0,
-    level: float = 0.95,
 ) -> BootstrapDifference:
     """Paired bootstrap of the difference in accuracy (or of any mean over rows), A minus B.
 
@@ -172,30 +146,20 @@ def paired_bootstrap(
 
     Args:
         correct_a: Score of A on each row, shape ``(rows,)``; right or wrong, or the share of seeds that are right.
-        correct_b: The same for B, the rows in the same order.
-        samples: Number of resamples, where they are drawn.
-        seed: Makes the draws reproducible.
-        level: Coverage of the percentile interval.
 
     Returns:
         The difference, its interval, and the two-sided p-value of "no difference": the share of resamples that lie
         at least as far from the observed difference as that lies from zero. It is never 0: drawn, one is added above
         and below; exact, it is at least 1e-15.
-
-    Raises:
-        ValueError: If the two differ in length or are empty.
     """
     a, b = _paired(correct_a, correct_b)
-    _check_level(level)
     if samples < 1:
         raise ValueError(f"samples is {samples}; at least 1 is needed")
     values, counts = np.unique(np.round(a - b, 12), return_counts=True)
     grid = _grid(values)
     if grid is not None:
-        return _exact_bootstrap(np.rint(values * grid).astype(np.int64), counts, grid, level)
-    return weighted_bootstrap(
-        lambda weights: weights @ values / a.size, counts, samples=samples, seed=seed, level=level
-    )
+        return _exact_bootstrap(np.rint(values * grid).astype(np.int64), counts, grid)
+    return weighted_bootstrap(lambda weights: weights @ values / a.size, counts, samples=samples, seed=seed)
 
 
 def paired_bootstrap_by_class(
@@ -207,31 +171,13 @@ def paired_bootstrap_by_class(
     score: ClassScore,
     samples: int = 2_000,
     seed: int = 0,
-    level: float = 0.95,
 ) -> BootstrapDifference:
     """Paired bootstrap of the difference in a figure of the counts of classes, A minus B, each averaged over its seeds.
 
     Such a figure (F1, balanced accuracy) is no mean over rows, so rows are drawn with all that was said of them: the
     counts of each distinct combination of label and predictions come from their multinomial, the same distribution as
     drawing rows.
-
-    Args:
-        truth: True labels, ``(rows,)``.
-        predicted_a: What each seed of A says, ``(seeds, rows)``.
-        predicted_b: The same for B; the seeds may differ in number.
-        labels: Number of labels.
-        score: The figure; see `ClassScore`.
-        samples: Number of resamples.
-        seed: Makes the draws reproducible.
-        level: Coverage of the percentile interval.
-
-    Returns:
-        As `paired_bootstrap` does.
-
-    Raises:
-        ValueError: If they differ in rows, or there are none.
     """
-    _check_level(level)
     true, a, b = (np.asarray(values, dtype=np.int64) for values in (truth, predicted_a, predicted_b))
     if true.size == 0 or a.shape[1:] != true.shape or b.shape[1:] != true.shape:
         raise ValueError(f"a paired test needs the same rows twice; got shapes {true.shape}, {a.shape} and {b.shape}")
@@ -248,7 +194,7 @@ def paired_bootstrap_by_class(
         result: npt.NDArray[np.float64] = np.mean(scores[: len(a)], axis=0) - np.mean(scores[len(a) :], axis=0)
         return result
 
-    return weighted_bootstrap(gap, counts, samples=samples, seed=seed, level=level)
+    return weighted_bootstrap(gap, counts, samples=samples, seed=seed)
 
 
 def weighted_bootstrap(
@@ -257,24 +203,13 @@ def weighted_bootstrap(
     *,
     samples: int = 2_000,
     seed: int = 0,
-    level: float = 0.95,
 ) -> BootstrapDifference:
     """Bootstrap of a difference that is known for any number of times that each row, or kind of row, occurs.
 
     Args:
         gap: The difference, ``(...)``, from those numbers, ``(..., kinds)``.
         counts: Of the rows as they are, ``(kinds,)``.
-        samples: Number of resamples.
-        seed: Makes the draws reproducible.
-        level: Coverage of the percentile interval.
-
-    Returns:
-        As `paired_bootstrap` does.
-
-    Raises:
-        ValueError: If there is no row.
     """
-    _check_level(level)
     seen = np.asarray(counts, dtype=np.float64)
     rows = int(seen.sum())
     if rows == 0:
@@ -286,24 +221,14 @@ def weighted_bootstrap(
         for start in range(0, samples, piece)
     ]
     gaps, difference = np.concatenate(drawn), float(gap(seen))
-    low, high = np.quantile(gaps, [0.5 - level / 2, 0.5 + level / 2])
+    low, high = np.quantile(gaps, _ENDS)
     # The slack keeps ties, which are common on a grid of 1 / rows, from being lost to rounding.
     extreme = int((np.abs(gaps - difference) >= abs(difference) - 1e-12).sum())
     return BootstrapDifference(difference, float(low), float(high), (extreme + 1) / (samples + 1))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction for several tests.
-
-    Args:
-        p_values: One p-value a test.
-
-    Returns:
-        Adjusted p-values, in the order given; each can be held against the wanted level directly.
-
-    Raises:
-        ValueError: If a value is not between 0 and 1.
-    """
+    """Holm's step-down correction for several tests."""
     array = np.asarray(p_values, dtype=np.float64)
     if array.size and not ((array >= 0) & (array <= 1)).all():
         raise ValueError(f"p-values lie between 0 and 1; got {list(p_values)}")
@@ -316,17 +241,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    first = np.asarray(a, dtype=np.float64)
-    second = np.asarray(b, dtype=np.float64)
-    _check_paired(first, second)
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if first.ndim != 1 or first.shape != second.shape or first.size == 0:
+        raise ValueError(f"a paired test needs the same rows twice; got shapes {first.shape} and {second.shape}")
     return first, second
-
-
-def _truth_values(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    array = np.asarray(values)
-    if array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
-        raise ValueError("McNemar's test needs right or wrong for each row; got values other than 0 and 1")
-    return array.astype(np.bool_)
 
 
 def _grid(values: npt.NDArray[np.float64]) -> int | None:
@@ -339,9 +257,7 @@ def _grid(values: npt.NDArray[np.float64]) -> int | None:
     return int(steps[whole.argmax()]) if whole.any() else None
 
 
-def _exact_bootstrap(
-    values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], grid: int, level: float
-) -> BootstrapDifference:
+def _exact_bootstrap(values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], grid: int) -> BootstrapDifference:
     """The bootstrap of a mean of ``values / grid``, each drawn as often as counted, without drawing anything.
 
     The distribution of the sum is taken modulo a width outside of which less than `_NEGLIGIBLE` lies (Bernstein's
@@ -358,7 +274,7 @@ def _exact_bootstrap(
     sums = np.roll(fft.irfft(_power(fft.rfft(one_row), rows), width), width // 2 - observed % width)
     sums = np.maximum(sums, 0.0)
     offsets = np.arange(width) - width // 2
-    alpha = 0.5 - level / 2
+    alpha = _ENDS[0]
     low = offsets[int(np.searchsorted(np.cumsum(sums), alpha))]
     high = offsets[width - 1 - int(np.searchsorted(np.cumsum(sums[::-1]), alpha))]
     p = float(sums[np.abs(offsets) >= abs(observed)].sum())
@@ -377,13 +293,3 @@ def _power(base: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.co
         base = base * base
         exponent >>= 1
     return result
-
-
-def _check_paired(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> None:
-    if first.ndim != 1 or first.shape != second.shape or first.size == 0:
-        raise ValueError(f"a paired test needs the same rows twice; got shapes {first.shape} and {second.shape}")
-
-
-def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; it lies between 0 and 1, e.g. 0.95")

@@ -26,12 +26,7 @@ _LOGITS = 2048 * 50_257
 
 @dataclass(frozen=True)
 class ExitScores:
-    """What a split costs under a rule.
-
-    Attributes:
-        nats: Of each token, ``(tokens,)``.
-        exit_counts: Tokens by the recurrences after which they stopped.
-    """
+    """What a split costs under a rule."""
 
     nats: npt.NDArray[np.float64]
     exit_counts: Counter[int]
@@ -60,17 +55,6 @@ def score_token_exits(
 
     Where a token has skipped recurrences, later ones read what `recurra.models.cache.RecurraCache` puts there, so the
     loss is that of generation with this rule, were the texts its own. Every token is decoded: there is no prompt.
-
-    Args:
-        model: Ours; not one that leaks.
-        texts: See `recurra.evaluation.perplexity.score_texts`; read in blocks.
-        rule: Decides for each token; none stops none early.
-        first_read: See there.
-        context: See there.
-        serving: Recurrence whose keys and values serve the later ones; none means each its own.
-
-    Raises:
-        ConfigurationError: If the model leaks, or the rule or ``serving`` does not fit it.
     """
     if model.config.leaks:
         raise ConfigurationError("a leaking model decodes nothing: it reads tokens that are not there yet")
@@ -127,15 +111,7 @@ def calibrate_language(
     threshold of a few is measured, and the one with the fewest recurrences is taken.
 
     Args:
-        model: Ours, with exits.
-        texts: Validation texts, see `recurra.evaluation.perplexity.score_texts`, and so the next.
         bound: Largest growth of the loss as a share of the full model's, for example 0.01.
-        first_read: See there.
-        context: See there.
-        kind: Name of a rule with a threshold: ``confidence`` or ``entropy``.
-
-    Raises:
-        ConfigurationError: For an impossible bound or kind, or a model without exits.
     """
     chosen = threshold_rule(kind)
     if not bound >= 0:
@@ -175,14 +151,7 @@ class _NeverStops(ExitRule):
 
 @dataclass(frozen=True)
 class PolicyCost:
-    """A cache policy of a model on a text.
-
-    Attributes:
-        policy: ``per-loop`` or ``shared``.
-        serving: Recurrence whose keys and values serve the later ones; none for ``per-loop``.
-        bytes_per_token: What the cache of one row grows by with a token.
-        loss: Nats a token, as decoding with this cache has them.
-    """
+    """A cache policy of a model on a text."""
 
     policy: str
     serving: int | None
@@ -202,18 +171,7 @@ def compare_cache_policies(
     context: int,
     dtype: torch.dtype = torch.float32,
 ) -> list[PolicyCost]:
-    """Scores texts under every policy that the model allows, the exact one first.
-
-    Args:
-        model: Ours; not one that leaks.
-        texts: See `recurra.evaluation.perplexity.score_texts`, and so the next two.
-        first_read: See there.
-        context: See there.
-        dtype: Type of the keys and values whose bytes are counted.
-
-    Raises:
-        ConfigurationError: If the model leaks.
-    """
+    """Scores texts under every policy that the model allows, the exact one first."""
     found = []
     for serving in (None, *range(1, model.config.num_recurrences)):
         scores = score_token_exits(model, texts, None, first_read=first_read, context=context, serving=serving)

@@ -78,10 +78,7 @@ class SkippedEntries:
     """What the cache is given for rows whose token at hand has stopped, in the recurrences that they skip.
 
     Attributes:
-        rows: Their numbers, ``(rows,)``.
-        done: Recurrences that they took.
         keys: ``(rows, heads, recurrences skipped, head_dim)``, for the core's first layer.
-        values: The same.
     """
 
     rows: Tensor
@@ -106,14 +103,10 @@ class RecurraCache(Cache):
     that was computed for them.
 
     Args:
-        config: The model.
         serving: Recurrence, from 1, whose keys and values serve the later ones; none keeps each its own.
 
     Attributes:
         exit_counts: Single tokens by the recurrences after which they stopped, under an exit rule.
-
-    Raises:
-        ConfigurationError: If ``serving`` is no recurrence that has one after it.
     """
 
     is_croppable = False
@@ -141,15 +134,7 @@ class RecurraCache(Cache):
         """Keeps the new keys and values of a layer application; returns all that its queries see.
 
         Args:
-            number: Of the application, in the order of a forward pass.
-            keys: ``(rows, heads, new tokens, head_dim)``.
-            values: The same.
-            past: Tokens that were kept before.
             rows: Rows that are still computed, by their numbers; none means all.
-            skipped: What is kept for the others.
-
-        Raises:
-            ConfigurationError: If the application has another number of tokens than ``past``.
         """
         layer = self.layers[self._slot(number)]
         if not self._is_shared(number):
@@ -176,9 +161,6 @@ class RecurraCache(Cache):
         """Keeps the new states that a convolution reads; returns them behind those that it reads with them.
 
         Args:
-            number: Of the convolution, in the order of a forward pass.
-            states: ``(rows, new tokens, channels)``.
-            span: Earlier positions that it reads.
             rows: Rows that are still computed; for the others what the recurrence before has is kept.
 
         Returns:
@@ -202,15 +184,7 @@ class RecurraCache(Cache):
     def fill_recurrences(
         self, recurrences: int, attention: int, convolution: int, past: int, skipped: Sequence[SkippedEntries]
     ) -> None:
-        """Fills in one token of all rows for the next recurrences.
-
-        Args:
-            recurrences: How many are computed for no row.
-            attention: Number of the first attention that they would have made.
-            convolution: Number of the first convolution.
-            past: Tokens that were kept before this one.
-            skipped: What is kept for rows that have stopped.
-        """
+        """Fills in one token of all rows for the next recurrences."""
         for number in range(attention, attention + recurrences * self._attentions):
             if not self._is_shared(number):
                 self.update_attention(number, *self._skipped_entry(number, skipped), past)
@@ -255,11 +229,7 @@ class RecurraCache(Cache):
         self.histories = [history[indices] for history in self.histories]
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Takes the last tokens out.
-
-        Raises:
-            ConfigurationError: If there are convolutions: what they read before is gone.
-        """
+        """Takes the last tokens out."""
         if tokens_to_remove and self.histories:
             raise ConfigurationError(
                 f"cannot take {-tokens_to_remove} tokens out of the cache: convolutions keep only the states that they "
@@ -274,11 +244,7 @@ class RecurraCache(Cache):
 
 
 def check_length(number: int, kept: int, past: int) -> None:
-    """Checks that a layer application has seen as many tokens as the others.
-
-    Raises:
-        ConfigurationError: If it has not.
-    """
+    """Checks that a layer application has seen as many tokens as the others."""
     if kept != past:
         raise ConfigurationError(
             f"layer application {number + 1} has {kept} tokens in the cache, others {past}: the text was begun "
@@ -287,11 +253,7 @@ def check_length(number: int, kept: int, past: int) -> None:
 
 
 def check_serving(config: RecurraConfig, serving: int | None) -> int | None:
-    """Returns ``serving`` if a cache can be shared so.
-
-    Raises:
-        ConfigurationError: If it is no recurrence that has one after it.
-    """
+    """Returns ``serving`` if a cache can be shared so."""
     last = config.num_recurrences - 1
     if serving is None or 1 <= serving <= last:
         return serving
@@ -304,26 +266,13 @@ def check_serving(config: RecurraConfig, serving: int | None) -> int | None:
 
 
 def make_cache(config: RecurraConfig, policy: str, *, serving: int | None = None) -> RecurraCache:
-    """Returns an empty cache of a policy by name.
-
-    Args:
-        config: The model.
-        policy: One of `POLICIES`.
-        serving: Recurrence that serves the later ones, for ``shared``; none takes `default_serving`.
-
-    Raises:
-        ConfigurationError: For an unknown policy, or one that cannot work for this model.
-    """
+    """Returns an empty cache of a policy by name."""
     if policy not in POLICIES:
         raise ConfigurationError(unknown("cache policy", policy, POLICIES))
     if policy == PER_LOOP:
         return RecurraCache(config)
-    return RecurraCache(config, serving=default_serving(config) if serving is None else serving)
-
-
-def default_serving(config: RecurraConfig) -> int:
-    """Recurrence that serves the later ones where none is named: in the middle, half of the memory."""
-    return max(1, config.num_recurrences // 2)
+    # In the middle: half of the memory.
+    return RecurraCache(config, serving=max(1, config.num_recurrences // 2) if serving is None else serving)
 
 
 def kept_applications(config: RecurraConfig, serving: int | None = None) -> int:

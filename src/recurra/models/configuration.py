@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
@@ -33,52 +33,7 @@ _FOREIGN_KEYS = frozenset(
 )  # fmt: skip
 
 
-class ValueChecks:
-    """Checks on attributes of the class they are mixed into; each names the key, its value and what is allowed."""
-
-    def require_whole(self, key: str, least: int) -> None:
-        """A whole number from ``least``."""
-        self.require(is_whole(getattr(self, key), least), key, f"a whole number from {least}")
-
-    def require_whole_list(self, key: str, least: int, *, empty: bool) -> None:
-        """A list of whole numbers from ``least``, kept as a list whatever sequence came."""
-        value = getattr(self, key)
-        right = isinstance(value, list | tuple) and all(is_whole(item, least) for item in value)
-        some = "a list" if empty else "a list, not empty,"
-        self.require(right and (empty or len(value) > 0), key, f"{some} of whole numbers from {least}")
-        setattr(self, key, list(value))
-
-    def require_number(self, key: str, holds: Callable[[float], bool], allowed: str) -> None:
-        """A finite number for which ``holds`` is true."""
-        value = getattr(self, key)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        self.require(number and math.isfinite(value) and holds(value), key, allowed)
-
-    def require_switch(self, key: str) -> None:
-        """True or false."""
-        self.require(isinstance(getattr(self, key), bool), key, "true or false")
-
-    def require_choice(self, key: str, choices: Collection[str]) -> None:
-        """One of some words."""
-        value = getattr(self, key)
-        self.require(isinstance(value, str) and value in choices, key, f"one of {choices}")
-
-    def require(self, holds: bool, key: str, allowed: str) -> None:
-        """Raises unless ``holds``.
-
-        Raises:
-            ConfigurationError: With the key, its value and what is allowed.
-        """
-        if not holds:
-            raise ConfigurationError(f"model configuration: '{key}' is {getattr(self, key)!r}; allowed: {allowed}")
-
-
-def is_whole(value: Any, least: int) -> bool:
-    """Whether a value is a whole number from ``least``; true and false are none."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-class RecurraConfig(ValueChecks, PreTrainedConfig):
+class RecurraConfig(PreTrainedConfig):
     """A Transformer whose core layers are applied several times.
 
     The network is: embeddings, ``num_prelude_layers`` layers, the core of ``num_core_layers`` layers applied
@@ -283,28 +238,28 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
             "vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "num_core_layers",
             "num_recurrences", "max_position_embeddings", "num_cycles", "kernel_size",
         ):  # fmt: skip
-            self.require_whole(key, 1)
+            self._require_whole(key, 1)
         for key in ("num_prelude_layers", "num_coda_layers", "type_vocab_size", "embedding_cycles", "low_rank"):
-            self.require_whole(key, 0)
+            self._require_whole(key, 0)
         if self.embedding_size is not None:
-            self.require_whole("embedding_size", 1)
+            self._require_whole("embedding_size", 1)
         for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
             if getattr(self, key) is not None:
-                self.require_whole(key, 0)
+                self._require_whole(key, 0)
                 inside = getattr(self, key) < self.vocab_size
-                self.require(inside, key, f"null or a row of the table, below vocab_size {self.vocab_size}")
+                self._require(inside, key, f"null or a row of the table, below vocab_size {self.vocab_size}")
         rates = ["hidden_dropout", "attention_dropout"]
         for key in rates if self.embedding_dropout is None else [*rates, "embedding_dropout"]:
-            self.require_number(key, lambda value: 0 <= value < 1, "a number from 0 to below 1")
+            self._require_number(key, lambda value: 0 <= value < 1, "a number from 0 to below 1")
         for key in ("rms_norm_eps", "rope_theta", "initializer_range"):
-            self.require_number(key, lambda value: value > 0, "a number above 0")
-        self.require_number("exit_loss_weight", lambda value: 0 <= value <= 1, "a number from 0 to 1")
-        self.require_number("residual_scale", math.isfinite, "a finite number")
+            self._require_number(key, lambda value: value > 0, "a number above 0")
+        self._require_number("exit_loss_weight", lambda value: 0 <= value <= 1, "a number from 0 to 1")
+        self._require_number("residual_scale", math.isfinite, "a finite number")
         for key in (
             "learned_residual_scale", "recurrence_embedding", "recurrence_norms", "final_norm", "causal",
             "causal_convolution", "attention_bias", "embedding_norm",
         ):  # fmt: skip
-            self.require_switch(key)
+            self._require(isinstance(getattr(self, key), bool), key, "true or false")
         for key, choices in (
             ("input_injection", INPUT_INJECTIONS),
             ("pooling", POOLINGS),
@@ -315,11 +270,12 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
             ("heads", HEADS),
             ("low_rank_where", LOW_RANK_PLACES),
         ):
-            self.require_choice(key, choices)
+            value = getattr(self, key)
+            self._require(isinstance(value, str) and value in choices, key, f"one of {choices}")
         start = "shared; other starts were dropped, for they ended behind it: leave the key out"
-        self.require(self.relaxation_start == "shared", "relaxation_start", start)
+        self._require(self.relaxation_start == "shared", "relaxation_start", start)
         heads = self.num_attention_heads
-        self.require(
+        self._require(
             self.hidden_size % heads == 0 and (self.hidden_size // heads) % 2 == 0,
             "num_attention_heads",
             f"a divisor of hidden_size {self.hidden_size} that gives heads of even width",
@@ -329,26 +285,49 @@ class RecurraConfig(ValueChecks, PreTrainedConfig):
         self._check_relaxation()
 
     def _check_cycles(self) -> None:
-        self.require_whole_list("dilations", 1, empty=False)
+        self._require_whole_list("dilations", 1, empty=False)
         if not self.has_cycles:
             kind = self.feed_forward
-            self.require(self.num_cycles == 1, "num_cycles", f"1 with feed_forward '{kind}', which has no cycles")
+            self._require(self.num_cycles == 1, "num_cycles", f"1 with feed_forward '{kind}', which has no cycles")
             needed = f"0 with feed_forward '{kind}'; cycles are one of {CYCLES}"
-            self.require(self.embedding_cycles == 0, "embedding_cycles", needed)
+            self._require(self.embedding_cycles == 0, "embedding_cycles", needed)
         odd = self.causal_convolution or self.kernel_size % 2 == 1
-        self.require(odd, "kernel_size", "an odd number without causal_convolution: as many positions on either side")
+        self._require(odd, "kernel_size", "an odd number without causal_convolution: as many positions on either side")
 
     def _check_exits(self) -> None:
-        self.require_whole_list("exits", 1, empty=True)
+        self._require_whole_list("exits", 1, empty=True)
         rising = all(first < second for first, second in itertools.pairwise(self.exits))
         inside = all(number < self.num_recurrences for number in self.exits)
         allowed = f"rising numbers below num_recurrences {self.num_recurrences}, after which the final head stands"
-        self.require(rising and inside, "exits", allowed)
-        self.require(not self.exits or self.num_coda_layers == 0, "exits", "none with coda layers: an exit skips them")
+        self._require(rising and inside, "exits", allowed)
+        self._require(not self.exits or self.num_coda_layers == 0, "exits", "none with coda layers: an exit skips them")
 
     def _check_relaxation(self) -> None:
-        self.require(self.low_rank <= self.hidden_size, "low_rank", f"0 to hidden_size, which is {self.hidden_size}")
+        self._require(self.low_rank <= self.hidden_size, "low_rank", f"0 to hidden_size, which is {self.hidden_size}")
         if self.num_recurrences == 1:
             alone = "with num_recurrences 1, where nothing is shared"
-            self.require(not self.recurrence_norms, "recurrence_norms", f"false {alone}")
-            self.require(self.low_rank == 0, "low_rank", f"0 {alone}")
+            self._require(not self.recurrence_norms, "recurrence_norms", f"false {alone}")
+            self._require(self.low_rank == 0, "low_rank", f"0 {alone}")
+
+    def _require(self, holds: bool, key: str, allowed: str) -> None:
+        if not holds:
+            raise ConfigurationError(f"model configuration: '{key}' is {getattr(self, key)!r}; allowed: {allowed}")
+
+    def _require_whole(self, key: str, least: int) -> None:
+        self._require(_is_whole(getattr(self, key), least), key, f"a whole number from {least}")
+
+    def _require_whole_list(self, key: str, least: int, *, empty: bool) -> None:
+        value = getattr(self, key)
+        right = isinstance(value, list | tuple) and all(_is_whole(item, least) for item in value)
+        some = "a list" if empty else "a list, not empty,"
+        self._require(right and (empty or len(value) > 0), key, f"{some} of whole numbers from {least}")
+        setattr(self, key, list(value))
+
+    def _require_number(self, key: str, holds: Callable[[float], bool], allowed: str) -> None:
+        value = getattr(self, key)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        self._require(number and math.isfinite(value) and holds(value), key, allowed)
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -44,12 +44,7 @@ MOST = {
 
 
 def regular_file(path: Path, most_bytes: int) -> Path:
-    """Returns a path whose file can be read whole.
-
-    Raises:
-        CheckpointError: If it is a device, a pipe or a folder, or larger than ``most_bytes``.
-        OSError: If it is not there.
-    """
+    """Returns a path whose file can be read whole."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise CheckpointError(f"'{path}' is no regular file; copy the model folder again")
@@ -61,11 +56,7 @@ def regular_file(path: Path, most_bytes: int) -> Path:
 
 
 def read_model_configuration(folder: Path) -> dict[str, Any]:
-    """Returns the values of a model folder's ``config.json``.
-
-    Raises:
-        CheckpointError: If there is none, or it is not a mapping that can be read.
-    """
+    """Returns the values of a model folder's ``config.json``."""
     path = folder / CONFIG_NAME
     try:
         values = read_json(regular_file(path, MOST_CONFIG_BYTES))
@@ -85,12 +76,7 @@ def read_model_configuration(folder: Path) -> dict[str, Any]:
 
 
 def check_sizes(folder: Path, values: Mapping[str, Any]) -> None:
-    """Holds the sizes of a configuration of ours against bounds, and its tables against the weights beside it.
-
-    Raises:
-        CheckpointError: If a size is beyond its bound, or the weights have another table; whatever else does not fit is
-            found when they are loaded.
-    """
+    """Holds the sizes of a configuration of ours against bounds, and its tables against the weights beside it."""
     path = folder / CONFIG_NAME
     named = values.get("id2label")
     sizes = {**values, "num_labels": max(len(named) if isinstance(named, dict) else 0, _whole(values, "num_labels"))}

@@ -20,48 +20,30 @@ def pool(states: Tensor, pooling: str, attention_mask: Tensor | None, row_length
     Args:
         states: ``(batch, tokens, hidden)``; of packed rows ``(1, tokens, hidden)``. With ``first`` the leading
             position of each row is enough: ``(batch, 1, hidden)``, packed ``(1, rows, hidden)``.
-        pooling: As the configuration has it.
-        attention_mask: ``(batch, tokens)``, non-zero at real tokens; none if all are.
-        row_lengths: Lengths of packed rows ``(rows,)``, if they are packed.
     """
-    packed = row_lengths is not None
-    if pooling == "first":
-        return states[0] if packed else states[:, 0]
-    if pooling == "max":
-        return largest_of_packed(states, row_lengths) if packed else largest(states, attention_mask)
     if pooling == "mean":
-        return mean_of_packed(states, row_lengths) if packed else mean(states, attention_mask)
-    return last_of_packed(states, row_lengths) if packed else last_position(states, attention_mask)
-
-
-def last_position(states: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Returns the states ``(batch, hidden)`` at the last real token of each row, for padding on either side."""
+        return mean(states, attention_mask) if row_lengths is None else mean_of_packed(states, row_lengths)
+    if row_lengths is not None:
+        return _pool_packed(states, pooling, row_lengths)
+    if pooling == "first":
+        return states[:, 0]
     if attention_mask is None:
-        return states[:, -1]
-    positions = torch.arange(states.shape[1], device=states.device)
-    last = (attention_mask.bool() * positions).argmax(dim=1)
-    return states[torch.arange(states.shape[0], device=states.device), last]
-
-
-def last_of_packed(states: Tensor, row_lengths: Tensor) -> Tensor:
-    """Returns the states ``(rows, hidden)`` at the last token of each row of packed states ``(1, tokens, hidden)``."""
-    return states[0, (row_lengths.cumsum(0) - 1).clamp(min=0)]
-
-
-def largest(states: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Returns each channel's largest value over a row's real tokens, ``(batch, hidden)``; 0 for a row without any."""
-    if attention_mask is None:
-        return states.amax(dim=1)
+        return states[:, -1] if pooling == "last" else states.amax(dim=1)
     real = attention_mask.bool()
-    found = states.masked_fill(~real[:, :, None], -torch.inf).amax(dim=1)
-    return found.masked_fill(~real.any(dim=1, keepdim=True), 0)
+    if pooling == "last":
+        last = (real * torch.arange(states.shape[1], device=states.device)).argmax(dim=1)
+        return states[torch.arange(len(states), device=states.device), last]
+    largest = states.masked_fill(~real[:, :, None], -torch.inf).amax(dim=1)
+    return largest.masked_fill(~real.any(dim=1, keepdim=True), 0)
 
 
-def largest_of_packed(states: Tensor, row_lengths: Tensor) -> Tensor:
-    """Returns each channel's largest value over each row of packed states ``(1, tokens, hidden)``; see `largest`."""
-    rows = states[0].split(row_lengths.tolist())
-    found = pad_sequence(list(rows), batch_first=True, padding_value=-torch.inf).amax(dim=1)
-    return found.masked_fill((row_lengths == 0)[:, None], 0)
+def _pool_packed(states: Tensor, pooling: str, row_lengths: Tensor) -> Tensor:
+    if pooling == "first":
+        return states[0]
+    if pooling == "last":
+        return states[0, (row_lengths.cumsum(0) - 1).clamp(min=0)]
+    rows = pad_sequence(list(states[0].split(row_lengths.tolist())), batch_first=True, padding_value=-torch.inf)
+    return rows.amax(dim=1).masked_fill((row_lengths == 0)[:, None], 0)
 
 
 def mean(states: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -86,9 +68,6 @@ class VocabularyHeads(nn.Module):
     ``shared``: the exits share one. ``separate``: each exit has its own. ``tied``: every head is the token table, read
     through one linear map to the table's width (none if the widths agree), so that only that map is a parameter here.
     The table stays the embedding's; it is handed in, and stands in a checkpoint once.
-
-    Args:
-        config: The model.
     """
 
     def __init__(self, config: RecurraConfig) -> None:
@@ -106,12 +85,7 @@ class VocabularyHeads(nn.Module):
         return self.projection(states)
 
     def weight(self, exit_number: int, table: Tensor) -> Tensor:
-        """Returns a head's weight, ``(vocabulary, width of the features)``.
-
-        Args:
-            exit_number: Index among the exits; their number for the final head.
-            table: The token table.
-        """
+        """Returns a head's weight, ``(vocabulary, width of the features)``."""
         if self.final is None:
             return table
         if exit_number == self.num_exits:
@@ -144,9 +118,7 @@ def vocabulary_cross_entropy(
 
     Args:
         states: ``(positions, width)``; under autocast in any type.
-        weight: ``(vocabulary, width)``.
         targets: ``(positions,)`` token ids; `IGNORED` is not counted.
-        chunk_logits: Logits held at once.
     """
     device = states.device.type
     precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype

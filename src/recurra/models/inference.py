@@ -39,12 +39,7 @@ def torch_threads(count: int) -> Iterator[int]:
 
 
 def check_precision(precision: str) -> str:
-    """Returns ``precision`` if it is known and sensible here.
-
-    Raises:
-        ConfigurationError: For an unknown name, FP16 on a CPU (its matrix products are 50 times slower than FP32's), or
-            bf16 on an accelerator that has none and would only imitate it.
-    """
+    """Returns ``precision`` if it is known and sensible here."""
     if precision not in PRECISIONS:
         raise ConfigurationError(unknown("precision", precision, PRECISIONS))
     if precision == "fp16" and not torch.cuda.is_available():
@@ -94,11 +89,8 @@ def compute_rows(
     """Computes something of each row, in row order; nothing if there are no batches.
 
     Args:
-        model: A model of ours; put into evaluation mode for the call.
         batches: Pairs of the batch's row numbers and the model's inputs; rows beyond those numbered are fillers.
-        rows: Number of rows in all.
         compute: Given a batch's inputs, returns values whose first axis is the batch's rows.
-        precision: Precision of the matrix products.
     """
     device = next(model.parameters()).device
     was_training = model.training
@@ -119,13 +111,6 @@ def compute_rows(
 
 
 def predict_logits(model: Any, batches: Batches, rows: int, *, precision: str = "fp32") -> npt.NDArray[np.float32]:
-    """Returns logits ``(rows, labels)`` in row order.
-
-    Args:
-        model: A classifier; see `compute_rows`, and so the next.
-        batches: See there.
-        rows: Number of rows in all.
-        precision: Precision of the matrix products.
-    """
+    """Returns logits ``(rows, labels)`` in row order."""
     found = compute_rows(model, batches, rows, lambda **inputs: [model(**inputs).logits.float()], precision=precision)
     return found[0] if found else np.empty((0, int(model.config.num_labels)), dtype=np.float32)

@@ -111,9 +111,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
                 exit's. The positions of ``logits_to_keep`` decide, padding aside. The rows that remain are computed as
                 a smaller batch. With a cache the rule holds for single tokens; a prompt is read through all
                 recurrences. For inference: no labels.
-            output_exits: Whether the logits of the exits on the way are wanted too.
             past_key_values: Cache behind whose tokens ``input_ids`` go on; ``attention_mask`` then covers both.
-            use_cache: Whether a cache is begun if none is given.
             logits_to_keep: Number of last positions whose logits are wanted, 0 for all, or their indices. None means
                 all without labels and none with labels: training never holds all logits.
             num_items_in_batch: What the sum of losses is divided by, if not the number of predicted tokens: the
@@ -199,11 +197,7 @@ class RecurraForCausalLM(RecurraPreTrainedModel, GenerationMixin):
         return super().generate(inputs, *args, **kwargs)
 
     def check_generates(self) -> None:
-        """Refuses a model that cannot generate.
-
-        Raises:
-            ConfigurationError: If it leaks.
-        """
+        """Refuses a model that cannot generate."""
         if self.config.leaks:
             raise ConfigurationError(
                 "this model cannot generate: it leaks (causal_convolution is false), so its predictions read tokens "

@@ -20,12 +20,6 @@ class DepthwiseConvolution(nn.Module):
 
     Causal: the lags are ``(kernel - 1) * dilation, ..., dilation, 0``. Otherwise they are centred on 0, and the later
     half reads the future (`nn.Conv1d` with padding on both sides).
-
-    Args:
-        channels: Width of the states.
-        kernel_size: Number of taps; odd unless causal.
-        dilation: Tokens between neighbouring taps.
-        causal: Whether no tap reads a later position.
     """
 
     def __init__(self, channels: int, kernel_size: int, dilation: int, *, causal: bool) -> None:
@@ -218,8 +212,6 @@ class SharedLinear(nn.Module):
 
     Args:
         linear: The map whose ``W`` is shared, and whose bias is where there is no other.
-        rank: Rows of ``A`` and columns of ``B``; 0 means no update.
-        own_bias: Whether ``b`` is a parameter of this module, if the map has a bias.
     """
 
     shared: nn.Linear
@@ -266,7 +258,6 @@ def relax(make: Callable[[], _Module], original: nn.Module, config: RecurraConfi
     """Returns a module that computes with the weights of another, but for what the configuration makes its own.
 
     Args:
-        make: Makes a module of the same structure.
         original: Whose weights are used; they are found there whenever it computes, and are saved there alone.
         config: Says what is its own: `recurra.models.configuration.RecurraConfig.recurrence_norms`, ``low_rank`` and
             ``low_rank_where``.
@@ -302,12 +293,7 @@ def leave_matrices(original: nn.Module) -> None:
 
 @torch.no_grad()
 def start_from(relaxed: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Gives the norms and biases that a relaxed module has of its own these values.
-
-    Args:
-        relaxed: As `relax` makes it.
-        weights: By the names that ``relaxed`` has for its parts.
-    """
+    """Gives the norms and biases that a relaxed module has of its own these values."""
     for name, module in relaxed.named_modules():
         for kind, parameter in module.named_parameters(recurse=False):
             if kind not in ("down", "up"):
@@ -339,7 +325,6 @@ def apply_rotary(states: Tensor, table: Tensor | None) -> Tensor:
     Args:
         states: ``(batch, tokens, ..., head_dim)``, any floating type; computed in FP32, and returned so on a CPU, where
             attention wants it; elsewhere in the type of ``states``.
-        table: ``(tokens, head_dim / 2, 2)`` from `rotary_table`.
     """
     if table is None:
         return states
@@ -371,12 +356,7 @@ class SelfAttention(nn.Module):
         """Attends.
 
         Args:
-            states: ``(batch, tokens, hidden)``, normalised.
-            layout: Which tokens are a row, at which positions, and which keys they may see.
             queries: If given, only the first ``queries`` positions of each row are computed and returned.
-
-        Returns:
-            ``(batch, tokens or queries, hidden)``.
         """
         batch, tokens, _ = states.shape
         heads, head_dim, width = self.num_heads, self.head_dim, self.hidden_size

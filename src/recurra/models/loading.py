@@ -5,28 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.core.files import pickles_in
 from recurra.core.hub import broken_folder_errors
+from recurra.models.adaptation.source import EncoderSource, encoder_shape
 from recurra.models.configuration import RecurraConfig
 from recurra.models.folder import CONFIG_NAME, WEIGHTS_NAME, check_sizes, read_model_configuration
+from recurra.models.foreign import ForeignForSequenceClassification
 from recurra.models.modeling import RecurraForSequenceClassification
+from recurra.models.names import FOREIGN_MODEL_TYPE
 from recurra.models.quiet import quiet_loading
 
 _INDEXED = "model.safetensors.index.json"
 
 
-def load_classifier_model(folder: Path | str) -> RecurraForSequenceClassification:
-    """Loads the classifier of a model folder, in evaluation mode.
+def load_classifier_model(folder: Path | str) -> Any:
+    """Loads the classifier of a model folder, ours or over an encoder of another family, in evaluation mode.
 
     Raises:
         CheckpointError: If the folder is missing, not ours, truncated, or holds pickled files instead of safetensors.
     """
     folder = Path(folder)
-    _check_configuration(folder)
+    model_class = _check_configuration(folder)
     weights = folder / WEIGHTS_NAME
     if not weights.exists():
         pickles = pickles_in(folder)
@@ -36,16 +40,13 @@ def load_classifier_model(folder: Path | str) -> RecurraForSequenceClassificatio
                 f"convert it to {WEIGHTS_NAME} where you trust it"
             )
         raise CheckpointError(f"'{weights}' is missing; the model folder is incomplete; train or copy it again")
-    return _load(folder, weights)
+    return _load(model_class, folder, weights)
 
 
 def load_language_model(folder: Path | str) -> Any:
     """Loads a causal language model, ours or any of transformers, in evaluation mode.
 
     Attention is eager where there is a choice.
-
-    Raises:
-        CheckpointError: If it cannot be loaded without pickle or its own code.
     """
     folder = Path(folder)
     values = read_model_configuration(folder)
@@ -67,20 +68,7 @@ def load_language_model(folder: Path | str) -> Any:
 
 
 def read_pretrained(model_class: Any, folder: Path, refusal: str, **options: object) -> tuple[Any, dict[str, Any]]:
-    """Reads a model by ``from_pretrained``: nothing is fetched, unpickled, or run that a checkpoint brings along.
-
-    Args:
-        model_class: A class of transformers with that method.
-        folder: Of the model.
-        refusal: What is said of a folder that cannot be read so.
-        options: Of the method, in addition.
-
-    Returns:
-        The model, and what ``output_loading_info`` says of its weights.
-
-    Raises:
-        CheckpointError: If it cannot be read so.
-    """
+    """Reads a model by ``from_pretrained``: nothing is fetched, unpickled, or run that a checkpoint brings along."""
     try:
         with quiet_loading():
             model, details = model_class.from_pretrained(
@@ -99,18 +87,33 @@ def read_pretrained(model_class: Any, folder: Path, refusal: str, **options: obj
     return model, details
 
 
-def _check_configuration(folder: Path) -> None:
+def load_foreign_weights(model: ForeignForSequenceClassification, source: EncoderSource) -> None:
+    """Gives a classifier over an encoder of another family that encoder's pretrained weights."""
+    refusal = "is no encoder that transformers can read without code of its own"
+    pretrained, details = read_pretrained(AutoModel, source.folder, refusal, dtype=torch.float32)
+    missing = sorted(name for name in details["missing_keys"] if not name.startswith("pooler."))
+    if missing:
+        raise CheckpointError(f"'{source.weights}' lacks weight '{missing[0]}': not a whole encoder; copy it again")
+    own = model.model.state_dict().keys()
+    model.model.load_state_dict({name: part for name, part in pretrained.state_dict().items() if name in own})
+
+
+def _check_configuration(folder: Path) -> type[PreTrainedModel]:
     path = folder / CONFIG_NAME
     if not folder.is_dir() or not path.exists():
         raise CheckpointError(f"'{folder}' is not a model folder: no config.json; give RUN/model of a finished run")
     values = read_model_configuration(folder)
     kind = values.get("model_type")
+    if kind == FOREIGN_MODEL_TYPE and isinstance(values.get("encoder"), dict):
+        check_sizes(folder, {**values, **encoder_shape(values["encoder"])})
+        return ForeignForSequenceClassification
     if kind != RecurraConfig.model_type:
         raise CheckpointError(f"'{path}' is of model type '{kind}'; a model of ours has type 'recurra'")
     check_sizes(folder, values)
+    return RecurraForSequenceClassification
 
 
-def _load(folder: Path, weights: Path) -> RecurraForSequenceClassification:
+def _load(model_class: type[PreTrainedModel], folder: Path, weights: Path) -> Any:
     try:
         with safe_open(weights, framework="pt") as handle:
             present = set(handle.keys())
@@ -120,7 +123,7 @@ def _load(folder: Path, weights: Path) -> RecurraForSequenceClassification:
             "or a pickle under that name; copy it again"
         ) from error
     model, details = read_pretrained(
-        RecurraForSequenceClassification,
+        model_class,
         folder,
         "cannot be loaded; copy or train it again",
         # Not to accept them, but to name the weight below instead of pointing at a log.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast, SequenceClassifierOutput
 
@@ -54,10 +54,6 @@ def called_by_transformers(forward: Callable[P, R]) -> Callable[P, R]:
     """Lets a model's ``forward`` be called as transformers calls its own, and refuses what neither knows.
 
     ``return_dict`` (by default the configuration's) is honoured: false gives a tuple. ``output_attentions`` is refused.
-
-    Raises:
-        TypeError: From the method: for an unknown keyword, or one that no model of ours has.
-        ConfigurationError: From the method: if attention weights are asked for.
     """
     known = [name for name in inspect.signature(forward).parameters if name != "self"]
 
@@ -294,14 +290,7 @@ class RecurraModel(RecurraPreTrainedModel):
         """Computes recurrence by recurrence, and after each exit only the rows that the rule does not stop there.
 
         Args:
-            input_ids: As `forward` takes it, and so the next four.
-            attention_mask: See there.
-            token_type_ids: See there.
-            num_positions: See there.
-            row_lengths: See there.
-            rule: Decides after each exit.
             read_head: Logits of the head at a stop, whose states come normed and laid out as `forward` returns them.
-            counted: As `recurra.models.exits.loop.exit_early` takes it.
             past_key_values: A `RecurraCache`. What rows that stop do not compute is filled in
                 (`docs/decisions/0013-skipped-recurrences.md`).
         """
@@ -427,7 +416,6 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
             token_type_ids: ``(batch, tokens)``.
             labels: ``(batch,)`` class indices; with the configuration's ``problem_type`` ``multi_label_classification``
                 0 and 1 a label, ``(batch, labels)``.
-            row_lengths: Lengths of packed rows, see `RecurraModel`.
             exit_rule: If given, a row stops after the first exit at which the rule says so, and its logits are that
                 exit's. The rows that remain are computed as a smaller batch. For inference: no labels.
             output_hidden_states: Whether ``hidden_states`` are wanted too, as `RecurraModel` returns them; none means
@@ -460,7 +448,7 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         ]
         loss = None
         if labels is not None:
-            losses = [self._loss(scores, labels) for scores in (*exits, logits)]
+            losses = [classification_loss(scores, labels, self.config) for scores in (*exits, logits)]
             loss = weigh_losses(losses, self.config.exit_loss_weight)
         return RecurraClassifierOutput(
             loss=loss, logits=logits, hidden_states=output.hidden_states, exit_logits=tuple(exits) or None
@@ -473,11 +461,6 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
 
         With exits these are the recurrences with a head of their own, and the last one. Without, they are all, and the
         final head reads each, which was trained on the last one alone.
-
-        Args:
-            input_ids: As `forward` takes it, and so the next two.
-            attention_mask: See there.
-            row_lengths: See there.
 
         Returns:
             Logits ``(batch or packed rows, labels)`` in FP32 by recurrence.
@@ -511,11 +494,6 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         )
         return RecurraClassifierOutput(logits=exited.logits, exited_after=exited.exited_after)
 
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if self.config.problem_type == SEVERAL_LABELS:
-            return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-        return functional.cross_entropy(logits, labels)
-
     def _head_after(self, recurrence: int) -> nn.Module:
         if recurrence == self.config.num_recurrences:
             return self.classifier
@@ -525,18 +503,20 @@ class RecurraForSequenceClassification(RecurraPreTrainedModel):
         return pool(states, self.config.pooling, attention_mask, row_lengths)
 
 
-def wants_states(config: RecurraConfig, asked: bool | None) -> bool:
+def classification_loss(logits: Tensor, labels: Tensor, config: PreTrainedConfig) -> Tensor:
+    """Mean cross-entropy; with any number of labels a row the logistic loss, also over labels."""
+    if config.problem_type == SEVERAL_LABELS:
+        return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+    return functional.cross_entropy(logits, labels)
+
+
+def wants_states(config: PreTrainedConfig, asked: bool | None) -> bool:
     """Whether the states on the way are to be returned."""
     return bool(config.output_hidden_states if asked is None else asked)
 
 
 def check_exiting(labels: Tensor | None, wants_all: bool) -> None:
-    """Refuses what cannot be had beside an exit rule that looks at every row.
-
-    Raises:
-        ConfigurationError: If there are labels: rows that stop early would teach the deeper recurrences nothing. Or if
-            all states are wanted: rows that stop early have none.
-    """
+    """Refuses what cannot be had beside an exit rule that looks at every row."""
     if labels is not None:
         raise ConfigurationError("an exit rule came with labels; a rule is for inference: train without one")
     if wants_all:

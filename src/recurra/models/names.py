@@ -7,6 +7,8 @@ from typing import Any
 # Feed-forward networks without cycles, and those in which tokens do not mix.
 SWIGLU, GELU = "swiglu", "gelu"
 WITHOUT_CONVOLUTION = (SWIGLU, GELU, "linear")
+# Model type of a classifier over an encoder of another family.
+FOREIGN_MODEL_TYPE = "recurra-foreign"
 
 _WIDE = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
 _NARROW = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}

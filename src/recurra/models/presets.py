@@ -11,25 +11,11 @@ from recurra.models.configuration import RecurraConfig
 from recurra.models.names import GELU, LANGUAGE_PRESETS, PRESETS
 
 
-def preset_names() -> list[str]:
-    """Names of all presets, classifiers first."""
-    return [*PRESETS, *LANGUAGE_PRESETS]
-
-
 def preset(name: str, *, num_labels: int = 2, **overrides: Any) -> RecurraConfig:
-    """Returns the configuration of a preset.
-
-    Args:
-        name: One of `preset_names`.
-        num_labels: Classes, if the model is to be a classifier.
-        overrides: Any key of `RecurraConfig`.
-
-    Raises:
-        ConfigurationError: For an unknown name or key, or an impossible value.
-    """
+    """Returns the configuration of a preset."""
     found = PRESETS.get(name) or LANGUAGE_PRESETS.get(name)
     if found is None:
-        raise ConfigurationError(unknown("model preset", name, preset_names()))
+        raise ConfigurationError(unknown("model preset", name, [*PRESETS, *LANGUAGE_PRESETS]))
     return RecurraConfig(**{**found[1], "num_labels": num_labels, **overrides})
 
 
@@ -109,14 +95,15 @@ def _layer_items(config: RecurraConfig) -> dict[str, int]:
 
 
 def _layer_vectors(config: RecurraConfig) -> int:
-    """Parameters of a layer's norms and biases."""
+    """Parameters of a layer's norms and biases that a recurrence may have of its own; batch norms stay shared."""
     width, inner = config.hidden_size, config.intermediate_size
+    norm = 0 if config.norm == "batch" else _norm(config)
     attention = 4 * width if config.attention_bias else 0
     if config.has_cycles:
         perceptron = inner + width if config.feed_forward != "conv" else 0
-        each = _norm(config) + (width if _has_pointwise(config) else 0) + perceptron
-        return 2 * _norm(config) + attention + config.num_cycles * each
-    return 2 * _norm(config) + attention + _ways_up(config) * inner + width
+        each = norm + (width if _has_pointwise(config) else 0) + perceptron
+        return 2 * norm + attention + config.num_cycles * each
+    return 2 * norm + attention + _ways_up(config) * inner + width
 
 
 def _updates(config: RecurraConfig) -> tuple[int, int]:
@@ -185,8 +172,10 @@ def itemise_parameters(config: RecurraConfig, task: HeadKind = HeadKind.CLASSIFI
     return {name: count for name, count in items.items() if count}
 
 
-def count_parameters(config: RecurraConfig, task: HeadKind = HeadKind.CLASSIFICATION) -> Parameters:
+def count_parameters(config: Any, task: HeadKind = HeadKind.CLASSIFICATION) -> Parameters:
     """Counts the parameters from the configuration alone (a test compares with the built model)."""
+    if not isinstance(config, RecurraConfig):
+        return config.count_parameters()
     layer = sum(_layer_items(config).values())
     return Parameters(
         embeddings=sum(_embedding_items(config).values()),
@@ -252,15 +241,15 @@ def _body_flops(config: RecurraConfig, tokens: int, positions: int, recurrences:
     return total
 
 
-def forward_flops(config: RecurraConfig, tokens: int, *, head_positions: int | None = None) -> float:
+def forward_flops(config: Any, tokens: int, *, head_positions: int | None = None) -> float:
     """Floating-point operations of a classifier's forward pass over one sequence, as executed.
 
     Args:
-        config: The model.
-        tokens: Length of the sequence.
         head_positions: Positions that the last layer application computes; none means what the classifier does: 1 with
             ``pooling="first"``, all with any other.
     """
+    if not isinstance(config, RecurraConfig):
+        return config.forward_flops(tokens)
     if head_positions is None:
         head_positions = 1 if config.pooling == "first" else tokens
     heads = 2 * config.hidden_size * config.num_labels * (1 + len(config.exits))
@@ -273,9 +262,6 @@ def language_flops(
     """Floating-point operations of a language model's forward pass over one sequence, with every position's logits.
 
     Args:
-        config: The model.
-        tokens: Length of the sequence.
-        exit_after: Recurrence after which it stops; none means the last.
         with_exits: Whether the logits of the exits on the way are computed too, as the training loss does.
     """
     width, table = config.hidden_size, config.token_embedding_size
@@ -286,21 +272,16 @@ def language_flops(
     return float(_body_flops(config, tokens, tokens, recurrences) + heads * tokens * head)
 
 
-def flops_per_token(config: RecurraConfig, tokens: int = 128, task: HeadKind = HeadKind.CLASSIFICATION) -> float:
+def flops_per_token(config: Any, tokens: int = 128, task: HeadKind = HeadKind.CLASSIFICATION) -> float:
     """Operations a token of a forward pass over a sequence of ``tokens`` tokens, as executed."""
     whole = forward_flops if task == HeadKind.CLASSIFICATION else language_flops
     return whole(config, tokens) / tokens
-
-
-BYTES_FULL = 4
-BYTES_HALF = 2
 
 
 def describe_presets(*, num_labels: int = 2, tokens: int = 128) -> list[dict[str, Any]]:
     """Describes all presets as plain JSON values.
 
     Args:
-        num_labels: Classes of the classifier.
         tokens: Length of the sequence over which the operations a token are counted.
 
     Returns:
@@ -327,7 +308,7 @@ def describe_presets(*, num_labels: int = 2, tokens: int = 128) -> list[dict[str
                     "items": itemise_parameters(config, task),
                 },
                 "flops_per_token": flops_per_token(config, tokens, task),
-                "size_mib": {"fp32": counts.size_mib(BYTES_FULL), "half": counts.size_mib(BYTES_HALF)},
+                "size_mib": {"fp32": counts.size_mib(), "half": counts.size_mib(2)},
                 "vocab_size": config.vocab_size,
                 "num_labels": num_labels,
                 "tokens": tokens,

@@ -89,9 +89,6 @@ class LayerStack(nn.Module):
         """Maps ``(batch, tokens, hidden)`` to the same; only the last layer is narrowed to ``queries`` positions.
 
         Args:
-            states: What the first layer reads.
-            layout: How the rows lie.
-            queries: Leading positions that are asked for, if not all are.
             all_states: If given, what every layer returns is put behind what is there.
         """
         last = len(self.layers) - 1
@@ -152,10 +149,6 @@ class RecurrentCore(nn.Module):
         """Applies the core once, ``(batch, tokens, hidden)`` to the same, or to its first ``queries`` positions.
 
         Args:
-            states: What the recurrence before gave.
-            first: What the first one was given.
-            recurrence: Its number, from 0.
-            layout: How the rows lie.
             queries: Leading positions that are asked for, if not all are; only where no recurrence follows.
             all_states: If given, the states after every layer are put behind what is there; after the last layer they
                 are those that are returned.
@@ -175,9 +168,6 @@ class RecurrentCore(nn.Module):
 
         Args:
             states: ``(rows, 1, hidden)`` after ``done`` recurrences.
-            first: What the first recurrence was given, the same shape.
-            done: Recurrences that were computed.
-            rotary: Table of the position, if any.
 
         Returns:
             Keys and values ``(rows, recurrences skipped, heads, head_dim)``.

@@ -36,7 +36,6 @@ class RowLayout(ABC):
 
     Attributes:
         rotary: Rotary table of the batch's positions, ``(tokens, head_dim / 2, 2)``; none if positions are learned.
-        causal: Whether later keys are hidden and no mask says so already.
     """
 
     rotary: Tensor | None
@@ -66,8 +65,6 @@ class RowLayout(ABC):
             query: ``(batch, tokens, heads, head_dim)``, or as many tokens as `leading` returned.
             key: ``(batch, tokens, heads, head_dim)``.
             value: ``(batch, tokens, heads, head_dim)``.
-            queries: What `leading` was asked for, if it was.
-            dropout: Probability with which an attention weight is dropped.
 
         Returns:
             ``(batch, tokens of the query, heads * head_dim)``.
@@ -86,12 +83,6 @@ class RowLayout(ABC):
 
         Args:
             states: ``(batch, tokens, hidden)``.
-            first: Of the same rows.
-            dropped: Rows that stop, by their numbers in this layout.
-            kept: Rows that remain.
-
-        Returns:
-            Both of the rows that remain, and their layout.
         """
         return self.take(states, kept), self.take(first, kept), self.select(kept)
 
@@ -104,10 +95,7 @@ class RowLayout(ABC):
         """Notes what is put into the cache for rows that stop, in the recurrences that they skip.
 
         Args:
-            rows: Their places in this layout.
-            done: Recurrences that they took.
             keys: ``(rows, recurrences skipped, heads, head_dim)``, for the core's first layer.
-            values: The same.
         """
 
     def skip_recurrences(self, count: int) -> None:  # noqa: B027
@@ -140,9 +128,6 @@ def attention_mask(keep: Tensor | None, tokens: int, causal: bool, device: torch
 
     Args:
         keep: ``(batch, tokens)``, non-zero at real tokens, or none when there is no padding.
-        tokens: Length of the batch.
-        causal: Whether later keys are hidden.
-        device: Where the mask lives.
 
     Returns:
         A boolean mask broadcastable to ``(batch, heads, tokens, tokens)`` or none, and whether the kernel's own causal
@@ -170,7 +155,6 @@ class PaddedRows(RowLayout):
     Attributes:
         mask: Boolean mask of keys or none, see `recurra.models.rows.attention_mask`.
         real: ``(batch, tokens)``, true at real tokens; none if all are.
-        tokens: Length of the batch.
     """
 
     mask: Tensor | None
@@ -193,30 +177,24 @@ class PaddedRows(RowLayout):
         return (self.real.cumsum(1) - 1).clamp(min=0)
 
     def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
-        """Convolves rows side by side."""
         return convolution(states if self.real is None else states.masked_fill(~self.real[:, :, None], 0))
 
     def leading(self, states: Tensor, queries: int) -> Tensor:
-        """Returns the first positions."""
         return states[:, :queries]
 
     def leading_rotary(self, queries: int) -> Tensor | None:
-        """Returns the table's first positions."""
         return None if self.rotary is None else self.rotary[:queries]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
-        """Attends under the mask."""
         mask = self.mask if self.mask is None or self.mask.shape[-2] == 1 else self.mask[:, :, :queries]
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         return attend(query, key, value, mask, self.causal, dropout=dropout).transpose(1, 2).flatten(2)
 
     def select(self, rows: Tensor) -> Self:
-        """Returns the layout of some rows, still padded to the same length."""
         mask, real = (None if part is None else part[rows] for part in (self.mask, self.real))
         return replace(self, mask=mask, real=real)
 
     def take(self, states: Tensor, rows: Tensor) -> Tensor:
-        """Returns some rows."""
         return states[rows]
 
 
@@ -226,7 +204,6 @@ class PackedRows(RowLayout):
 
     Attributes:
         starts: First token of every row, ``(rows,)``.
-        groups: Number and length of neighbouring rows of equal length.
         numbers: Each token's number in its row, ``(tokens,)``.
     """
 
@@ -244,11 +221,9 @@ class PackedRows(RowLayout):
         return cls(None if table is None else table[numbers], causal, starts, _groups(lengths), numbers)
 
     def positions(self, device: torch.device) -> Tensor:  # noqa: ARG002 - a layout's
-        """Returns the numbers."""
         return self.numbers
 
     def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
-        """Convolves group by group."""
         parts = states[0].split([rows * length for rows, length in self.groups])
         convolved = [
             convolution(part.unflatten(0, (rows, length))).flatten(0, 1) if length else part
@@ -257,17 +232,14 @@ class PackedRows(RowLayout):
         return torch.cat(convolved)[None]
 
     def leading(self, states: Tensor, queries: int) -> Tensor:
-        """Returns the first position of every row, ``(1, rows, hidden)``."""
         if queries != 1:
             raise ValueError(f"packed rows give their first position only, not {queries}")
         return states[:, self.starts]
 
     def leading_rotary(self, queries: int) -> Tensor | None:  # noqa: ARG002 - a layout's
-        """Returns the table at the first position of every row."""
         return None if self.rotary is None else self.rotary[self.starts]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:
-        """Attends group by group."""
         attended = []
         first_query = first_key = 0
         for rows, length in self.groups:
@@ -284,7 +256,6 @@ class PackedRows(RowLayout):
         return (attended[0] if len(attended) == 1 else torch.cat(attended)).flatten(1)[None]
 
     def select(self, rows: Tensor) -> Self:
-        """Returns the layout of some rows, again end to end."""
         tokens, lengths = self._tokens_of(rows)
         rotary = None if self.rotary is None else self.rotary[tokens]
         numbers = self.numbers[tokens]
@@ -292,7 +263,6 @@ class PackedRows(RowLayout):
         return replace(self, rotary=rotary, starts=starts, groups=_groups(lengths), numbers=numbers)
 
     def take(self, states: Tensor, rows: Tensor) -> Tensor:
-        """Returns the tokens of some rows."""
         return states[:, self._tokens_of(rows)[0]]
 
     def _tokens_of(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -318,13 +288,8 @@ class CachedRows(PaddedRows):
     what it kept in the same recurrence of the pass before. One layout serves one pass.
 
     Attributes:
-        cache: Where keys, values and convolutions' histories are kept.
-        past: Tokens in it, padding included.
         numbers: Each token's number in its row without padding, broadcastable to ``(batch, tokens)``.
-        attentions: Numbers of the attentions still to come.
-        convolutions: Numbers of the convolutions still to come.
         rows: Numbers in the cache of the rows that are still computed; none means all.
-        skipped: What is put into the cache for rows that have stopped.
     """
 
     cache: Cache
@@ -343,10 +308,7 @@ class CachedRows(PaddedRows):
 
         Args:
             cache: A `RecurraCache`; one of transformers' own does for a model without convolutions.
-            table: The model's rotary table, if any.
             keep: ``(batch, cached tokens + tokens)``, non-zero at real tokens; none means no padding.
-            tokens: Tokens a row in this pass.
-            device: Where the mask lives.
         """
         past = cache.get_seq_length()
         rotary = None if table is None else table[past : past + tokens]
@@ -362,11 +324,9 @@ class CachedRows(PaddedRows):
         return cls(rotary, causal, mask, real, tokens, cache, past, numbers)
 
     def positions(self, device: torch.device) -> Tensor:  # noqa: ARG002 - a layout's
-        """Returns the numbers."""
         return self.numbers
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, queries: int | None, dropout: float) -> Tensor:  # noqa: ARG002
-        """Attends to what is in the cache and to the new tokens, and keeps the new keys and values."""
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         number = next(self.attentions)
         if isinstance(self.cache, RecurraCache):
@@ -379,14 +339,12 @@ class CachedRows(PaddedRows):
         return attend(query, key, value, self.mask, self.causal, dropout=dropout).transpose(1, 2).flatten(2)
 
     def convolve(self, states: Tensor, convolution: Convolution) -> Tensor:
-        """Convolves behind the states that the convolution read last, and keeps those that it reads next."""
         assert isinstance(self.cache, RecurraCache)
         own = states if self.real is None else states.masked_fill(~self.real[:, :, None], 0)
         window = self.cache.update_convolution(next(self.convolutions), own, convolution.span, self.rows)
         return convolution.last(window) if self.tokens == 1 else convolution(window)[:, convolution.span :]
 
     def select(self, rows: Tensor) -> Self:
-        """Returns the layout of some rows; what the others would have kept is filled in."""
         assert isinstance(self.cache, RecurraCache) and self.tokens == 1
         chosen = super().select(rows)
         numbers = self.numbers[rows] if self.numbers.dim() > 1 else self.numbers
@@ -394,16 +352,13 @@ class CachedRows(PaddedRows):
 
     @property
     def has_cache(self) -> bool:
-        """It has."""
         return True
 
     def note_skipped(self, rows: Tensor, done: int, keys: Tensor, values: Tensor) -> None:
-        """Notes it until the recurrences come by."""
         numbers = rows if self.rows is None else self.rows[rows]
         self.skipped.append(SkippedEntries(numbers, done, keys.transpose(1, 2), values.transpose(1, 2)))
 
     def skip_recurrences(self, count: int) -> None:
-        """Fills in what all rows leave out."""
         assert isinstance(self.cache, RecurraCache) and self.tokens == 1
         self.cache.fill_recurrences(count, next(self.attentions), next(self.convolutions), self.past, self.skipped)
 

@@ -130,7 +130,7 @@ def encoder_of(overrides: Mapping[str, Any]) -> EncoderSource | None:
     name = overrides.get(ENCODER)
     if name is None:
         return None
-    source = find_encoder(str(name))
+    source = find_encoder(str(name), any_family=True)
     planned = overrides.get(ENCODER_SHA256)
     if planned is not None and source.sha256 != planned:
         raise ConfigurationError(

@@ -65,11 +65,7 @@ def save_optimizer(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_optimizer(path: Path) -> dict[str, Any]:
-    """Reads what `save_optimizer` wrote.
-
-    Raises:
-        CheckpointError: If the file is damaged.
-    """
+    """Reads what `save_optimizer` wrote."""
     from safetensors import safe_open
 
     try:

@@ -56,7 +56,6 @@ class RowLoss:
         batches is then that of the whole, whatever weights meet in a batch.
 
         Args:
-            model: A classifier.
             inputs: With ``labels`` and perhaps ``row_weights``, ``(batch,)``.
         """
         given = {name: values for name, values in inputs.items() if name not in ("labels", WEIGHTS)}
@@ -68,7 +67,6 @@ class RowLoss:
 
         Args:
             heads: Logits ``(batch, labels)`` of the exits, and of the final head last.
-            labels: As in `of_rows`.
             weights: What each row counts, ``(batch,)``; none counts all alike.
         """
         losses = [_mean(self.of_rows(logits, labels), weights) for logits in heads]
@@ -125,8 +123,6 @@ class Distillation:
 
     Attributes:
         weight: Share of the loss that the teacher's answers have; the labels have the rest.
-        temperature: What logits are divided by before they are compared.
-        state_weight: Factor of the mean squared error of the states.
         exit_loss_weight: Share of the labels' loss that the student's exits have together, if it has some.
     """
 
@@ -139,7 +135,6 @@ class Distillation:
         """The loss of a batch of a `TaughtCollator`.
 
         Args:
-            model: The student, or what a distributed training wraps it in.
             inputs: With ``labels``; a row that ``labelled`` has 0 for adds nothing to their part, whose sum is divided
                 by all rows. With ``row_weights`` each part of a row's loss is times its weight.
         """
@@ -168,7 +163,6 @@ class Distillation:
 
         Args:
             student: Logits ``(batch, labels)``.
-            teacher: Likewise.
             several: Whether each label is decided for itself; the mean is then over labels too.
             weights: What each row counts, ``(batch,)``; none counts all alike.
         """

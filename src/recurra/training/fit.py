@@ -39,11 +39,7 @@ def stage_arguments(
     """The Trainer's arguments for a stage before the classifier: nothing is evaluated, and the last epoch is kept.
 
     Args:
-        name: The stage, whose epochs and learning rate the protocol has.
-        protocol: How to train.
         folder: Folder of the run's checkpoints; the stage's own go to a folder in it.
-        seed: Seed of the run.
-        precision: As in `train_transformer`.
     """
     plain = vars(protocol)
     changed = protocol.model_copy(
@@ -139,22 +135,10 @@ def train_transformer(
     the same, bit for bit, as without the interruption.
 
     Args:
-        model: Classifier with freshly initialised weights.
         train: Tokenised training rows; those of a teacher with what it says of them.
-        selection: Tokenised rows that choose the epoch.
-        protocol: How to train.
-        folder: Run folder; checkpoints and history go there.
-        seed: Seed of the batch order and of dropout.
         precision: ``fp32`` or ``bf16`` (autocast), or ``fp16`` (with loss scaling; accelerator only).
-        reporter: For progress.
         mask_tokens: What hides tokens, and what is never hidden; needed by protocols that hide tokens only.
         auxiliary: Tokenised rows with labels of another task, for protocols that train on them first.
-
-    Returns:
-        What the record says of the training.
-
-    Raises:
-        RunError: If the loss is not finite.
     """
     tune_allocator()
     checkpoints = folder / CHECKPOINTS_NAME

@@ -88,13 +88,8 @@ def train_by_setfit(
 
     Args:
         model: Of the encoder's shape, every layer applied once, read by its mean; its weights are replaced.
-        source: The encoder.
-        texts: Training texts, cleaned.
         labels: Theirs, ``(rows,)``.
-        max_length: Tokens after which a text is cut.
-        seed: Of the batch order and of dropout.
         protocol: What the record calls the training: runs of one protocol stand in one table.
-        reporter: For progress.
 
     Returns:
         What the record says of the training: one epoch, without a history, since no epoch is chosen.

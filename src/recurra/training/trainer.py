@@ -62,7 +62,6 @@ class WeightAverage(TrainerCallback):
 
     Args:
         model: Its parameters are averaged; the same objects must stay in it.
-        decay: Largest ``d``.
     """
 
     def __init__(self, model: PreTrainedModel, decay: float) -> None:
@@ -108,11 +107,7 @@ TEXT_WINDOWS = "text_windows"
 
 @dataclass(frozen=True, eq=False)
 class WholeTexts:
-    """Texts with all of their windows; a map-style dataset for a torch ``DataLoader``.
-
-    Attributes:
-        rows: Windows of texts.
-    """
+    """Texts with all of their windows; a map-style dataset for a torch ``DataLoader``."""
 
     rows: EncodedSplit
 
@@ -135,11 +130,7 @@ class WholeTexts:
 
 
 class WholeTextsCollator:
-    """Makes a batch of all windows of some texts.
-
-    Args:
-        pad_token_id: Token that fills.
-    """
+    """Makes a batch of all windows of some texts."""
 
     def __init__(self, pad_token_id: int) -> None:
         self._collate = Collator(pad_token_id)
@@ -191,15 +182,12 @@ class RecurraTrainer(Trainer):
     """Trains on rows with ``lengths`` in length-grouped batches; checkpoints hold no pickle.
 
     Args:
-        collator: Makes batches of rows.
-        data_seed: Seed of the batch order.
         one_cycle: Whether the learning rate follows PyTorch's one-cycle schedule, which transformers does not have.
         change_inputs: What training changes of the token ids ``(batch, tokens)`` of a batch, and evaluation does not.
         average: If given, its averages are what is evaluated, saved and left in the model.
         target_smoothing: Label smoothing of targets that are 0 and 1 a label, which transformers does not have.
         distillation: How training learns from a teacher, whose answers come with the rows; none if it has none.
         row_loss: The loss of training, where it is not the plain cross-entropy with smoothed labels.
-        arguments: Of the Trainer.
     """
 
     def __init__(
@@ -417,8 +405,6 @@ class HistoryCallback(TrainerCallback):
     """Writes ``history.jsonl`` after each epoch, shows progress, stops when the loss is not finite.
 
     Args:
-        path: The file.
-        task: What is shown while it runs.
         read: Makes an entry an epoch of the Trainer's state; none takes that of a classifier.
         tell: Says what an entry shows besides the losses; none takes the accuracy.
     """
@@ -473,7 +459,6 @@ def read_history(state: TrainerState, measured: Callable[[Entry], Entry]) -> lis
     """One entry an epoch from the Trainer's log: losses, what else was measured, learning rate, wall seconds.
 
     Args:
-        state: The Trainer's.
         measured: Takes what else was measured out of the log's line of an evaluation.
     """
     history: list[Entry] = []

@@ -23,23 +23,14 @@ NOT_GUESSED = -100
 
 @dataclass(frozen=True)
 class MaskTokens:
-    """Which token hides others, and which are never hidden.
-
-    Attributes:
-        mask: Id of ``[MASK]``.
-        kept: Ids of special tokens and padding.
-    """
+    """Which token hides others, and which are never hidden."""
 
     mask: int
     kept: tuple[int, ...]
 
     @classmethod
     def of(cls, tokenizer: Any) -> MaskTokens:
-        """Those of a tokenizer; without a ``[MASK]``, its token for unknown words hides.
-
-        Raises:
-            ConfigurationError: If it has neither.
-        """
+        """Those of a tokenizer; without a ``[MASK]``, its token for unknown words hides."""
         mask = tokenizer.mask_token_id if tokenizer.mask_token_id is not None else tokenizer.unk_token_id
         if mask is None:
             raise ConfigurationError(
@@ -58,8 +49,6 @@ def drop_tokens(input_ids: Tensor, share: float, tokens: MaskTokens) -> Tensor:
 
     Args:
         input_ids: ``(batch, tokens)``.
-        share: Probability.
-        tokens: What hides, and what is never hidden.
     """
     hidden = torch.rand(input_ids.shape, device=input_ids.device) < share
     return input_ids.masked_fill(hidden & tokens.may_be_hidden(input_ids), tokens.mask)
@@ -70,9 +59,6 @@ def tokens_to_guess(input_ids: Tensor, share: float, tokens: MaskTokens, vocab_s
 
     Args:
         input_ids: ``(batch, tokens)``.
-        share: Probability with which a word is chosen.
-        tokens: What hides, and what is never hidden.
-        vocab_size: Random tokens are below it.
 
     Returns:
         What the model sees, and what it has to say: the token where one was chosen, `NOT_GUESSED` elsewhere.
@@ -110,14 +96,7 @@ _MOST_REACHED = 0.8
 
 @dataclass(frozen=True)
 class KnownRows:
-    """What a model is trained on, in the ids of its narrowed table.
-
-    Attributes:
-        train: Training rows.
-        selection: Rows that choose the epoch.
-        auxiliary: Rows with labels of another task, if there are some.
-        tokens: What hides tokens, if training hides some.
-    """
+    """What a model is trained on, in the ids of its narrowed table."""
 
     train: EncodedSplit
     selection: EncodedSplit
@@ -139,9 +118,6 @@ def known_vocabulary(
     whole table at the end, so that the model that is saved answers as the one that was chosen.
 
     Args:
-        model: Its token table changes.
-        train: Training rows.
-        selection: Rows that choose the epoch.
         tokens: What hides tokens and is never hidden; none if training hides nothing.
         auxiliary: Rows with labels of another task, whose words are known as well.
     """
@@ -170,17 +146,13 @@ def reachable_vocabulary(model: PreTrainedModel, splits: Sequence[EncodedSplit])
     table. Rows that are not reached keep their initial values; AdamW on the whole table would have shrunk them a little
     by weight decay, which is the only difference.
 
-    Args:
-        model: Its input embedding is exchanged for the time.
-        splits: Everything that will be fed to the model meanwhile.
-
     Yields:
         The splits with ids to match.
     """
     whole = model.get_input_embeddings()
     pad = model.config.pad_token_id
     reached = np.unique(np.concatenate([*(split.input_ids for split in splits), [] if pad is None else [pad]]))
-    if len(reached) > _MOST_REACHED * whole.num_embeddings:
+    if not getattr(model, "narrows_vocabulary", True) or len(reached) > _MOST_REACHED * whole.num_embeddings:
         yield list(splits)
         return
     rows = torch.from_numpy(reached.astype(np.int64)).to(whole.weight.device)

@@ -17,7 +17,7 @@ from recurra.data.corpora import load_dataset
 from recurra.data.dataset import TextDataset
 from recurra.data.domains import LABEL_NAMES, cut_alike, load_domains, one_convention
 from recurra.data.reviews import AMAZON_REVIEWS, YELP_REVIEWS, text_identity
-from recurra.evaluation.audits import audit_shortcuts
+from recurra.evaluation.audits.shortcuts import audit_shortcuts
 
 SENTENCES = 200
 SHARED = "a phrase of every sentence"

@@ -15,24 +15,10 @@ from recurra.data.vocabulary import SPECIAL_TOKENS
 from recurra.evaluation.benchmark import (
     benchmark,
     bert_of_equal_shape,
-    inputs_of_lengths,
     time_models,
     whole_numbers,
 )
 from tiny import tiny_config, tiny_model
-
-
-def test_batches_hold_every_row_at_its_length() -> None:
-    lengths = [3, 9, 4, 4, 1]
-    batches = inputs_of_lengths(lengths, 2, vocab_size=40)
-    assert [len(batch["input_ids"]) for batch in batches] == [2, 2, 1]
-    found = [int(row.sum()) for batch in batches for row in batch["attention_mask"]]
-    assert sorted(found) == sorted(lengths)
-    for batch in batches:
-        longest = int(batch["attention_mask"].sum(dim=1).max())
-        assert batch["input_ids"].shape == batch["attention_mask"].shape == (len(batch["input_ids"]), longest)
-        assert not batch["input_ids"][batch["attention_mask"] == 0].any()
-        assert int(batch["input_ids"].max()) < 40
 
 
 def test_bert_has_a_layer_for_each_application() -> None:

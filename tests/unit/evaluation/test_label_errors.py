@@ -13,9 +13,9 @@ import torch
 from transformers import AutoTokenizer, BertModel
 
 from recurra.cli.main import main
-from recurra.core.errors import ConfigurationError, UnavailableError
+from recurra.core.errors import UnavailableError
 from recurra.core.progress import Reporter
-from recurra.data.configuration import DataConfig, MultiLabelData
+from recurra.data.configuration import DataConfig
 from recurra.data.parquet import read_parquet_columns
 from recurra.evaluation import label_errors
 from recurra.evaluation.encoder_states import MAX_TOKENS, mean_states
@@ -112,16 +112,6 @@ def test_states_judge_beside_the_words() -> None:
     np.testing.assert_allclose(both.sum(axis=1), 1)
 
 
-def test_states_by_chance_claim_nothing_of_rows_that_they_did_not_see() -> None:
-    rng = np.random.default_rng(3)
-    texts = [" ".join(rng.choice(2_000, 12).astype(str).tolist()) for _ in range(400)]
-    labels, states = rng.integers(0, 2, 400), rng.normal(size=(400, 200)).astype(np.float32)
-    states[:, 7] = 1.0
-    found, _ = out_of_fold_probabilities(texts, labels, num_labels=2, states=states)
-    assert (found.argmax(axis=1) == labels).mean() == pytest.approx(0.5, abs=0.08)
-    assert abs(found - 0.5).mean() < 0.1
-
-
 def test_states_are_the_means_of_transformers(tmp_path: Path) -> None:
     texts = ["a good film", "no idea", "", "the plot is dull and " * 120, "fine"] * 9
     folder = write_tiny_encoder(tmp_path / "encoder", texts)
@@ -176,12 +166,6 @@ def test_a_label_of_one_row_is_no_error_of_the_program(tmp_path: Path) -> None:
     path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows), encoding="utf-8")
     found = list(find_label_errors(_file(path), encoder=NO_ENCODER))
     assert len(found) == 6 and {row.label for row in found} == {"a", "b", "c"}
-
-
-def test_several_labels_a_row_are_refused(tmp_path: Path) -> None:
-    path, _ = _planted(tmp_path / "topics.csv")
-    with pytest.raises(ConfigurationError, match="several labels a row"):
-        find_label_errors(MultiLabelData(name=str(path), label_separator=";"))
 
 
 def test_the_command_shows_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

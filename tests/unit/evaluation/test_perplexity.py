@@ -98,11 +98,6 @@ def test_bigrams_have_the_cross_entropy_of_their_counts() -> None:
     assert result.token_perplexity == pytest.approx(math.exp(exact / result.tokens)) == math.exp(result.loss)
 
 
-def test_a_uniform_model_has_the_perplexity_of_its_vocabulary() -> None:
-    result = evaluate_perplexity(Bigrams(torch.zeros(VOCABULARY, VOCABULARY)), encoded([9, 5]), context=4)[FINAL]
-    assert result.token_perplexity == pytest.approx(VOCABULARY, rel=1e-6)
-
-
 def test_stride_one_is_the_loop_with_the_full_context() -> None:
     model, text = gpt2(), encoded([25, 14])
     scores = score_texts(model, [text.joined], first_read=0, context=8, stride=1)[FINAL]

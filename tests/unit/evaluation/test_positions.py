@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch import nn
 
 from foreign import tiny_gpt2
 from recurra.data.language.tokenization import EncodedText
-from recurra.evaluation.perplexity import FINAL, PositionLoss, evaluate_perplexity, loss_by_position, token_positions
+from recurra.evaluation.perplexity import FINAL, PositionLoss, evaluate_perplexity, loss_by_position
 
 VOCABULARY = 40
 
@@ -58,47 +53,8 @@ def test_each_position_has_the_mean_of_a_loop_over_the_text(packed: bool, stride
     assert found.mean(slice(0, 7)) == pytest.approx(np.mean(but_last), rel=1e-4)
 
 
-@given(lengths=st.lists(st.integers(0, 20), max_size=4), context=st.integers(1, 9), share=st.floats(0, 1))
-def test_no_token_is_lost_and_none_stands_beyond_the_window(lengths: list[int], context: int, share: float) -> None:
-    stride = 1 + round(share * (context - 1))
-    places = token_positions(lengths, context, stride)
-    assert len(places) == sum(lengths) and ((places >= 0) & (places < context)).all()
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    for first, last in itertools.pairwise(starts):
-        of_text = places[first:last]
-        # From the start of a text up to the first window's end a token stands where it stands in the text.
-        assert of_text[:context].tolist() == list(range(min(context, last - first)))
-        assert (of_text[context:] >= context - stride).all()
-
-
-class Peeking(nn.Module):
-    """Says the token that stands next in what it is given, and knows nothing where none does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.eye(VOCABULARY) * 20)
-        self.config = SimpleNamespace(vocab_size=VOCABULARY)
-
-    def forward(self, input_ids: torch.Tensor, **_: object) -> SimpleNamespace:
-        logits = torch.zeros(*input_ids.shape, VOCABULARY)
-        logits[:, :-1] = self.table[input_ids[:, 1:]]
-        return SimpleNamespace(logits=logits)
-
-
-def test_a_model_that_reads_one_token_ahead_is_lost_at_the_last_position_only() -> None:
-    # 64 tokens, end-of-text included: eight whole blocks.
-    found = evaluate_perplexity(Peeking(), encoded([30, 32]), context=8, by_position=True)[FINAL].positions
-    assert found is not None and found.tokens == (8,) * 8
-    assert found.loss[-1] == pytest.approx(np.log(VOCABULARY), rel=1e-6)
-    assert all(loss is not None and loss < 1e-6 for loss in found.loss[:-1])
-
-
 def test_a_position_without_tokens_has_no_loss_and_no_weight() -> None:
     found = loss_by_position(np.array([1.0, 3.0, 5.0]), np.array([2, 2, 0]), 4)
     assert found == PositionLoss((5.0, None, 2.0, None), (1, 0, 2, 0))
     assert (found.mean(slice(None)), found.mean(slice(1, 2)), found.mean(slice(1, None))) == (3.0, None, 2.0)
     assert found.plain() == {"loss": [5.0, None, 2.0, None], "tokens": [1, 0, 2, 0]}
-
-
-def test_nothing_is_averaged_unless_asked() -> None:
-    assert evaluate_perplexity(tiny_gpt2(), encoded([20]), context=8)[FINAL].positions is None

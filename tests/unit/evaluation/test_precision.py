@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from recurra.evaluation.metrics import least_rows, precision_bound, precision_thresholds
+from recurra.evaluation.metrics import precision_bound, precision_thresholds
 
 
 @given(rows=st.integers(1, 400), share=st.floats(0, 1), error=st.floats(0.001, 0.2))
@@ -49,8 +49,3 @@ def test_the_wanted_precision_is_missed_no_more_often_than_is_said() -> None:
             true_precision = (np.clip(2 * np.linspace(lowest, 1, 10_001) - 0.92, 0, 1)).mean()
             missed += true_precision < wanted
     assert chosen > 300 and missed / chosen <= 0.05
-
-
-def test_so_many_rows_at_least_must_be_right() -> None:
-    rows = least_rows(0.95)
-    assert precision_bound(rows, rows, 0.05 / 20) >= 0.95 > precision_bound(rows - 1, rows - 1, 0.05 / 20)

@@ -37,12 +37,6 @@ def test_file_has_the_documented_columns(tmp_path: Path) -> None:
     assert table.to_pylist() == [{"id": "a", "label": 1, "logits": [0.25, -0.5]}]
 
 
-def test_rows_must_agree(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="differ in rows"):
-        write_predictions(tmp_path, "test", ["a", "b"], [1], [[0.0, 1.0]])
-    assert not predictions_path(tmp_path, "test").exists()
-
-
 def test_missing_split_names_those_that_are_there(tmp_path: Path) -> None:
     write_predictions(tmp_path, "validation", ["a"], [1], [[0.0, 1.0]])
     with pytest.raises(CheckpointError, match=r"'test'; there: validation;"):

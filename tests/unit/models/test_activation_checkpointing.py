@@ -86,13 +86,6 @@ def test_a_classifiers_gradients_are_the_same_bit_for_bit(variant: str) -> None:
     compare(model, {"input_ids": ids, "labels": torch.tensor([0, 1, 1])})
 
 
-def test_the_older_name_works_too() -> None:
-    model = language_model(**DROPOUT).train()
-    with pytest.warns(FutureWarning, match="gradient_checkpointing_enable"):
-        model.gradient_checkpointing_enable()
-    assert model.model.core.block.gradient_checkpointing
-
-
 def kept_bytes(model: RecurraForCausalLM, ids: Tensor) -> int:
     """Bytes that the graph keeps from the forward to the backward pass, parameters aside."""
     own = {part.data_ptr() for part in model.parameters()}

@@ -32,13 +32,6 @@ def test_scores_depend_on_the_relative_position_alone(first: int, second: int, s
     assert score(first + shift, second + shift) == pytest.approx(score(first, second), abs=2e-4 * math.sqrt(width))
 
 
-def test_scores_do_depend_on_the_relative_position() -> None:
-    query, key = torch.randn(2, 1, 1, 16, generator=torch.Generator().manual_seed(0))
-    table = rotary_table(8, 16, 10_000.0, CPU)
-    scores = [float((apply_rotary(query, table[p : p + 1]) * key).sum()) for p in range(8)]
-    assert len({round(score, 4) for score in scores}) == 8
-
-
 def test_consecutive_pairs_turn_by_the_formula_and_keep_their_length() -> None:
     width, theta, position = 6, 100.0, 5
     vector = torch.randn(1, position + 1, width, generator=torch.Generator().manual_seed(0))
@@ -72,18 +65,6 @@ def test_the_rotary_table_survives(move: str, tmp_path: Path) -> None:
 def _reload(model: RecurraModel, folder: Path) -> RecurraModel:
     model.save_pretrained(folder)
     return RecurraModel.from_pretrained(folder)
-
-
-def test_norms_do_not_underflow_in_half_precision() -> None:
-    """Squares of 1e-4 are below FP16's smallest number, and an epsilon of 1e-12 would be too."""
-    for dtype in (torch.bfloat16, torch.float16):
-        norm = tiny_model().to(dtype).model.core.block.layers[0].attention_norm
-        for size in (1e-2, 1.0, 200.0):
-            states = torch.full((1, 1, 16), size, dtype=dtype)
-            states[..., ::2] *= -1
-            wanted = size / math.sqrt(size**2 + 1e-6)
-            torch.testing.assert_close(norm(states).float().abs(), torch.full((1, 1, 16), wanted), rtol=1e-2, atol=1e-2)
-        assert torch.equal(norm(torch.zeros(1, 1, 16, dtype=dtype)).float(), torch.zeros(1, 1, 16))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -48,16 +48,6 @@ def test_it_equals_the_stock_convolution(
         assert torch.equal(convolution(states), found)
 
 
-@pytest.mark.parametrize(("causal", "span"), [(True, 6), (False, 3)])
-def test_the_span_is_what_it_reads_backwards(causal: bool, span: int) -> None:
-    convolution = DepthwiseConvolution(2, 3, 3, causal=causal)
-    assert convolution.span == span
-    states = torch.randn(1, 20, 2, requires_grad=True)
-    (slope,) = torch.autograd.grad(convolution(states)[0, 10].sum(), states)
-    read = slope.abs().sum(-1)[0].nonzero()[:, 0].tolist()
-    assert read == ([4, 7, 10] if causal else [7, 10, 13])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_narrow_types_come_back_as_they_were_and_gradients_are_summed_in_fp32(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
@@ -69,14 +59,6 @@ def test_narrow_types_come_back_as_they_were_and_gradients_are_summed_in_fp32(dt
     wanted = states.detach().double()[:, :-2].sum((0, 1))
     near = 1e-5 if dtype == torch.float32 else 1e-2
     torch.testing.assert_close(convolution.weight.grad[1].double(), wanted, rtol=near, atol=20 * near)
-
-
-def test_weights_in_fp32_serve_half_precision_states() -> None:
-    convolution = DepthwiseConvolution(8, 3, 1, causal=True)
-    states = torch.randn(2, 5, 8, dtype=torch.bfloat16)
-    assert convolution(states).dtype == torch.bfloat16
-    convolution(states).float().sum().backward()
-    assert convolution.weight.grad.dtype == torch.float32
 
 
 def test_no_rows_and_no_tokens_are_no_mistake() -> None:

@@ -19,22 +19,6 @@ def test_the_rate_the_scale_and_the_mean(p: float) -> None:
     torch.testing.assert_close(mask[kept], torch.full((int(kept.sum()),), 1 / (1 - p)), rtol=2e-4, atol=0)
 
 
-def test_neighbours_are_independent() -> None:
-    """Four elements share one random word: their bits must not."""
-    torch.manual_seed(0)
-    kept = (keep_mask(torch.empty(100_000, 4), 0.5) > 0).double() - 0.5
-    correlation = kept.T @ kept / len(kept) / 0.25
-    assert (correlation - torch.eye(4)).abs().max() < 5 / len(kept) ** 0.5
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 5, 7)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_any_shape_and_type(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    mask = keep_mask(torch.empty(shape, dtype=dtype), 0.5)
-    assert mask.shape == shape and mask.dtype == dtype
-    assert set(mask.flatten().tolist()) <= {0.0, 2.0}
-
-
 def test_the_gradient_passes_where_the_value_did() -> None:
     torch.manual_seed(0)
     states = torch.randn(50, 8, requires_grad=True)

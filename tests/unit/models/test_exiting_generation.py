@@ -100,34 +100,6 @@ def test_each_row_of_a_batch_is_decoded_as_defined(variant: str, serving: int | 
     ]
 
 
-@pytest.mark.parametrize("quantile", [0.0, 0.3, 0.7, 1.0])
-def test_long_texts_of_single_tokens_are_decoded_as_defined(quantile: float) -> None:
-    model = model_of("crt")
-    ids = torch.randint(0, 11, (1, 24), generator=torch.Generator().manual_seed(4))
-    rule = middle_rule(model, ids, quantile)
-    logits, depths, rows = step_by_step(model, ids, torch.ones_like(ids), 1, rule, RecurraCache(model.config))
-    with torch.no_grad():
-        wanted, deep = decode(
-            ids[0].tolist(),
-            dict(model.named_parameters()),
-            model.config,
-            lambda said, at: stops(rule.plain(), said, at),
-        )
-    assert depths[0].tolist() == deep and len(rows) == sum(deep)
-    torch.testing.assert_close(logits[0], torch.stack(wanted), **TOLERANCE)
-    assert (set(deep) == {1}) if quantile == 0 else (len(set(deep)) > 1)
-
-
-def test_where_nobody_leaves_the_cache_is_exact() -> None:
-    model = model_of("crt")
-    ids, mask = left_padded(LENGTHS)
-    logits, depths, _ = step_by_step(model, ids, mask, 3, ConfidenceRule.constant(1.0), RecurraCache(model.config))
-    with torch.no_grad():
-        whole = model(ids, mask).logits[:, 2:]
-    assert bool((depths == 4).all())
-    torch.testing.assert_close(logits[mask[:, 2:].bool()], whole[mask[:, 2:].bool()], **TOLERANCE)
-
-
 @torch.no_grad()
 def test_kinds_of_tokens_count_where_rows_may_leave() -> None:
     model = language_model(**CRT, type_vocab_size=2).double().eval()
@@ -138,23 +110,6 @@ def test_kinds_of_tokens_count_where_rows_may_leave() -> None:
     found = model(ids, mask, token_type_ids=kinds, exit_rule=ConfidenceRule.constant(1.0)).logits
     torch.testing.assert_close(found[:, -1], whole[:, -1], **TOLERANCE)
     assert not torch.allclose(whole[:, -1], plain[:, -1], atol=1e-3)
-
-
-@pytest.mark.parametrize("how", ["greedy", "sample", "beam"])
-def test_a_row_generates_in_a_padded_batch_what_it_generates_alone(how: str) -> None:
-    model = model_of("crt")
-    ids, mask = left_padded(LENGTHS)
-    asked: dict[str, Any] = {
-        "greedy": {"do_sample": False},
-        "sample": {"do_sample": True, "top_k": 1},
-        "beam": {"do_sample": False, "num_beams": 3},
-    }[how]
-    asked |= {"max_new_tokens": 16, "pad_token_id": 0, "exit_rule": middle_rule(model, ids)}
-    together = model.generate(ids, attention_mask=mask, **asked)
-    for row, length in enumerate(LENGTHS):
-        own = ids[row : row + 1, max(LENGTHS) - length :]
-        alone = model.generate(own, attention_mask=torch.ones_like(own), **asked)
-        assert alone[0, length:].tolist() == together[row, max(LENGTHS) :].tolist()
 
 
 def test_greedy_generation_follows_the_definition_and_counts_what_was_taken() -> None:
@@ -192,19 +147,6 @@ def test_without_a_cache_the_last_position_decides_for_the_row() -> None:
             assert torch.equal(output.logits[:, -1].argmax(-1), said[:, place])
 
 
-def test_a_fixed_exit_is_the_exit_alone() -> None:
-    model = model_of("crt")
-    ids, mask = left_padded(LENGTHS)
-    asked: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
-    said = model.generate(ids, exit_rule=FixedExit(3), **asked)
-    assert torch.equal(said, model.generate(ids, exit_after=3, **asked))
-    with torch.no_grad():
-        output = model(ids, mask, exit_rule=FixedExit(3))
-        assert output.exited_after.tolist() == [3, 3, 3] and output.past_key_values is None
-        cache = make_cache(model.config, "per-loop")
-        assert model(ids, mask, exit_rule=FixedExit(3), past_key_values=cache).past_key_values is cache
-
-
 @pytest.mark.parametrize("serving", [1, 2, 3])
 def test_a_shared_cache_keeps_less(serving: int) -> None:
     model = model_of("two layers, injection, scale").float()
@@ -217,29 +159,6 @@ def test_a_shared_cache_keeps_less(serving: int) -> None:
     grown = {second - first for first, second in itertools.pairwise(sizes)}
     assert grown == {growth_bytes_per_token(model.config, serving=serving)} == {2 * 2 * serving * 8 * 4}
     assert growth_bytes_per_token(model.config) == 2 * 2 * 4 * 8 * 4
-
-
-@pytest.mark.parametrize("change", ["reorder", "repeat", "select"])
-def test_rows_of_a_shared_cache_can_be_moved(change: str) -> None:
-    model = model_of("crt")
-    ids, _ = left_padded([6, 6, 6])
-    cache = make_cache(model.config, "shared")
-    rows = {"reorder": [2, 0, 0], "repeat": [0, 0, 1, 1, 2, 2], "select": [1]}[change]
-    with torch.no_grad():
-        model(ids[:, :5], past_key_values=cache)
-        kept = make_cache(model.config, "shared")
-        model(ids[rows, :5], past_key_values=kept)
-        if change == "reorder":
-            cache.reorder_cache(torch.tensor(rows))
-        elif change == "repeat":
-            cache.batch_repeat_interleave(2)
-        else:
-            cache.batch_select_indices(torch.tensor(rows))
-        found = model(ids[rows, 5:], past_key_values=cache).logits
-        torch.testing.assert_close(found, model(ids[rows, 5:], past_key_values=kept).logits)
-        # And on: a moved cache takes new tokens in.
-        more = torch.zeros(len(rows), 1, dtype=torch.long)
-        torch.testing.assert_close(model(more, past_key_values=cache).logits, model(more, past_key_values=kept).logits)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from recurra import RecurraForCausalLM, RecurraModel, preset
+from recurra import RecurraForCausalLM, RecurraModel
 from recurra.core.errors import ConfigurationError
 from recurra.models.cache import RecurraCache, growth_bytes_per_token
 from relaxed import RELAXED
@@ -84,18 +84,6 @@ def test_going_on_behind_a_cache_equals_starting_anew(variant: str, padding: str
         torch.testing.assert_close(got[mask.bool()], whole[mask.bool()], **TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["crt-tiny", "stacked-lm-parameters"])
-def test_256_tokens_with_a_cache_equal_256_without(name: str) -> None:
-    torch.manual_seed(0)
-    config = preset(name, vocab_size=64, max_position_embeddings=256)
-    model = RecurraForCausalLM(config).eval()
-    ids, mask = left_padded([256, 100, 3], 256, 64)
-    with torch.no_grad():
-        whole = model(ids, mask).logits[mask.bool()]
-    got = in_pieces(model, ids, mask, [1] * 256)[mask.bool()]
-    assert (got - whole).abs().max() <= 1e-5 * whole.abs().max()
-
-
 @pytest.mark.parametrize("how", ["greedy", "beam", "sample"])
 @pytest.mark.parametrize("variant", ["crt", "rotary, pre-norm", "stacked SwiGLU"])
 def test_generate_says_the_same_with_a_cache_and_without(variant: str, how: str) -> None:
@@ -117,15 +105,6 @@ def test_generate_says_the_same_with_a_cache_and_without(variant: str, how: str)
     assert len(said[0][:, 6:].unique()) > 1
 
 
-def test_a_row_in_a_padded_batch_says_what_it_says_alone() -> None:
-    model = model_of("crt")
-    ids, mask = left_padded([6, 2, 5], 6)
-    together = model.generate(ids, attention_mask=mask, max_new_tokens=20, do_sample=False, pad_token_id=0)
-    for row, length in enumerate([6, 2, 5]):
-        alone = model.generate(ids[row : row + 1, 6 - length :], max_new_tokens=20, do_sample=False, pad_token_id=0)
-        assert torch.equal(alone[0, length:], together[row, 6:])
-
-
 def test_each_token_costs_one_position_and_an_exit_costs_its_loops_only() -> None:
     model = model_of("crt")
     positions: list[int] = []
@@ -140,22 +119,6 @@ def test_each_token_costs_one_position_and_an_exit_costs_its_loops_only() -> Non
     with torch.no_grad():
         for length in range(3, 7):
             assert model(early[:, :length], exit_after=1).logits[0, -1].argmax() == early[0, length]
-
-
-def test_generation_stops_at_the_end_of_the_text() -> None:
-    model = model_of("crt")
-    model.generation_config.eos_token_id = 7
-    with torch.no_grad():
-        model.heads.final.weight[7] = 0
-    ids = model.generate(torch.tensor([[1, 2]]), max_new_tokens=30, do_sample=True, temperature=5.0)
-    said = ids[0, 2:].tolist()
-    assert 7 not in said[:-1] and (said[-1] == 7 or len(said) == 30)
-
-
-def test_a_bf16_model_generates() -> None:
-    model = RecurraForCausalLM(preset("crt-tiny", vocab_size=64)).to(torch.bfloat16).eval()
-    ids = model.generate(torch.tensor([[4, 5, 6]]), max_new_tokens=5, do_sample=False, pad_token_id=0)
-    assert ids.shape == (1, 8)
 
 
 def test_the_cache_grows_by_what_is_stated_for_each_token() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -68,31 +67,6 @@ def test_they_are_what_hooks_see(variant: str, packed: bool) -> None:
     assert model.model(**inputs).hidden_states is None
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_classifier_returns_those_of_its_body_and_the_same_logits(variant: str) -> None:
-    model = stirred(**VARIANTS[variant])
-    for inputs in (PACKED, {"input_ids": IDS, "attention_mask": MASK}):
-        plain, output = model(**inputs), model(**inputs, output_hidden_states=True)
-        for found, wanted in zip(
-            output.hidden_states, model.model(**inputs, output_hidden_states=True).hidden_states, strict=True
-        ):
-            assert torch.equal(found, wanted)
-        # Asked for all states, the last layer computes every position; else one may do.
-        torch.testing.assert_close(output.logits, plain.logits, rtol=1e-5, atol=1e-6)
-        assert len(output.exit_logits or ()) == len(model.config.exits) == len(plain.exit_logits or ())
-
-
-@pytest.mark.parametrize("variant", ["recurrent", "exits", "prelude, coda, final norm"])
-def test_leading_positions_are_cut_from_all_states(variant: str) -> None:
-    body = stirred(**VARIANTS[variant]).model
-    whole = body(IDS, MASK, num_positions=2, output_hidden_states=True)
-    part = body(IDS, MASK, num_positions=2)
-    assert whole.hidden_states[-1].shape[1] == 5 and whole.last_hidden_state.shape[1] == 2
-    torch.testing.assert_close(whole.last_hidden_state, part.last_hidden_state)
-    for found, wanted in zip(whole.exit_states or (), part.exit_states or (), strict=True):
-        torch.testing.assert_close(found, wanted)
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_values_and_gradients_are_those_of_the_formulas(training: bool) -> None:
     config = tiny_config(
@@ -117,18 +91,6 @@ def test_values_and_gradients_are_those_of_the_formulas(training: bool) -> None:
             torch.zeros_like(weight) if part is None else part for part in (weight.grad, weights[name].grad)
         )
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_activation_checkpointing_returns_the_same_states_and_gradients() -> None:
-    model = stirred(num_recurrences=3, hidden_dropout=0.0).train()
-    twin = copy.deepcopy(model)
-    twin.activation_checkpointing_enable()
-    for one in (model, twin):
-        output = one(IDS, MASK, output_hidden_states=True)
-        sum(states.square().sum() for states in output.hidden_states).backward()
-    for (name, weight), other in zip(model.named_parameters(), twin.parameters(), strict=True):
-        assert (weight.grad is None) == (other.grad is None), name
-        assert weight.grad is None or torch.equal(weight.grad, other.grad), name
 
 
 def causal(**shape: Any) -> RecurraForCausalLM:

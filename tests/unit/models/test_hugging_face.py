@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from datasets import Dataset
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     Trainer,
     TrainingArguments,
 )
 
-from recurra import RecurraConfig, RecurraForSequenceClassification, RecurraModel
-from recurra.models.presets import count_parameters
-from tiny import language_model, stir, tiny_config, tiny_model, tiny_split
+from recurra import RecurraConfig, RecurraForCausalLM, RecurraForSequenceClassification, RecurraModel
+from recurra.models.presets import HeadKind, count_parameters
+from tiny import language_model, stir, tiny_config, tiny_model
 
 SHAPES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -78,55 +78,12 @@ def test_save_and_load_is_bit_equal_in_safetensors_of_the_counted_size(shape: st
     assert (tmp_path / "model.safetensors").stat().st_size == 8 + header + 4 * count_parameters(model.config).total
 
 
-def test_a_half_precision_model_is_saved_in_half_the_bytes(tmp_path: Path) -> None:
-    model = tiny_model().to(torch.bfloat16)
-    model.save_pretrained(tmp_path)
-    header = int.from_bytes((tmp_path / "model.safetensors").read_bytes()[:8], "little")
-    size = (tmp_path / "model.safetensors").stat().st_size
-    assert size == 8 + header + 2 * count_parameters(model.config).total
-    assert AutoModelForSequenceClassification.from_pretrained(tmp_path).dtype == torch.bfloat16
-
-
 def test_the_base_model_is_read_from_a_classifier(tmp_path: Path) -> None:
     model = tiny_model().eval()
     model.save_pretrained(tmp_path)
     base = AutoModel.from_pretrained(tmp_path).eval()
     ids = torch.randint(1, 40, (2, 5))
     assert torch.equal(base(ids).last_hidden_state, model.model(ids).last_hidden_state)
-
-
-def test_fresh_weights_follow_the_configuration() -> None:
-    model = tiny_model(
-        vocab_size=2000, hidden_size=64, initializer_range=0.1, residual_scale=0.25, learned_residual_scale=True
-    )
-    assert model.model.core.residual_scale.item() == 0.25
-    assert model.model.embeddings.token.weight[1:].std().item() == pytest.approx(0.1, rel=0.02)
-    assert torch.count_nonzero(model.model.embeddings.token.weight[0]) == 0
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            assert torch.count_nonzero(parameter) == 0, name
-        if name.endswith("norm.weight"):
-            assert torch.equal(parameter, torch.ones_like(parameter)), name
-
-
-@pytest.mark.parametrize("placement", ["pre", "post"])
-def test_what_must_stay_on_one_device_is_a_whole_layer(placement: str) -> None:
-    model = tiny_model(norm_placement=placement)
-    layers = {type(module).__name__ for module in model.model.core.block.layers}
-    assert layers and layers <= set(RecurraModel._no_split_modules)
-
-
-@pytest.mark.parametrize(("own", "rate"), [(None, 0.3), (0.0, 0.0), (0.1, 0.1)])
-def test_embeddings_have_their_own_dropout_or_that_of_the_layers(own: float | None, rate: float) -> None:
-    assert tiny_model(hidden_dropout=0.3, embedding_dropout=own).model.embeddings.dropout.p == rate
-
-
-def test_the_token_table_can_be_exchanged() -> None:
-    model = tiny_model()
-    assert model.get_input_embeddings().num_embeddings == 40
-    model.resize_token_embeddings(50, mean_resizing=False)
-    assert model.config.vocab_size == 50
-    assert model(torch.tensor([[49, 3]])).logits.shape == (1, 2)
 
 
 def stock_arguments(folder: Path, **values: Any) -> TrainingArguments:
@@ -163,39 +120,6 @@ def test_the_stock_trainer_scales_accumulated_gradients_right(tmp_path: Path) ->
     assert moved > 1e-4
 
 
-def test_the_stock_trainer_learns_and_saves(tmp_path: Path) -> None:
-    split = tiny_split(rows=128)
-    rows = Dataset.from_list(
-        [{"input_ids": split[index]["input_ids"], "labels": split[index]["labels"]} for index in range(128)]
-    )
-    model = tiny_model(hidden_dropout=0.0)
-
-    def pad(batch: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        width = max(len(row["input_ids"]) for row in batch)
-        ids = torch.tensor([list(row["input_ids"]) + [0] * (width - len(row["input_ids"])) for row in batch])
-        return {
-            "input_ids": ids,
-            "attention_mask": (ids > 0).long(),
-            "labels": torch.tensor([row["labels"] for row in batch]),
-        }
-
-    arguments = stock_arguments(
-        tmp_path,
-        num_train_epochs=12,
-        optim="adamw_torch",
-        per_device_train_batch_size=16,
-        per_device_eval_batch_size=32,
-    )
-    trainer = Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows, data_collator=pad)
-    before = trainer.evaluate()["eval_loss"]
-    trainer.train()
-    assert trainer.evaluate()["eval_loss"] < 0.7 * before
-    trainer.save_model(str(tmp_path / "saved"))
-    assert (tmp_path / "saved" / "model.safetensors").exists()
-    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved")
-    assert torch.equal(loaded.classifier.weight, model.classifier.weight)
-
-
 def test_labels_travel_with_the_configuration(tmp_path: Path) -> None:
     names = {0: "negative", 1: "positive"}
     model = tiny_model(id2label=names, label2id={name: index for index, name in names.items()})
@@ -207,5 +131,120 @@ def test_labels_travel_with_the_configuration(tmp_path: Path) -> None:
     assert AutoConfig.from_pretrained(tmp_path).id2label == names
 
 
-def test_importing_us_leaves_transformers_as_it_is() -> None:
-    assert transformers.AutoConfig.for_model("bert").model_type == "bert"
+HEADS = ["shared", "separate", "tied"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("heads", HEADS)
+def test_a_language_model_comes_back_bit_equal_and_each_weight_is_in_the_file_once(
+    heads: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = language_model(heads=heads, num_recurrences=4, exits=[1, 3]).eval()
+    stir(model)
+    model = model.to(dtype)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert isinstance(loaded, RecurraForCausalLM) and loaded.dtype == dtype
+    assert model.state_dict().keys() == loaded.state_dict().keys()
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, loaded.state_dict()[name]), name
+    ids = torch.randint(0, 11, (3, 7))
+    ours, theirs = (one(ids, output_exits=True) for one in (model, loaded))
+    for first, second in zip((*ours.exit_logits, ours.logits), (*theirs.exit_logits, theirs.logits), strict=True):
+        assert torch.equal(first, second)
+    data = (tmp_path / "model.safetensors").read_bytes()
+    counted = count_parameters(model.config, HeadKind.LANGUAGE_MODELLING).total
+    assert len(data) == 8 + int.from_bytes(data[:8], "little") + counted * dtype.itemsize
+
+
+def test_the_body_is_read_from_a_language_model_and_moves_into_another_head(tmp_path: Path) -> None:
+    model = language_model(heads="tied").eval()
+    model.save_pretrained(tmp_path)
+    body = AutoModel.from_pretrained(tmp_path).eval()
+    ids = torch.randint(0, 11, (2, 5))
+    assert torch.equal(body(ids).last_hidden_state, model.model(ids).last_hidden_state)
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_the_token_table_and_all_heads_grow_together(heads: str) -> None:
+    model = language_model(heads=heads, num_recurrences=4, exits=[1, 3])
+    before = model(torch.tensor([[4, 3]]), output_exits=True)
+    model.resize_token_embeddings(15, mean_resizing=False)
+    assert model.config.vocab_size == 15
+    after = model(torch.tensor([[4, 3]]), output_exits=True)
+    for first, second in zip((*before.exit_logits, before.logits), (*after.exit_logits, after.logits), strict=True):
+        assert second.shape == (1, 2, 15)
+        torch.testing.assert_close(first, second[..., :11])
+    assert model(torch.tensor([[14, 3]]), labels=torch.tensor([[14, 3]])).loss.isfinite()
+
+
+def test_fresh_weights_follow_the_configuration() -> None:
+    model = language_model(vocab_size=2000, hidden_size=64, embedding_size=32, kernel_size=4, initializer_range=0.1)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert torch.count_nonzero(parameter) == 0, name
+        elif "norm" in name:
+            assert torch.equal(parameter, torch.ones_like(parameter)), name
+        elif name.endswith("embeddings.projection.weight"):
+            # The map up keeps the scale of the table.
+            assert parameter.std().item() == pytest.approx(32**-0.5, rel=0.15), name
+        elif "depthwise" in name:
+            assert parameter.abs().max() <= 0.5, name
+            assert parameter.std().item() == pytest.approx(0.5 / 3**0.5, rel=0.15), name
+        else:
+            assert parameter.std().item() == pytest.approx(0.1, rel=0.15), name
+
+
+def rows_of_many_lengths(count: int) -> Dataset:
+    dice = torch.Generator().manual_seed(0)
+    lengths = torch.randint(2, 9, (count,), generator=dice).tolist()
+    ids = [torch.randint(0, 11, (length,), generator=dice).tolist() for length in lengths]
+    return Dataset.from_dict({"input_ids": ids, "labels": ids, "attention_mask": [[1] * len(row) for row in ids]})
+
+
+class Padding:
+    """The stock collator's padding; this model has no tokenizer to ask."""
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        width = max(len(row["input_ids"]) for row in rows)
+        fills = {"input_ids": 3, "labels": -100, "attention_mask": 0}
+        return {
+            key: torch.tensor([row[key] + [fill] * (width - len(row[key])) for row in rows])
+            for key, fill in fills.items()
+        }
+
+
+def test_the_stock_trainer_weighs_every_token_alike_whatever_the_micro_batch(tmp_path: Path) -> None:
+    """Four micro-batches of 4 rows of different lengths give the update of one batch of 16."""
+    results = []
+    for batch_size, accumulation in ((16, 1), (4, 4)):
+        model = language_model()
+        arguments = stock_arguments(
+            tmp_path, per_device_train_batch_size=batch_size, gradient_accumulation_steps=accumulation
+        )
+        data = rows_of_many_lengths(32)
+        Trainer(model=model, args=arguments, train_dataset=data, data_collator=Padding()).train()
+        results.append(model.state_dict())
+    fresh = language_model().state_dict()
+    for name, weight in results[0].items():
+        torch.testing.assert_close(results[1][name], weight, rtol=1e-4, atol=1e-6, msg=lambda text, n=name: n + text)
+    assert max(float((results[0][name] - fresh[name]).abs().max()) for name in fresh) > 1e-4
+
+
+def test_the_stock_trainer_learns_evaluates_and_saves(tmp_path: Path) -> None:
+    """Each token is followed by the next number, which two positions and one loop can learn."""
+    starts = torch.randint(0, 11, (64, 1), generator=torch.Generator().manual_seed(0))
+    ids = ((starts + torch.arange(8)) % 11).tolist()
+    data = Dataset.from_dict({"input_ids": ids, "labels": ids})
+    model = language_model(hidden_size=32, embedding_size=16, intermediate_size=64, heads="tied")
+    arguments = stock_arguments(
+        tmp_path, num_train_epochs=25, optim="adamw_torch", per_device_train_batch_size=16, bf16=True
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=data, eval_dataset=data)
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    after = trainer.evaluate()["eval_loss"]
+    assert before > 2 and after < 0.5
+    trainer.save_model(str(tmp_path / "saved"))
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert loaded(torch.tensor([[5, 6, 7]])).logits[0, -1].argmax() == 8

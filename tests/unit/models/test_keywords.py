@@ -50,13 +50,6 @@ def test_a_misspelt_keyword_is_named_with_the_one_that_is_meant(model: Any, name
     assert said.startswith(start) and "\n" not in said
 
 
-def test_a_keyword_of_another_model_is_unknown() -> None:
-    with pytest.raises(TypeError, match="RecurraModel: unknown keyword 'labels'"):
-        tiny_model().model(IDS, labels=torch.zeros(2))
-    with pytest.raises(TypeError, match="RecurraForSequenceClassification: unknown keyword 'logits_to_keep'"):
-        tiny_model()(IDS, logits_to_keep=1)
-
-
 def test_what_transformers_passes_changes_nothing(model: Any) -> None:
     wanted = first_of(model(IDS))
     passed = {"return_dict": True, "use_cache": False, "cache_position": torch.arange(4), "num_items_in_batch": 3}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,14 @@ from relaxed import RELAXED
 from tiny import tiny_config, tiny_model
 
 
+def change(folder: Path, **values: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")
+
+
 def truncate(folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def empty(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"")
 
 
 def only_pickle(folder: Path) -> None:
@@ -34,96 +34,11 @@ def only_pickle(folder: Path) -> None:
     torch.save({"weight": torch.ones(1)}, folder / "pytorch_model.bin")
 
 
-def pickle_in_disguise(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(pickle.dumps({"weight": [1.0] * 100}))
-
-
-def no_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-
-
-def no_configuration(folder: Path) -> None:
-    (folder / "config.json").unlink()
-
-
-def broken_configuration(folder: Path) -> None:
-    (folder / "config.json").write_text('{"model_type": "recurra",', encoding="utf-8")
-
-
-def list_for_configuration(folder: Path) -> None:
-    (folder / "config.json").write_text("[1]", encoding="utf-8")
-
-
-def binary_configuration(folder: Path) -> None:
-    (folder / "config.json").write_bytes(b"\xff\xfe\x00\x01")
-
-
-def of_another_family(folder: Path) -> None:
-    change(folder, model_type="bert")
-
-
-def unknown_key(folder: Path) -> None:
-    change(folder, num_recurences=2)
-
-
-def impossible_value(folder: Path) -> None:
-    change(folder, num_recurrences=-1)
-
-
-def another_shape(folder: Path) -> None:
-    change(folder, intermediate_size=32)
-
-
-def more_layers(folder: Path) -> None:
-    change(folder, num_core_layers=3)
-
-
-def fewer_layers(folder: Path) -> None:
-    change(folder, num_core_layers=1)
-
-
 def missing_weight(folder: Path) -> None:
     path = folder / "model.safetensors"
     weights = load_file(path)
     del weights["classifier.bias"]
     save_file(weights, path, metadata={"format": "pt"})
-
-
-def change(folder: Path, **values: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")
-
-
-def a_billion_labels(folder: Path) -> None:
-    change(folder, num_labels=10**9, id2label=None, label2id=None)
-
-
-def a_billion_recurrences(folder: Path) -> None:
-    change(folder, num_recurrences=10**9)
-
-
-def many_recurrences_of_their_own(folder: Path) -> None:
-    change(folder, num_recurrences=4096, low_rank=16)
-
-
-def many_norms(folder: Path) -> None:
-    change(folder, num_recurrences=4096, recurrence_norms=True)
-
-
-def many_cycles(folder: Path) -> None:
-    change(folder, num_cycles=10**9)
-
-
-def a_huge_vocabulary(folder: Path) -> None:
-    change(folder, vocab_size=3_900_000)
-
-
-def a_vocabulary_beyond_all(folder: Path) -> None:
-    change(folder, vocab_size=12 * 10**6)
-
-
-def nested_configuration(folder: Path) -> None:
-    (folder / "config.json").write_text("[" * 300_000, encoding="utf-8")
 
 
 def endless_configuration(folder: Path) -> None:
@@ -136,45 +51,53 @@ def large_configuration(folder: Path) -> None:
         stream.truncate(20 * 2**20)
 
 
-def padding_beyond_all(folder: Path) -> None:
-    change(folder, pad_token_id=2**32)
+# A file that is removed or written, or keys of the configuration, or something that is done to the folder.
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+CASES: dict[str, tuple[Any, str]] = {
+    "truncated": (truncate, "is not a whole safetensors file"),
+    "empty": ((WEIGHTS, b""), "is not a whole safetensors file"),
+    "only a pickle": (only_pickle, "holds 'pytorch_model.bin', a pickle"),
+    "a pickle in disguise": ((WEIGHTS, pickle.dumps({"weight": [1.0] * 100})), "or a pickle under that name"),
+    "no weights": ((WEIGHTS, None), "is missing; the model folder is incomplete"),
+    "no configuration": ((CONFIG, None), "is not a model folder: no config.json"),
+    "broken configuration": ((CONFIG, b'{"model_type": "recurra",'), "is not valid JSON"),
+    "a list": ((CONFIG, b"[1]"), "holds no mapping"),
+    "binary configuration": ((CONFIG, b"\xff\xfe\x00\x01"), "is not valid JSON"),
+    "nested configuration": ((CONFIG, b"[" * 300_000), "config.json"),
+    "endless configuration": (endless_configuration, "is no regular file"),
+    "large configuration": (large_configuration, "at most 16,777,216 are read"),
+    "another family": ({"model_type": "bert"}, "is of model type 'bert'; a model of ours has type 'recurra'"),
+    "unknown key": ({"num_recurences": 2}, "did you mean 'num_recurrences'"),
+    "impossible value": ({"num_recurrences": -1}, "'num_recurrences' is -1"),
+    "another shape": ({"intermediate_size": 32}, "has another shape of weight 'model.core.block.layers.0"),
+    "more layers": ({"num_core_layers": 3}, "lacks weight 'model.core.block.layers.2"),
+    "fewer layers": ({"num_core_layers": 1}, "has the unknown weight 'model.core.block.layers.1"),
+    "missing weight": (missing_weight, "lacks weight 'classifier.bias'"),
+    "many labels": (
+        {"num_labels": 10**9, "id2label": None, "label2id": None},
+        "'num_labels' is 1,000,000,000; at most 100,000 is allowed",
+    ),
+    "many recurrences": ({"num_recurrences": 10**9}, "'num_recurrences' is 1,000,000,000; at most 4,096 is allowed"),
+    "many updates": ({"num_recurrences": 4096, "low_rank": 16}, "asks for tables of"),
+    "many norms": ({"num_recurrences": 4096, "recurrence_norms": True}, "asks for tables of"),
+    "many cycles": ({"num_cycles": 10**9}, "'num_cycles' is 1,000,000,000; at most 1,024 is allowed"),
+    "a huge vocabulary": ({"vocab_size": 3_900_000}, "asks for tables of"),
+    "a vocabulary beyond all": ({"vocab_size": 12 * 10**6}, "'vocab_size' is 12,000,000; at most 4,000,000 is allowed"),
+    "padding beyond all": ({"pad_token_id": 2**32}, "'pad_token_id' is 4294967296"),
+}
 
 
-CASES: list[tuple[Callable[[Path], None], str]] = [
-    (truncate, "is not a whole safetensors file"),
-    (empty, "is not a whole safetensors file"),
-    (only_pickle, "holds 'pytorch_model.bin', a pickle"),
-    (pickle_in_disguise, "or a pickle under that name"),
-    (no_weights, "is missing; the model folder is incomplete"),
-    (no_configuration, "is not a model folder: no config.json"),
-    (broken_configuration, "is not valid JSON"),
-    (list_for_configuration, "holds no mapping"),
-    (binary_configuration, "is not valid JSON"),
-    (of_another_family, "is of model type 'bert'; a model of ours has type 'recurra'"),
-    (unknown_key, "did you mean 'num_recurrences'"),
-    (impossible_value, "'num_recurrences' is -1"),
-    (another_shape, "has another shape of weight 'model.core.block.layers.0"),
-    (more_layers, "lacks weight 'model.core.block.layers.2"),
-    (fewer_layers, "has the unknown weight 'model.core.block.layers.1"),
-    (missing_weight, "lacks weight 'classifier.bias'"),
-    (a_billion_labels, "'num_labels' is 1,000,000,000; at most 100,000 is allowed"),
-    (a_billion_recurrences, "'num_recurrences' is 1,000,000,000; at most 4,096 is allowed"),
-    (many_recurrences_of_their_own, "asks for tables of"),
-    (many_norms, "asks for tables of"),
-    (many_cycles, "'num_cycles' is 1,000,000,000; at most 1,024 is allowed"),
-    (a_huge_vocabulary, "asks for tables of"),
-    (a_vocabulary_beyond_all, "'vocab_size' is 12,000,000; at most 4,000,000 is allowed"),
-    (nested_configuration, "config.json"),
-    (endless_configuration, "is no regular file"),
-    (large_configuration, "at most 16,777,216 are read"),
-    (padding_beyond_all, "'pad_token_id' is 4294967296"),
-]
-
-
-@pytest.mark.parametrize(("damage", "message"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_an_unusable_folder_is_one_clear_line(damage: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("damage", "message"), CASES.values(), ids=CASES)
+def test_an_unusable_folder_is_one_clear_line(damage: Any, message: str, tmp_path: Path) -> None:
     tiny_model().save_pretrained(tmp_path)
-    damage(tmp_path)
+    if isinstance(damage, dict):
+        change(tmp_path, **damage)
+    elif isinstance(damage, tuple):
+        (tmp_path / damage[0]).unlink()
+        if damage[1] is not None:
+            (tmp_path / damage[0]).write_bytes(damage[1])
+    else:
+        damage(tmp_path)
     with pytest.raises(CheckpointError) as caught:
         load_classifier_model(tmp_path)
     assert message in str(caught.value)

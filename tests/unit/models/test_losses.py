@@ -43,12 +43,6 @@ def test_value_and_gradients_equal_those_of_all_logits(positions: int, chunk_log
     torch.testing.assert_close(ours, theirs)
 
 
-def test_large_logits_do_not_overflow() -> None:
-    states, weight, targets = problem(7, torch.float32)
-    found = vocabulary_cross_entropy(states * 1000, weight, targets)
-    torch.testing.assert_close(found.double(), naive(states * 1000, weight, targets), rtol=1e-5, atol=1e-3)
-
-
 @pytest.mark.parametrize("which", ["states", "weight", "neither"])
 def test_only_gradients_that_are_wanted_are_made(which: str) -> None:
     states, weight, targets = problem(7)

@@ -114,24 +114,6 @@ def test_logits_and_gradients_equal_the_formulas(variant: str, lengths: list[int
     assert_same_gradients(ours, theirs)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_token_types_enter_as_given(causal: bool) -> None:
-    config = tiny_config(vocab_size=12, hidden_size=8, intermediate_size=6, causal=causal, pooling="last")
-    logits, expected, ours, theirs = both_gradients(config, [4, 3], with_types=True)
-    torch.testing.assert_close(logits, expected.detach(), **TOLERANCE)
-    assert_same_gradients(ours, theirs)
-    assert ours["model.embeddings.token_type.weight"][1].abs().max() > 0
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_padding_on_the_left_changes_nothing_when_the_last_position_is_read(causal: bool) -> None:
-    """Positions shift then, so this holds only because scores depend on relative positions."""
-    config = tiny_config(vocab_size=12, hidden_size=8, intermediate_size=6, causal=causal, pooling="last")
-    logits, expected, ours, theirs = both_gradients(config, [5, 2], with_types=False, left=True)
-    torch.testing.assert_close(logits, expected.detach(), **TOLERANCE)
-    assert_same_gradients(ours, theirs)
-
-
 CONFIGS = relaxed_shapes(
     {
         "hidden_size": st.sampled_from([4, 8]),
@@ -202,13 +184,6 @@ def test_a_stacked_model_is_the_recurrent_one_with_one_recurrence() -> None:
     stacked.load_state_dict(unrolled)
     ids = torch.randint(1, 40, (3, 9))
     assert torch.equal(looped(ids).logits, stacked(ids).logits)
-
-
-def test_dropout_acts_in_training_only() -> None:
-    model = tiny_model(hidden_dropout=0.5, attention_dropout=0.5)
-    ids = torch.randint(1, 40, (2, 6))
-    assert not torch.equal(model.train()(ids).logits, model(ids).logits)
-    assert torch.equal(model.eval()(ids).logits, model(ids).logits)
 
 
 def test_no_loss_without_labels_and_fp32_logits_from_half_precision() -> None:

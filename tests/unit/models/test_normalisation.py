@@ -15,14 +15,6 @@ def _norm(width: int, dtype: torch.dtype = torch.float32) -> RMSNorm:
     return norm
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
-    torch.manual_seed(0)
-    norm = _norm(5, torch.float64)
-    states = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
-    # gradcheck moves the parameter too: it is one of the inputs.
-    assert torch.autograd.gradcheck(lambda x, _: norm(x), (states, norm.weight))
-
-
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 def test_values_and_gradients_are_those_of_torch(scale: float) -> None:
     torch.manual_seed(0)
@@ -47,13 +39,6 @@ def test_half_precision_is_computed_in_fp32_and_keeps_its_type() -> None:
             found = norm(states)
         assert found.dtype == torch.bfloat16
         torch.testing.assert_close(found, wanted, rtol=2**-7, atol=0)
-
-
-def test_zeros_stay_zeros() -> None:
-    states = torch.zeros(2, 8, requires_grad=True)
-    output = _norm(8)(states)
-    output.sum().backward()
-    assert not output.any() and torch.isfinite(states.grad).all()
 
 
 def test_batch_norm_is_its_formula_over_all_positions_and_rows() -> None:

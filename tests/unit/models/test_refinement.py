@@ -113,13 +113,6 @@ def test_computing_only_leading_positions_equals_the_full_computation(variant: s
         torch.testing.assert_close(leading, whole[:, :2], rtol=1e-9, atol=1e-10)
 
 
-def test_what_stands_under_the_mask_changes_nothing() -> None:
-    model = classifier("conv+linear")
-    inputs = padded(rows_of(LENGTHS), left=False)
-    other = inputs["input_ids"].where(inputs["attention_mask"].bool(), 7)
-    assert torch.equal(model(**inputs).logits, model(other, inputs["attention_mask"]).logits)
-
-
 def test_a_classifier_has_no_table_to_tie_its_heads_to() -> None:
     with pytest.raises(ConfigurationError, match="'heads' is 'tied'; allowed for a classifier: shared, separate"):
         RecurraForSequenceClassification(language_config(heads="tied"))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from recurra.core.progress import Reporter
-from recurra.training.fit import stage_arguments, train_transformer
+from recurra.training.fit import stage_arguments
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.stages import classifier_beside, train_auxiliary
 from tiny import tiny_model, tiny_split
@@ -63,15 +63,3 @@ def test_what_is_done_is_taken_up(tmp_path: Path) -> None:
     assert train(second, tmp_path)
     ours, theirs = first.model.state_dict(), second.model.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-def test_without_auxiliary_rows_nothing_of_it_is_done(tmp_path: Path) -> None:
-    weights = []
-    for name, chosen in (("with", protocol()), ("without", protocol(auxiliary_epochs=0))):
-        model = tiny_model()
-        train_transformer(
-            model, tiny_split(rows=48, seed=1), tiny_split(rows=32, seed=2), chosen,
-            folder=tmp_path / name, seed=0, precision="fp32", reporter=Reporter(quiet=True),
-        )  # fmt: skip
-        weights.append(model.state_dict())
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

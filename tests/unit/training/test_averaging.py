@@ -15,7 +15,7 @@ from recurra.core.progress import Reporter
 from recurra.training import fit as fit_module
 from recurra.training.fit import train_transformer
 from recurra.training.protocols import ProtocolConfig
-from recurra.training.trainer import UNAVERAGED_NAME, WeightAverage, decay_at
+from recurra.training.trainer import UNAVERAGED_NAME, WeightAverage
 from tiny import tiny_model, tiny_split
 
 DECAY = 0.6
@@ -85,20 +85,6 @@ def test_the_averages_are_what_is_evaluated_and_left_in_the_model(tmp_path: Path
     assert sum(losses) / len(losses) == pytest.approx(expected, rel=1e-5)
 
 
-def test_averaging_changes_nothing_of_the_steps(tmp_path: Path) -> None:
-    own = {}
-    for name, decay in (("with", DECAY), ("without", 0.0)):
-        model = tiny_model()
-        train_transformer(
-            model, tiny_split(rows=48, seed=1), tiny_split(rows=32, seed=2), protocol(weight_averaging=decay),
-            folder=tmp_path / name, seed=0, precision="fp32", reporter=Reporter(quiet=True),
-        )  # fmt: skip
-        last = tmp_path / name / "checkpoints" / "checkpoint-6"
-        own[name] = load_file(last / (UNAVERAGED_NAME if decay else "model.safetensors"))
-        assert (last / UNAVERAGED_NAME).exists() == bool(decay)
-    assert all(torch.equal(own["with"][key], own["without"][key]) for key in own["without"])
-
-
 def test_the_averages_are_in_place_for_the_time_only() -> None:
     model = tiny_model()
     average = WeightAverage(model, DECAY)
@@ -111,9 +97,3 @@ def test_the_averages_are_in_place_for_the_time_only() -> None:
         raise KeyboardInterrupt
     assert model.classifier.weight is parameter
     assert torch.equal(parameter, before + 1)
-
-
-def test_the_first_steps_forget_the_beginning_quickly() -> None:
-    assert decay_at(1, 0.999) == pytest.approx(2 / 11)
-    assert decay_at(10_000, 0.999) == 0.999
-    assert decay_at(1, 0.1) == 0.1

@@ -94,17 +94,3 @@ def test_answers_stay_with_their_rows() -> None:
         assert isinstance(narrowed, TaughtSplit) and narrowed.teacher_logits is split.teacher_logits
         assert narrowed.input_ids.max() < 40
     assert "teacher_states" not in batch(replace(split, teacher_states=None), [0])
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_rows_that_all_have_a_label_give_what_they_gave_with_exits_too(several: bool) -> None:
-    shape = {**SHAPE, "exits": [1], "exit_loss_weight": 0.4}
-    model = tiny_model(**shape, **({"problem_type": "multi_label_classification"} if several else {}))
-    stir(model)
-    split = taught(applications=4)
-    if several:
-        split = replace(split, labels=np.random.default_rng(0).integers(0, 2, (len(split), 2)))
-    how, rows = Distillation(0.6, 2.0, 0.0, 0.4), [1, 2, 5]
-    plain = how.loss(model, batch(split, rows))
-    marked = how.loss(model, batch(replace(split, labelled=np.ones(len(split), dtype=np.bool_)), rows))
-    torch.testing.assert_close(plain, marked)

@@ -84,12 +84,6 @@ def test_a_folder_of_checkpoints_that_cannot_be_made_is_one_clear_line(tmp_path:
         fit(tmp_path, protocol())
 
 
-def test_the_scan_for_pickles_finds_them(tmp_path: Path) -> None:
-    torch.save({"a": torch.ones(1)}, tmp_path / "new")
-    torch.save({"a": torch.ones(1)}, tmp_path / "old", _use_new_zipfile_serialization=False)
-    assert holds_pickle(tmp_path / "new") and holds_pickle(tmp_path / "old")
-
-
 # With these, the first epoch of four is the best, the rate is halved twice, and early stopping never comes.
 FIRST_IS_BEST = {"schedule": "plateau", "plateau_patience": 0, "early_stopping_patience": 9, "max_epochs": 4}
 # Here the third is the best.
@@ -187,10 +181,6 @@ def test_a_training_killed_again_and_again_ends_the_same(uninterrupted: dict[str
     check_killed("third", moments, uninterrupted, tmp_path)
 
 
-def test_a_warm_up_and_a_cosine_go_on_where_they_were(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
-    check_killed("cosine", ["marker of checkpoint 2"], uninterrupted, tmp_path)
-
-
 @pytest.mark.parametrize(
     "moments",
     [
@@ -250,15 +240,6 @@ def test_nothing_on_disk_is_a_pickle(uninterrupted: dict[str, Path]) -> None:
     assert [path for path in files if holds_pickle(path)] == []
 
 
-def test_a_training_can_be_moved_between_a_kill_and_the_resume(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    chosen = protocol(**THIRD_IS_BEST)
-    assert in_a_process(train, first, chosen, ["end of training"], {}) == -9
-    first.rename(second)
-    assert in_a_process(train, second, chosen, [], {}) == 0
-    assert same_weights(second, uninterrupted["third"])
-
-
 def test_the_best_epoch_is_what_stays_in_the_model(tmp_path: Path) -> None:
     model, record = fit(tmp_path, protocol(**FIRST_IS_BEST))
     assert record.best_epoch == 1
@@ -281,28 +262,6 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path: 
     runs = [fit(tmp_path / str(number), chosen, seed=seed)[0].state_dict() for number, seed in enumerate((0, 0, 1))]
     assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
     assert not torch.equal(runs[0]["classifier.weight"], runs[2]["classifier.weight"])
-
-
-def test_accumulated_micro_batches_equal_the_whole_batch(tmp_path: Path) -> None:
-    """Without dropout; losses are means over a batch, so micro-batches of equal size average to the whole."""
-    values = {"max_epochs": 2, "schedule": "constant", "learning_rate": 1e-3}
-    whole, record = fit(tmp_path / "whole", protocol(**values), hidden_dropout=0.0)
-    parts, other = fit(tmp_path / "parts", protocol(**values, gradient_accumulation=4), hidden_dropout=0.0)
-    assert record.steps == other.steps == 6
-    fresh = tiny_model(hidden_dropout=0.0).state_dict()
-    moved = (whole.state_dict()["classifier.weight"] - fresh["classifier.weight"]).norm()
-    apart = (whole.state_dict()["classifier.weight"] - parts.state_dict()["classifier.weight"]).norm()
-    # The order of batches differs: batches of 4 are grouped by length in another way than batches of 16.
-    assert 0 < float(apart) < 0.8 * float(moved)
-    assert abs(other.history[0].train_loss - record.history[0].train_loss) < 0.1
-
-
-def test_label_smoothing_raises_the_training_loss_only(tmp_path: Path) -> None:
-    values = {"max_epochs": 1, "learning_rate": 1e-7, "schedule": "constant"}
-    _, plain = fit(tmp_path / "plain", protocol(**values), hidden_dropout=0.0)
-    _, smooth = fit(tmp_path / "smooth", protocol(**values, label_smoothing=0.5), hidden_dropout=0.0)
-    assert smooth.history[0].validation_loss == pytest.approx(plain.history[0].validation_loss, rel=1e-4)
-    assert smooth.history[0].train_loss != pytest.approx(plain.history[0].train_loss, rel=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -329,16 +288,6 @@ def test_a_loss_that_is_not_finite_stops_with_one_clear_line(tmp_path: Path) -> 
             model, tiny_split(), tiny_split(), protocol(),
             folder=tmp_path, seed=0, precision="fp32", reporter=Reporter(quiet=True),
         )  # fmt: skip
-
-
-def test_progress_names_every_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train_transformer(
-        tiny_model(), tiny_split(), tiny_split(), protocol(max_epochs=2),
-        folder=tmp_path, seed=0, precision="fp32", reporter=Reporter(),
-    )  # fmt: skip
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "epoch 1: train loss" in captured.err and "epoch 2: train loss" in captured.err
 
 
 def test_checkpoints_are_removed_on_demand(tmp_path: Path) -> None:
@@ -372,16 +321,3 @@ def test_the_loss_of_weighed_rows_and_its_gradient_are_those_of_rows_that_stand_
     torch.testing.assert_close(loss, other)
     for mine, theirs in zip(found.parameters(), wanted.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
-
-
-def test_weights_of_one_train_as_none_do(tmp_path: Path) -> None:
-    trained = []
-    for number, weights in enumerate((None, np.ones(48, dtype=np.float32))):
-        network = tiny_model(seed=0)
-        train_transformer(
-            network, replace(tiny_split(rows=48, seed=1), weights=weights), tiny_split(rows=32, seed=2), protocol(),
-            folder=tmp_path / str(number), seed=0, precision="fp32", reporter=Reporter(quiet=True),
-        )  # fmt: skip
-        trained.append(network.state_dict())
-    for name, values in trained[0].items():
-        torch.testing.assert_close(values, trained[1][name], rtol=1e-4, atol=1e-5)

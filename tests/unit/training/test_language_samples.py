@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from recurra.data.language.preparation import LanguageCollator, LineSamples, PackedBlocks
+from recurra.data.language.preparation import LanguageCollator, LineSamples
 from recurra.data.language.tokenization import EncodedText
-from recurra.evaluation.perplexity import evaluate_perplexity
-from recurra.training.trainer import RecurraTrainer
 
 VOCABULARY, CONTEXT = 11, 12
 
@@ -38,25 +33,6 @@ def counting(texts: int = 48) -> EncodedText:
 def arguments(folder: Path, **values: Any) -> TrainingArguments:
     quiet = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "logging_strategy": "no", "use_cpu": True}
     return TrainingArguments(output_dir=str(folder), **quiet, **values)
-
-
-@pytest.mark.parametrize("kind", [PackedBlocks, LineSamples])
-@pytest.mark.parametrize("ours", [False, True])
-def test_a_trainer_learns_more_than_how_frequent_tokens_are(tmp_path: Path, kind: Any, ours: bool) -> None:
-    text, model = counting(), gpt2()
-    tokens = text.joined.tolist()
-    unigram = -sum(count / len(tokens) * math.log(count / len(tokens)) for count in Counter(tokens).values())
-    settings = arguments(tmp_path, max_steps=60, per_device_train_batch_size=8, learning_rate=0.02)
-    values: dict[str, Any] = {"model": model, "args": settings, "train_dataset": kind(text, CONTEXT)}
-    collator = LanguageCollator(0, CONTEXT)
-    trainer = (
-        RecurraTrainer(collator=collator, data_seed=0, **values) if ours else Trainer(data_collator=collator, **values)
-    )
-    packed = kind is PackedBlocks
-    before = evaluate_perplexity(model, text, context=CONTEXT, packed=packed)["final"].loss
-    trainer.train()
-    after = evaluate_perplexity(model, text, context=CONTEXT, packed=packed)["final"].loss
-    assert after < 0.7 * unigram < unigram < before + 0.2
 
 
 def test_accumulated_batches_give_the_gradient_of_one_large_one(tmp_path: Path) -> None:

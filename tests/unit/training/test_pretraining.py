@@ -11,10 +11,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from recurra.core.errors import RunError
 from recurra.core.progress import Reporter
 from recurra.data.encoding import EncodedSplit
-from recurra.training import stages as pretraining_module
 from recurra.training.fit import stage_arguments, train_transformer
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.stages import MaskedTokenTrainer, RecurraForMaskedTokens, pretrain
@@ -56,14 +54,6 @@ def test_the_loss_is_the_mean_over_the_words_to_guess() -> None:
         # The head computes its loss in FP32.
         losses.append(scores.logsumexp(0) - scores[labels[row, place]])
     torch.testing.assert_close(model(ids, mask, labels).loss.double(), sum(losses) / 3, rtol=1e-5, atol=1e-6)
-
-
-def test_nothing_to_guess_is_no_loss() -> None:
-    model = RecurraForMaskedTokens(tiny_model().model)
-    ids = torch.randint(4, 40, (2, 5))
-    loss = model(ids, labels=torch.full_like(ids, NOT_GUESSED)).loss
-    loss.backward()
-    assert float(loss.detach()) == 0
 
 
 def test_only_the_longest_training_rows_are_read_and_no_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,35 +105,3 @@ def test_pretraining_changes_the_encoder_and_not_the_classifier(tmp_path: Path) 
     assert all(
         torch.equal(again.model.state_dict()[name], model.model.state_dict()[name]) for name in again.model.state_dict()
     )
-
-
-def test_it_learns_what_stands_beside_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every word is followed by the next number: a hidden one can be told from its neighbours."""
-    dice = np.random.default_rng(0)
-    pieces = [np.array([1, *(4 + (start + np.arange(8)) % 36), 2]) for start in dice.integers(0, 36, 256)]
-    pieces = [np.append(piece[:-1], [4 + number % 36, 2]) for number, piece in enumerate(pieces)]
-    rows = EncodedSplit(
-        np.concatenate(pieces).astype(np.int32),
-        np.arange(257, dtype=np.int64) * len(pieces[0]),
-        np.zeros(256, dtype=np.int64),
-    )
-    arguments = stage_arguments(
-        "pretraining", protocol(pretraining_epochs=12, pretraining_learning_rate=2e-2, schedule="cosine"), tmp_path,
-        seed=0, precision="fp32",
-    )  # fmt: skip
-    pretrain(tiny_model(hidden_dropout=0.0), rows, TOKENS, arguments, seed=0, reporter=Reporter())
-    said = [line for line in capsys.readouterr().err.splitlines() if "pretraining epoch" in line]
-    losses = [float(line.rpartition(" ")[2]) for line in said]
-    assert len(losses) == 12 and losses[0] > 3 and losses[-1] < 0.7 * losses[0]
-
-
-def test_a_loss_that_is_not_finite_stops_with_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(RecurraForMaskedTokens):
-        def __init__(self, encoder: Any) -> None:
-            super().__init__(encoder)
-            with torch.no_grad():
-                self.bias[5] = float("nan")
-
-    monkeypatch.setattr(pretraining_module, "RecurraForMaskedTokens", Broken)
-    with pytest.raises(RunError, match=r"not finite in epoch 1 of pretraining; lower pretraining_learning_rate"):
-        train(tmp_path, protocol(), tiny_split(), tiny_split())

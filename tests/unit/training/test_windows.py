@@ -21,7 +21,6 @@ from recurra.training.distillation import Distillation, RowLoss, TaughtCollator,
 from recurra.training.fit import stage_arguments, train_transformer
 from recurra.training.protocols import ProtocolConfig
 from recurra.training.stages import classifier_beside, train_auxiliary
-from recurra.training.trainer import HistoryCallback
 from tiny import stir, tiny_model, tiny_split
 
 COUNTS = [1, 3, 2, 1, 4, 1, 2, 2]
@@ -149,31 +148,6 @@ def test_the_epoch_is_chosen_by_pooled_logits(labels: int | None, tmp_path: Path
     assert record.history[0].validation_loss == pytest.approx(np.mean(losses), rel=1e-5)
     assert record.history[0].validation_accuracy == np.mean(right)
     assert 0 < np.mean(right) < 1 or labels
-
-
-def test_a_training_that_was_interrupted_goes_on_as_if_nothing_had_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train, selection, chosen = windows(COUNTS * 4), windows(seed=2), protocol(max_epochs=2)
-
-    def run(name: str) -> dict[str, Tensor]:
-        model = tiny_model()
-        record = fit(model, train, selection, tmp_path / name, chosen)
-        assert record.epochs == 2 and bool(record.resumed) == (name == "killed")
-        return model.state_dict()
-
-    whole = run("whole")
-    with monkeypatch.context() as broken:
-
-        def stop(self: Any, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.global_step == len(train) // 8 + 2:
-                raise KeyboardInterrupt
-
-        broken.setattr(HistoryCallback, "on_step_end", stop)
-        with pytest.raises(KeyboardInterrupt):
-            fit(tiny_model(), train, selection, tmp_path / "killed", chosen)
-    again = run("killed")
-    assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
 def test_labels_of_another_task_are_learned_from_each_window_of_a_text(tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ def trim(engine: TransformerEngine, texts: Sequence[str], most: int | None) -> T
         ConfigurationError: If the tokenizer is no WordPiece, or ``most`` leaves no room for words.
     """
     state: dict[str, Any] = json.loads(engine.tokenizer.backend_tokenizer.to_str())
+    if not getattr(engine.model, "narrows_vocabulary", True):
+        raise ConfigurationError("the layers are transformers' own, which count on every piece: leave the vocabulary")
     if state["model"]["type"] != "WordPiece":
         raise ConfigurationError(
             f"the tokenizer is a {state['model']['type']}, whose pieces depend on each other; "

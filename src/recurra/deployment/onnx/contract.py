@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recurra.core.errors import ConfigurationError
+from recurra.models.names import FOREIGN_MODEL_TYPE
 
 MODEL_NAME = "model.onnx"
 INPUT_IDS = "input_ids"
@@ -23,6 +24,11 @@ _WRITTEN: dict[str, tuple[object, ...]] = {
     "embedding_norm": (True,),
     "embedding_cycles": (0,),
 }
+
+
+def is_foreign(config: object) -> bool:
+    """Whether a classifier's layers are transformers' own."""
+    return getattr(config, "model_type", "") == FOREIGN_MODEL_TYPE
 
 
 def check_writable(config: object) -> None:

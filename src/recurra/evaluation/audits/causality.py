@@ -13,8 +13,9 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,12 +25,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from recurra.core.configuration import derive_seed
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import IN_TRAINING, AuditResult
-from recurra.evaluation.audits.invariance import TOLERANCE, exact_fp32
+from recurra.evaluation.audits.invariance import TOLERANCE, exact_fp32, judge_difference
+from recurra.evaluation.perplexity import FINAL
 from recurra.models.configuration import RecurraConfig
 from recurra.models.heads import IGNORED
 from recurra.models.language_modeling import RecurraForCausalLM
-
-FINAL = "final"
 
 
 class LanguageProbe:
@@ -102,7 +102,6 @@ def audit_language_padding(model: Any, *, tolerance: float = TOLERANCE, seed: in
     Args:
         model: A causal language model, ours or of transformers (`LanguageProbe`); left as it was found.
         tolerance: Largest allowed difference relative to the largest logit, or to the loss.
-        seed: Chooses the tokens.
 
     Returns:
         ``padding.logits`` over all heads and both sides; ``padding.loss`` for a padded row. The loss of a model that is
@@ -147,8 +146,7 @@ def _logits(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor]
                 for number, heads in enumerate(alone)
                 for head, logits in heads.items()
             )
-    what = "padding or neighbours change a logit"
-    return _judge("logits", what, differences, scale, tolerance)
+    return judge_difference("padding.logits", "padding or neighbours change a logit", differences, scale, tolerance)
 
 
 def _loss(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor], tolerance: float) -> AuditResult:
@@ -163,7 +161,7 @@ def _loss(probe: LanguageProbe, rows: list[Tensor], fillers: dict[str, Tensor], 
                 found = max(found, _number(abs(probe.loss(ids, mask) - alone)))
                 scale = max(scale, abs(alone))
             differences[f"{what}, {side}"] = found
-    return _judge("loss", "padding changes a loss", differences, scale, tolerance)
+    return judge_difference("padding.loss", "padding changes a loss", differences, scale, tolerance)
 
 
 def _largest(difference: Tensor) -> float:
@@ -173,23 +171,6 @@ def _largest(difference: Tensor) -> float:
 def _number(difference: float) -> float:
     """Infinity for what is no number, which `max` would pass over."""
     return math.inf if math.isnan(difference) else difference
-
-
-def _judge(kind: str, what: str, differences: dict[str, float], scale: float, tolerance: float) -> AuditResult:
-    name = f"padding.{kind}"
-    worst, difference = max(differences.items(), key=lambda item: item[1])
-    if not math.isfinite(difference) or not math.isfinite(scale):
-        summary = f"a {kind.removesuffix('s')} is not finite ({worst})"
-        return AuditResult(name=name, status="failed", summary=summary, threshold=tolerance)
-    value = difference / scale if scale > 0 else difference
-    return AuditResult(
-        name=name,
-        status="failed" if value > tolerance else "passed",
-        summary=f"{what} by at most {value:.1e} of the largest ({worst}; FP32); allowed: {tolerance:.0e}",
-        value=value,
-        threshold=tolerance,
-        details={"largest_difference": difference, "scale": scale, "by_case": differences, "precision": "fp32"},
-    )
 
 
 # Every later token of a short row is exchanged; convolutions that read far are measured on a longer one.
@@ -229,15 +210,6 @@ class _Finding:
                 self.reach, self.position, self.reads = place - earlier[0], earlier[0], place
 
 
-@dataclass
-class _Findings:
-    by_head: dict[str, _Finding] = field(default_factory=dict)
-
-    def add(self, base: Mapping[str, Tensor], other: Mapping[str, Tensor], places: list[int]) -> None:
-        for head, logits in base.items():
-            self.by_head.setdefault(head, _Finding()).add(logits, other[head], places)
-
-
 def audit_causality(
     model: Any, *, rows: int = 2, tokens: int = SHORT_TOKENS, long_tokens: int | None = None, seed: int = 0
 ) -> list[AuditResult]:
@@ -247,10 +219,8 @@ def audit_causality(
         model: A causal language model, ours or of transformers (`LanguageProbe`). Left as it was found, also its mode;
             a model of another precision is judged on a copy in FP32.
         rows: Short rows in which every token but the first is exchanged in turn.
-        tokens: Their length.
         long_tokens: Length of one more row, in which the last token and one in the middle are exchanged, to measure how
             far a leak reaches; by default 128, or more if the model's shape could read further.
-        seed: Chooses the tokens.
 
     Returns:
         For each head (``causality.final``, ``causality.exit-2``) whether it is causal; if not, which position reads
@@ -293,12 +263,20 @@ def _exchange_tokens(
 ) -> dict[str, _Finding]:
     """Exchanges tokens in rows of these lengths at these places, one at a time; rows share a batch, if they may."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "causality"))
-    findings = _Findings()
+    findings: dict[str, _Finding] = defaultdict(_Finding)
     for length, places in rows:
         row = torch.randint(0, probe.vocabulary, (length,), generator=generator)
         for first in range(0, len(places), rows_at_once):
-            _exchange(probe, row, places[first : first + rows_at_once], generator, findings)
-    return findings.by_head
+            batch = places[first : first + rows_at_once]
+            base = row.repeat(len(batch), 1)
+            other = base.clone()
+            for number, place in enumerate(batch):
+                step = torch.randint(1, max(probe.vocabulary, 2), (1,), generator=generator)
+                other[number, place] = (other[number, place] + step) % probe.vocabulary
+            before, after = probe.logits(base), probe.logits(other)
+            for head, logits in before.items():
+                findings[head].add(logits, after[head], batch)
+    return findings
 
 
 def _theory(probe: LanguageProbe) -> dict[str, int]:
@@ -317,10 +295,6 @@ def reach_ahead(config: RecurraConfig, recurrences: int | None = None) -> int | 
     after the other adds up: cycles of the embedding, of every layer, and of every recurrence. Causal attention adds
     nothing, because what it reads lies earlier and has read no further ahead.
 
-    Args:
-        config: The model.
-        recurrences: How often the core is applied; none means as often as configured.
-
     Returns:
         0 for a causal model; none for an encoder, whose attention reads everything.
     """
@@ -338,17 +312,6 @@ def reach_ahead(config: RecurraConfig, recurrences: int | None = None) -> int | 
     return of_cycles(config.embedding_cycles) + layers * of_cycles(config.num_cycles)
 
 
-def _exchange(
-    probe: LanguageProbe, row: Tensor, places: list[int], generator: torch.Generator, findings: _Findings
-) -> None:
-    base = row.repeat(len(places), 1)
-    other = base.clone()
-    for number, place in enumerate(places):
-        step = torch.randint(1, max(probe.vocabulary, 2), (1,), generator=generator)
-        other[number, place] = (other[number, place] + step) % probe.vocabulary
-    findings.add(probe.logits(base), probe.logits(other), places)
-
-
 def _judge_causality(name: str, finding: _Finding, theory: int | None) -> AuditResult:
     details: dict[str, Any] = {
         "exchanged_tokens": finding.exchanged,
@@ -359,19 +322,19 @@ def _judge_causality(name: str, finding: _Finding, theory: int | None) -> AuditR
         "largest_difference": finding.largest_difference,
         "precision": "fp32",
     }
+    status, value = "failed", None
     if not finding.finite:
         summary = "logits are not finite; nothing can be compared"
-        return AuditResult(name=name, status="failed", summary=summary, threshold=0.0)
-    if not finding.reacts:
+    elif not finding.reacts:
         summary = f"no logit changes when a token does ({finding.exchanged} exchanged): the model reads nothing"
-        return AuditResult(name=name, status="failed", summary=summary, threshold=0.0, details=details)
-    if finding.reach == 0:
+    elif not finding.reach:
         summary = f"{finding.exchanged} tokens exchanged one at a time: every logit before them stayed bit-equal (FP32)"
-        return AuditResult(name=name, status="passed", summary=summary, value=0.0, threshold=0.0, details=details)
-    of_theory = "" if theory is None else f" (its shape can read {theory} ahead)"
-    summary = (
-        f"LEAKS: the prediction at position {finding.position} reads token {finding.reads}, "
-        f"{finding.reach} ahead{of_theory}; logits change by up to {finding.largest_difference:.1e}"
-    )
-    value = float(finding.reach)
-    return AuditResult(name=name, status="failed", summary=summary, value=value, threshold=0.0, details=details)
+        status, value = "passed", 0.0
+    else:
+        of_theory = "" if theory is None else f" (its shape can read {theory} ahead)"
+        summary = (
+            f"LEAKS: the prediction at position {finding.position} reads token {finding.reads}, "
+            f"{finding.reach} ahead{of_theory}; logits change by up to {finding.largest_difference:.1e}"
+        )
+        value = float(finding.reach)
+    return AuditResult(name=name, status=status, summary=summary, value=value, threshold=0.0, details=details)

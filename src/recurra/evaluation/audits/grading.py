@@ -66,10 +66,7 @@ def grade(
     """Grades findings by a model's predictions.
 
     Args:
-        audits: As the audits made them.
         right: By split, whether the model is right on each row, ``(rows,)``; empty if no predictions are at hand.
-        who: Name of the model.
-        form_must_not_predict: Whether a label that the form of a text tells is a failure.
 
     Returns:
         The same findings with their grades; what a model's figures say stands in the summary and, under ``effect``, in
@@ -78,13 +75,13 @@ def grade(
     graded = []
     for audit in audits:
         split = next((name for name in right if audit.name.endswith(f".{name}")), None)
-        found = audit
+        judged = audit
         if split is not None and audit.status == "failed" and (rows := kept_rows(audit, len(right[split]))) is not None:
-            found = _leak(audit, right[split], rows, who)
+            judged = _leak(audit, right[split], rows, who)
         elif audit.name.startswith(_FORM) and audit.status == "note":
-            found = audit if split is None else _form(audit, float(right[split].mean()), who)
-            found = found.model_copy(update={"status": "failed"}) if form_must_not_predict else found
-        graded.append(found)
+            judged = audit if split is None else _form(audit, float(right[split].mean()), who)
+            judged = judged.model_copy(update={"status": "failed"}) if form_must_not_predict else judged
+        graded.append(judged)
     return graded
 
 
@@ -98,28 +95,21 @@ def needs_predictions(audits: Sequence[AuditResult]) -> bool:
 
 
 def control_right(dataset: TextDataset) -> dict[str, Mask]:
-    """Whether the linear control, fitted on the training rows, is right on each row of the reported splits.
-
-    Returns:
-        By split; empty for more than 50,000 training rows, which would take minutes.
-
-    Raises:
-        DataError: If no training text has a word, or all have one label.
-    """
+    """Whether the linear control, fitted on the training rows, is right on each row of the reported splits."""
     from recurra.models.controls.fitting import fit_linear
 
     train = dataset.splits["train"]
     if len(train) > MOST_CONTROL_ROWS:
         return {}
     control = fit_linear(train.texts, train.labels, num_labels=len(dataset.label_names))
-    found = {}
+    right = {}
     for name in dataset.reported_splits:
         split = dataset.splits[name]
         logits = control.logits(split.texts)
         several = split.labels.ndim == 2
-        same = (logits > 0) == split.labels if several else logits.argmax(axis=1) == split.labels
-        found[name] = np.asarray(same.all(axis=1) if several else same, dtype=bool)
-    return found
+        equal = (logits > 0) == split.labels if several else logits.argmax(axis=1) == split.labels
+        right[name] = np.asarray(equal.all(axis=1) if several else equal, dtype=bool)
+    return right
 
 
 def _leak(audit: AuditResult, right: Mask, rows: Mask, who: str) -> AuditResult:
@@ -129,19 +119,19 @@ def _leak(audit: AuditResult, right: Mask, rows: Mask, who: str) -> AuditResult:
     effect: dict[str, Any] = {"who": who, "share_right": share, "interval": [low, high], "rows_without": without}
     if without < max(LEAST_ROWS, LEAST_SHARE * total):
         failed = rows.mean() > HARD_SHARE
-        said = f"only {without:,} of {total:,} rows are without such a copy, too few to say what the others do"
+        sentence = f"only {without:,} of {total:,} rows are without such a copy, too few to say what the others do"
     else:
         rest = float(right[~rows].mean())
         failed = not low <= rest <= high
         effect |= {"share_right_without": rest, "difference": rest - share}
-        said = (
+        sentence = (
             f"without them {who} is right on {rest:.3f} of {without:,} rows, with them on {share:.3f} of {total:,} "
             f"(95 % interval {low:.3f} to {high:.3f}): {'outside' if failed else 'inside'} the interval"
         )
     return audit.model_copy(
         update={
             "status": "failed" if failed else "note",
-            "summary": f"{audit.summary}; {said}",
+            "summary": f"{audit.summary}; {sentence}",
             "details": {**audit.details, _EFFECT: effect},
         }
     )
@@ -153,10 +143,12 @@ def _form(audit: AuditResult, share: float, who: str) -> AuditResult:
         return audit
     form, majority = float(audit.details["accuracy"]), float(audit.details["majority_accuracy"])
     effect: dict[str, Any] = {"who": who, "share_right": share}
-    said = f"{who} is right on {share:.3f}"
+    sentence = f"{who} is right on {share:.3f}"
     if share > majority:
         effect["share_of_gain"] = (form - majority) / (share - majority)
-        said += f", so the form alone gives {max(0.0, effect['share_of_gain']):.0%} of what it gains over that label"
+        sentence += (
+            f", so the form alone gives {max(0.0, effect['share_of_gain']):.0%} of what it gains over that label"
+        )
     return audit.model_copy(
-        update={"summary": f"{audit.summary}; {said}", "details": {**audit.details, _EFFECT: effect}}
+        update={"summary": f"{audit.summary}; {sentence}", "details": {**audit.details, _EFFECT: effect}}
     )

@@ -78,11 +78,7 @@ def audit_invariance(
             is judged on a copy in FP32.
         encoded: Tokenised rows: ``encoded[i]["input_ids"]`` is a list or array of token ids
             (`recurra.data.tokenization.EncodedSplit`).
-        pad_token_id: What padding is made of.
-        rows: How many rows are compared; the shortest, the longest and a random choice.
         max_length: Longest padded input in tokens; without it the model's ``config.max_position_embeddings``, if any.
-        tolerance: Largest allowed difference relative to the largest logit.
-        seed: Chooses the rows, their neighbours and what stands under the mask.
 
     Returns:
         ``invariance.padding``: a row alone at its own length against the same row padded further, by padding tokens and
@@ -145,7 +141,8 @@ def _audit_padding(
             for kind, what in (("padding tokens", None), ("masked tokens", filler)):
                 difference = probe.logits([row], length, what) - alone
                 differences[kind] = _largest(differences[kind], difference)
-    return _judge("padding", differences, scale=scale, rows=len(rows), tolerance=tolerance)
+    name, changes = "invariance.padding", "padding changes a logit"
+    return judge_difference(name, changes, differences, scale, tolerance, rows=len(rows))
 
 
 def _audit_neighbours(probe: _Probe, rows: Sequence[Tokens], tolerance: float, rng: np.random.Generator) -> AuditResult:
@@ -165,28 +162,30 @@ def _audit_neighbours(probe: _Probe, rows: Sequence[Tokens], tolerance: float, r
     for pair in itertools.pairwise(rng.permutation(len(rows)).tolist()):
         together = probe.logits([rows[row] for row in pair], length)
         differences["pairs"] = _largest(differences["pairs"], together - alone[list(pair)])
-    return _judge("neighbours", differences, scale=scale, rows=len(rows), tolerance=tolerance)
+    what = "neighbours in the batch change a logit"
+    return judge_difference("invariance.neighbours", what, differences, scale, tolerance, rows=len(rows))
 
 
-def _judge(kind: str, differences: Mapping[str, float], *, scale: float, rows: int, tolerance: float) -> AuditResult:
-    name = f"invariance.{kind}"
-    difference = max(differences.values(), key=_nan_last)
-    if not math.isfinite(difference) or not math.isfinite(scale):
-        summary = f"logits of {rows} rows are not finite; nothing can be compared"
-        return AuditResult(name=name, status="failed", summary=summary, threshold=tolerance, details={"rows": rows})
-    # A model whose logits are all zero has no scale; then the difference itself is judged.
+def judge_difference(
+    name: str, what: str, differences: Mapping[str, float], scale: float, tolerance: float, **details: Any
+) -> AuditResult:
+    """Judges the largest of some differences relative to the largest logit or loss; what is no number fails."""
+    worst, difference = max(differences.items(), key=lambda case: math.inf if math.isnan(case[1]) else case[1])
+    # Where all is zero there is no scale; then the difference itself is judged.
     value = difference / scale if scale > 0 else difference
-    what = "padding changes a logit" if kind == "padding" else "neighbours in the batch change a logit"
+    if not math.isfinite(difference) or not math.isfinite(scale):
+        summary = f"what is compared is not finite ({worst})"
+        return AuditResult(name=name, status="failed", summary=summary, threshold=tolerance, details=details)
     return AuditResult(
         name=name,
         status="failed" if value > tolerance else "passed",
-        summary=f"{what} by at most {value:.1e} of the largest ({rows} rows, FP32); allowed: {tolerance:.0e}",
+        summary=f"{what} by at most {value:.1e} of the largest ({worst}; FP32); allowed: {tolerance:.0e}",
         value=value,
         threshold=tolerance,
         details={
-            "rows": rows,
+            **details,
             "largest_difference": difference,
-            "logit_scale": scale,
+            "scale": scale,
             "by_case": dict(differences),
             "precision": "fp32",
         },
@@ -215,10 +214,6 @@ def _largest(so_far: float, values: npt.NDArray[np.float64]) -> float:
     return float(np.max(np.abs(np.append(values, so_far))))
 
 
-def _nan_last(value: float) -> float:
-    return math.inf if math.isnan(value) else value
-
-
 TOKENS = 64
 NAME = "cache.logits"
 
@@ -230,12 +225,6 @@ def audit_cache(
 
     Looped models are known to go wrong after a few tokens, when recurrences share what each must keep for itself, and
     in batches that are padded on the left.
-
-    Args:
-        model: Ours; left as it was found.
-        tokens: Length of the longest row; two shorter ones are padded on the left.
-        tolerance: Largest allowed difference relative to the largest logit.
-        seed: Chooses the tokens.
     """
     config = model.config
     if config.leaks:
@@ -259,14 +248,5 @@ def audit_cache(
         # Unlike Python's `max`, it keeps what is no number.
         largest = float(torch.stack(differences).max())
         scale = float(whole[mask.bool()].abs().max())
-    value = largest / scale if scale > 0 else largest
-    finite = math.isfinite(value)
-    return AuditResult(
-        name=NAME,
-        status="passed" if finite and value <= tolerance else "failed",
-        summary=f"{length} tokens one by one with a cache: a logit differs by at most {value:.1e} of the largest; "
-        f"allowed: {tolerance:.0e}",
-        value=value if finite else None,
-        threshold=tolerance,
-        details={"tokens": length, "largest_difference": largest if finite else None, "precision": "fp32"},
-    )
+    what = f"reading {length} tokens one by one with a cache changes a logit"
+    return judge_difference(NAME, what, {"one by one": largest}, scale, tolerance, tokens=length)

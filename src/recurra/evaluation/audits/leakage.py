@@ -125,12 +125,6 @@ def find_overlap(train_texts: Sequence[str], texts: Sequence[str], *, ngram: int
 
     Every text has an anchor, its n-gram that is rarest in the piece of training text at hand (texts shorter than an
     n-gram are their own anchor). Only where the anchor stands is the whole sequence compared.
-
-    Args:
-        train_texts: Texts to search in.
-        texts: Texts to look up.
-        ngram: Words of an n-gram.
-        min_words: Shorter texts are not looked up as a whole: they recur by chance.
     """
     vocabulary = Vocabulary()
     words, offsets = vocabulary.encode(texts)
@@ -241,11 +235,8 @@ def _blocks(anchors: Indices, counts: Indices) -> Iterator[Indices]:
         yield anchors[block == number]
 
 
-EXACT_THRESHOLD = 0.01
-NORMALISED_THRESHOLD = 0.01
-CONTAINED_THRESHOLD = 0.05
-NGRAM_THRESHOLD = 0.05
-SOURCE_THRESHOLD = 0.0
+# Largest share of a split's rows that may be found.
+THRESHOLDS = {"exact": 0.01, "normalised": 0.01, "contained": 0.05, "ngram": 0.05, "source": 0.0}
 
 MIN_CONTAINED_WORDS = 3
 NGRAM_WORDS = 8
@@ -262,9 +253,6 @@ Mask = npt.NDArray[np.bool_]
 def audit_leakage(dataset: TextDataset) -> list[AuditResult]:
     """Audits every reported split against ``train``.
 
-    Args:
-        dataset: The corpus under its protocol.
-
     Returns:
         ``leakage.exact.<split>``, ``.normalised.``, ``.contained.``, ``.ngram.`` and ``.source.`` for each reported
         split, ``leakage.auxiliary-exact.<split>`` and so on where there are auxiliary rows, and
@@ -272,30 +260,16 @@ def audit_leakage(dataset: TextDataset) -> list[AuditResult]:
         ``details`` the number of rows, the rows judged, the criterion, up to five examples with the training text where
         that is known, and of a failure which rows. ``skipped`` where there is nothing to judge.
     """
-    train = dataset.splits["train"]
-    reported = {name: dataset.splits[name] for name in dataset.reported_splits}
-    results = [result for name, split in reported.items() for result in _audit_split(train, split, _Seen("", name))]
-    for kind, rows in (("auxiliary", dataset.auxiliary), ("unlabelled", dataset.unlabelled)):
+    sources = {"": dataset.splits["train"], "auxiliary-": dataset.auxiliary, "unlabelled-": dataset.unlabelled}
+    results = []
+    for prefix, rows in sources.items():
         if rows is None:
             continue
-        for name, split in reported.items():
-            # They have no sources of their own.
-            results += _audit_split(rows, split, _Seen(f"{kind}-", name))[:-1]
+        for name in dataset.reported_splits:
+            audits = _audit_split(rows, dataset.splits[name], prefix, name)
+            # Rows that are not of the task have no sources of their own.
+            results += audits[:-1] if prefix else audits
     return results
-
-
-def contained_mask(train_texts: Sequence[str], texts: Sequence[str]) -> Mask:
-    """Tells which texts stand verbatim inside a training text.
-
-    Args:
-        train_texts: Training texts.
-        texts: Texts to look up.
-
-    Returns:
-        Truth values, shape ``(texts,)``: the text has 3 words or more and its word sequence (split at white space)
-        stands in some training text. For the accuracy on rows that were and were not seen.
-    """
-    return find_overlap(train_texts, texts, ngram=NGRAM_WORDS, min_words=MIN_CONTAINED_WORDS).container >= 0
 
 
 def overlap_of(train: TextSplit, split: TextSplit) -> Overlap:
@@ -309,150 +283,74 @@ def overlap_of(train: TextSplit, split: TextSplit) -> Overlap:
 _OVERLAPS: WeakKeyDictionary[TextSplit, WeakKeyDictionary[TextSplit, Overlap]] = WeakKeyDictionary()
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """Names of the audits of one split: what comes before the kind says against which rows, none meaning ``train``."""
+def _audit_split(train: TextSplit, split: TextSplit, prefix: str, name: str) -> list[AuditResult]:
+    def skipped(kind: str, reason: str) -> AuditResult:
+        return AuditResult(name=f"leakage.{prefix}{kind}.{name}", status="skipped", summary=f"skipped: {reason}")
 
-    prefix: str
-    split: str
+    def judge(
+        kind: str, hits: Mask, criterion: str, more: Sequence[dict[str, Any]], judged: int = len(split)
+    ) -> AuditResult:
+        count, threshold = int(hits.sum()), THRESHOLDS[kind]
+        failed = count / judged > threshold
+        examples = [
+            {"id": split.ids[row], "text": _cut(split.texts[row]), **each}
+            for row, each in zip(np.flatnonzero(hits).tolist(), more, strict=False)
+        ]
+        rows = keep_rows(hits) if failed else {}
+        return AuditResult(
+            name=f"leakage.{prefix}{kind}.{name}",
+            status="failed" if failed else "passed",
+            summary=f"{count / judged:.2%} of rows ({count:,} of {judged:,}): {criterion}; allowed: {threshold:.0%}",
+            value=count / judged,
+            threshold=threshold,
+            details={"rows": count, "rows_judged": judged, "criterion": criterion, "examples": examples, **rows},
+        )
 
-    def audit(self, kind: str) -> str:
-        return f"leakage.{self.prefix}{kind}.{self.split}"
-
-
-def _audit_split(train: TextSplit, split: TextSplit, name: _Seen) -> list[AuditResult]:
-    if len(split) == 0 or len(train) == 0:
-        kinds = ("exact", "normalised", "contained", "ngram", "source")
-        reason = f"skipped: {len(split)} rows in {name.split}, {len(train)} in {train.name}; both need at least one"
-        return [AuditResult(name=name.audit(kind), status="skipped", summary=reason) for kind in kinds]
+    if not len(split) or not len(train):
+        reason = f"{len(split)} rows in {name}, {len(train)} in {train.name}; both need at least one"
+        return [skipped(kind, reason) for kind in THRESHOLDS]
     overlap = overlap_of(train, split)
-    return [
-        _result(
-            "exact",
-            name,
-            split,
-            _first_rows(train.texts, split.texts),
-            train,
-            threshold=EXACT_THRESHOLD,
-            criterion="the text is a training text",
-        ),
-        _result(
-            "normalised",
-            name,
-            split,
+    copies = {
+        "exact": (_first_rows(train.texts, split.texts), "the text is a training text"),
+        "normalised": (
             _first_rows(map(text_identity, train.texts), map(text_identity, split.texts)),
-            train,
-            threshold=NORMALISED_THRESHOLD,
-            criterion="the text is a training text but for case, punctuation and spacing",
+            "the text is a training text but for case, punctuation and spacing",
         ),
-        _result(
-            "contained",
-            name,
-            split,
+        "contained": (
             overlap.container,
-            train,
-            threshold=CONTAINED_THRESHOLD,
-            criterion=f"the text's {MIN_CONTAINED_WORDS} words or more stand verbatim inside a training text",
+            f"the text's {MIN_CONTAINED_WORDS} words or more stand verbatim inside a training text",
         ),
-        _ngram_result(name, split, overlap.ngrams, overlap.ngrams_found),
-        _source_result(name, split, train),
-    ]
+    }
+    results = []
+    for kind, (source, criterion) in copies.items():
+        texts = [train.texts[row] for row in source[source >= 0][:_EXAMPLES].tolist()]
+        results.append(judge(kind, source >= 0, criterion, [{"train_text": _cut(text)} for text in texts]))
+
+    share, long_enough = overlap.ngrams_found / np.maximum(overlap.ngrams, 1), overlap.ngrams > 0
+    if (count := int(long_enough.sum())) < MIN_NGRAM_ROWS:
+        results.append(skipped("ngram", f"{count} rows of {NGRAM_WORDS} words or more; {MIN_NGRAM_ROWS} are needed"))
+    else:
+        criterion = f"at least {NGRAM_SHARE:.0%} of the text's {NGRAM_WORDS}-grams stand in training texts"
+        hits = long_enough & (share >= NGRAM_SHARE)
+        shares = [{"share_found": round(float(each), 3)} for each in share[hits][:_EXAMPLES]]
+        results.append(judge("ngram", hits, criterion, shares, judged=count))
+
+    if split.groups is None or train.groups is None:
+        return [*results, skipped("source", "the sources (or groups) of the rows are not known")]
+    known = {source for group in train.groups for source in group}
+    shared = [[source for source in group if source in known] for group in split.groups]
+    criterion = "the row shares a source sentence or group with a training row"
+    hits = np.asarray([bool(sources) for sources in shared])
+    sources = [{"sources": each[:3]} for each in shared if each][:_EXAMPLES]
+    return [*results, judge("source", hits, criterion, sources)]
 
 
-def _first_rows(train_texts: Iterable[str], texts: Iterable[str]) -> npt.NDArray[np.int64]:
+def _first_rows(train_texts: Iterable[str], texts: Iterable[str]) -> Indices:
     """Row of the first equal training text for each text, -1 without one."""
     rows: dict[str, int] = {}
     for row, text in enumerate(train_texts):
         rows.setdefault(text, row)
     return np.asarray([rows.get(text, -1) for text in texts], dtype=np.int64)
-
-
-def _result(
-    kind: str,
-    name: _Seen,
-    split: TextSplit,
-    train_rows: npt.NDArray[np.int64],
-    train: TextSplit,
-    *,
-    threshold: float,
-    criterion: str,
-) -> AuditResult:
-    hits = np.flatnonzero(train_rows >= 0)
-    examples = [
-        {"id": split.ids[row], "text": _cut(split.texts[row]), "train_text": _cut(train.texts[train_rows[row]])}
-        for row in hits[:_EXAMPLES].tolist()
-    ]
-    found = train_rows >= 0
-    return _judge(name.audit(kind), examples, found, rows=len(split), threshold=threshold, criterion=criterion)
-
-
-def _ngram_result(
-    name: _Seen, split: TextSplit, total: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
-) -> AuditResult:
-    long_enough = int((total > 0).sum())
-    if long_enough < MIN_NGRAM_ROWS:
-        return AuditResult(
-            name=name.audit("ngram"),
-            status="skipped",
-            summary=f"skipped: {long_enough} rows of {NGRAM_WORDS} words or more; {MIN_NGRAM_ROWS} are needed",
-        )
-    share = found / np.maximum(total, 1)
-    found_rows = (total > 0) & (share >= NGRAM_SHARE)
-    hits = np.flatnonzero(found_rows)
-    examples = [
-        {"id": split.ids[row], "text": _cut(split.texts[row]), "share_found": round(float(share[row]), 3)}
-        for row in hits[:_EXAMPLES].tolist()
-    ]
-    criterion = f"at least {NGRAM_SHARE:.0%} of the text's {NGRAM_WORDS}-grams stand in training texts"
-    return _judge(
-        name.audit("ngram"),
-        examples,
-        found_rows,
-        rows=long_enough,
-        threshold=NGRAM_THRESHOLD,
-        criterion=criterion,
-    )
-
-
-def _source_result(name: _Seen, split: TextSplit, train: TextSplit) -> AuditResult:
-    if split.groups is None or train.groups is None:
-        return AuditResult(
-            name=name.audit("source"),
-            status="skipped",
-            summary="skipped: the sources (or groups) of the rows are not known",
-        )
-    seen = {source for group in train.groups for source in group}
-    shared = [[source for source in group if source in seen] for group in split.groups]
-    hits = [row for row, sources in enumerate(shared) if sources]
-    examples = [
-        {"id": split.ids[row], "text": _cut(split.texts[row]), "sources": shared[row][:3]} for row in hits[:_EXAMPLES]
-    ]
-    criterion = "the row shares a source sentence or group with a training row"
-    return _judge(
-        name.audit("source"),
-        examples,
-        np.asarray([bool(sources) for sources in shared]),
-        rows=len(split),
-        threshold=SOURCE_THRESHOLD,
-        criterion=criterion,
-    )
-
-
-def _judge(
-    audit: str, examples: list[dict[str, Any]], found: Mask, *, rows: int, threshold: float, criterion: str
-) -> AuditResult:
-    hits = int(found.sum())
-    value = hits / rows
-    failed = value > threshold
-    kept = keep_rows(found) if failed else {}
-    return AuditResult(
-        name=audit,
-        status="failed" if failed else "passed",
-        summary=f"{value:.2%} of rows ({hits:,} of {rows:,}): {criterion}; allowed: {threshold:.0%}",
-        value=value,
-        threshold=threshold,
-        details={"rows": hits, "rows_judged": rows, "criterion": criterion, "examples": examples, **kept},
-    )
 
 
 def _cut(text: str) -> str:
@@ -474,9 +372,6 @@ def audit_too_good(word_perplexity: float, audit_causality: Callable[[], Sequenc
     Returns:
         ``perplexity.too-good`` and, after an alarm, what the causality audit found. The alarm itself fails if that
         failed, because the figure must then not be quoted; if it passed, the alarm stands as a measured figure.
-
-    Raises:
-        ConfigurationError: For a perplexity that is none: below 1, or not a number.
     """
     if not word_perplexity >= 1:
         raise ConfigurationError(f"a word perplexity of {word_perplexity} is impossible; allowed: from 1")
@@ -485,25 +380,19 @@ def audit_too_good(word_perplexity: float, audit_causality: Callable[[], Sequenc
     if word_perplexity >= ALARM_WORD_PERPLEXITY:
         summary = f"word perplexity {word_perplexity:.1f}; below {ALARM_WORD_PERPLEXITY:.0f} there would be an alarm"
         return [AuditResult(name=name, status="passed", summary=summary, **figure)]
-    found = list(audit_causality())
-    leaking = [audit.name for audit in found if audit.status == "failed"]
-    alarm = f"ALARM: word perplexity {word_perplexity:.2f} is below {ALARM_WORD_PERPLEXITY:.0f}"
+    causality = list(audit_causality())
+    leaking = [audit.name for audit in causality if audit.status == "failed"]
+    outcome = "the causality audit passed: look for test text in training"
     if leaking:
-        summary = f"{alarm}, and the model leaks ({', '.join(leaking)}): do not quote it without that word"
-        return [AuditResult(name=name, status="failed", summary=summary, **figure), *found]
-    summary = f"{alarm}; the causality audit passed: look for test text in training"
-    return [AuditResult(name=name, status="measured", summary=summary, **figure), *found]
+        outcome = f"the model leaks ({', '.join(leaking)}): do not quote it without that word"
+    summary = f"ALARM: word perplexity {word_perplexity:.2f} is below {ALARM_WORD_PERPLEXITY:.0f}; {outcome}"
+    return [AuditResult(name=name, status="failed" if leaking else "measured", summary=summary, **figure), *causality]
 
 
 def audit_teacher(dataset: TextDataset, name: str, trained_on: TextSplit | None) -> list[AuditResult]:
     """Looks for reported rows among those that a teacher was trained on, and the student was not.
 
     Rows that both were trained on are a matter of the leakage audit.
-
-    Args:
-        dataset: The student's data.
-        name: The teacher's.
-        trained_on: Its training rows; none if they are not known.
 
     Returns:
         ``teacher.<split>`` for each reported split: ``failed`` if there is such a row, and it may be graded
@@ -512,20 +401,21 @@ def audit_teacher(dataset: TextDataset, name: str, trained_on: TextSplit | None)
     unknown = f"skipped: nobody knows what the teacher {name} was trained on, rows of this split may be among it"
     own = set(dataset.splits["train"].texts)
     others = set() if trained_on is None else set(trained_on.texts) - own
-    found = []
+    audits = []
     for split in dataset.reported_splits:
+        if trained_on is None:
+            audits.append(AuditResult(name=f"teacher.{split}", status="skipped", summary=unknown))
+            continue
         texts = dataset.splits[split].texts
         rows = np.asarray([text in others for text in texts], dtype=bool)
-        seen = int(rows.sum())
-        told = f"{seen:,} of {len(texts):,} {split} rows are among those that only the teacher {name} learned"
-        result = AuditResult(
-            name=f"teacher.{split}",
-            status="failed" if seen else "passed",
-            summary=told,
-            value=seen / max(len(texts), 1),
-            details=keep_rows(rows) if seen else {},
+        count = int(rows.sum())
+        audits.append(
+            AuditResult(
+                name=f"teacher.{split}",
+                status="failed" if count else "passed",
+                summary=f"{count:,} of {len(texts):,} {split} rows were learned by the teacher {name} alone",
+                value=count / max(len(texts), 1),
+                details=keep_rows(rows) if count else {},
+            )
         )
-        if trained_on is None:
-            result = AuditResult(name=f"teacher.{split}", status="skipped", summary=unknown)
-        found.append(result)
-    return found
+    return audits

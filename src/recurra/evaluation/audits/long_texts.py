@@ -29,13 +29,6 @@ def audit_long_texts(
 ) -> list[AuditResult]:
     """Measures what is cut of every split.
 
-    Args:
-        dataset: The corpus under its protocol.
-        tokenizer: The model's, or one of the tokenizers library itself.
-        max_length: Tokens after which a text is cut, or a window of it.
-        longest: Longest input of the model, in tokens.
-        windows: Most windows that a text is read in.
-
     Returns:
         ``long-texts.<split>`` for each split with rows: ``value`` is the share of rows that are cut; ``details`` have
         the share of tokens, the rows counted, the limits, the length that would hold 95 % of the rows, and the windows

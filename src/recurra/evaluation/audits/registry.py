@@ -46,11 +46,9 @@ class Audit:
 
     Attributes:
         name: First part of the names of its results, before the first full stop.
-        subject: What it looks at.
         home: Module of this package and function that makes it: ``leakage:audit_leakage``; the function gives one
             result or a list.
         meanings: What a failure means for a reader, by the first part of a result's name; the longest that fits counts.
-        notes: What a note means, and what to do, likewise.
     """
 
     name: str
@@ -174,13 +172,7 @@ AUDITS: list[Audit] = [
 
 
 def run_audits(subject: Subject, *arguments: Any, **keywords: Any) -> list[AuditResult]:
-    """Makes every audit of a subject.
-
-    Args:
-        subject: What is looked at.
-        arguments: As the subject says.
-        keywords: Likewise.
-    """
+    """Makes every audit of a subject."""
     chosen = [audit for audit in AUDITS if audit.subject is subject]
     return [result for audit in chosen for result in audit.make(*arguments, **keywords)]
 

@@ -32,18 +32,10 @@ Mask = npt.NDArray[np.bool_]
 def audit_seen(train: TextSplit, split: TextSplit, correct: npt.ArrayLike) -> AuditResult:
     """Compares the accuracy on seen and on unseen rows of a split.
 
-    Args:
-        train: Training rows.
-        split: Rows that were predicted.
-        correct: Whether each prediction is right, shape ``(rows,)``.
-
     Returns:
         ``seen.<split>`` with the status ``measured``: ``value`` is the difference in accuracy, seen minus unseen;
         ``details`` has both groups, the interval of the difference, and the difference at equal length. ``skipped`` if
         a group has fewer than 20 rows.
-
-    Raises:
-        ValueError: If ``correct`` is not one truth value a row.
     """
     right = np.asarray(correct)
     if right.shape != (len(split),) or right.dtype != np.bool_:
@@ -118,12 +110,6 @@ def difference_at_equal_length(
 
     Args:
         right: Whether each row is right, shape ``(rows,)``.
-        seen: Rows of the first group.
-        unseen: Rows of the second.
-        words: Words of each row.
-
-    Returns:
-        Difference, low and high; None if no number of words occurs in both groups.
     """
     size = int(words.max()) + 1 if len(words) else 1
 

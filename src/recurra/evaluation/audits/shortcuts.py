@@ -73,15 +73,7 @@ _LENGTH_COLUMNS = [FEATURE_NAMES.index(name) for name in LENGTH_FEATURES]
 
 
 def fit_probe(train: TextSplit, seed: int) -> tuple[FormatProbe | None, str]:
-    """Fits the probe on training rows, at most 20,000.
-
-    Args:
-        train: The training split.
-        seed: Chooses the rows.
-
-    Returns:
-        The probe, or None and the reason why the rows are too few.
-    """
+    """Fits the probe on training rows, at most 20,000."""
     counts = np.unique(train.labels, return_counts=True)[1]
     if len(train) < MIN_TRAIN_ROWS or len(counts) < 2 or counts.min() < MIN_ROWS_A_CLASS:
         smallest = int(counts.min()) if len(counts) else 0
@@ -118,14 +110,7 @@ def _classifier(seed: int, *, steps: int = 100, learning_rate: float = 0.1) -> H
 
 
 def format_features(texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Measures the format of texts, as the model sees them, and none of their words.
-
-    Args:
-        texts: Texts after cleaning.
-
-    Returns:
-        Shape ``(texts, features)``, columns as in `FEATURE_NAMES`.
-    """
+    """Measures the format of texts, as the model sees them, and none of their words."""
     rows = [_format_of(text) for text in texts]
     return np.asarray(rows, dtype=np.float64).reshape(len(texts), len(FEATURE_NAMES))
 
@@ -172,10 +157,6 @@ _EXAMPLE_CHARACTERS = 200
 
 def audit_shortcuts(dataset: TextDataset, *, seed: int = 0) -> list[AuditResult]:
     """Audits format shortcuts and labels of every reported split.
-
-    Args:
-        dataset: The corpus under its protocol.
-        seed: Chooses the training rows where there are more than 20,000.
 
     Returns:
         ``shortcuts.format.<split>`` and ``shortcuts.labels.<split>`` for each reported split, and

@@ -42,8 +42,6 @@ class KeptFunction:
 
     Args:
         encoder: All its layers as a stack, as `recurra.models.adaptation.convert.load_encoder` gives it.
-        input_ids: ``(tokens,)``, rows end to end.
-        row_lengths: ``(rows,)``; two rows at least.
         embeddings: What plans begin with; none means what the encoder begins with.
     """
 
@@ -110,15 +108,9 @@ def candidate_plans(
 
     Args:
         function: What scores the stacks that lead to a deep encoder's choices of layers; others are not scored.
-        stored: Layers with weights of their own.
-        applied: Layer applications at most.
-        fits: Whether a plan may be chosen; others are left out.
 
     Returns:
         In the order of their layers: neighbours share much of their way, so scored so they cost least.
-
-    Raises:
-        ConfigurationError: If there can be no such plan.
     """
     layers = function.num_layers
     if not 1 <= stored <= layers:
@@ -163,9 +155,7 @@ class TableFactors:
     """``table[i] = weight @ pieces[i] + bias``, as near as the width allows.
 
     Attributes:
-        pieces: ``(pieces, width)``.
         weight: ``(hidden, width)``; its columns are orthonormal, so that the vectors keep the table's scale.
-        bias: ``(hidden,)``.
     """
 
     pieces: Tensor
@@ -182,7 +172,6 @@ def factorise_table(table: Tensor, width: int, frequencies: Tensor) -> TableFact
 
     Args:
         table: ``(pieces, hidden)``.
-        width: Columns of the narrow table, from 1 to ``hidden``.
         frequencies: What each row's error counts, ``(pieces,)``, at least 0 and not all 0.
     """
     weights = (frequencies.double() / frequencies.double().sum())[:, None]
@@ -204,7 +193,6 @@ def expected_frequencies(vocabulary: int, pieces: Tensor | None = None) -> Tenso
     Vocabularies are sorted by frequency, so numbers say something of texts that nobody has seen. Both count as much.
 
     Args:
-        vocabulary: Number of pieces.
         pieces: Numbers of the pieces of some texts, one after the other; at least one, if given.
     """
     by_number = (_FLAT + torch.arange(vocabulary, dtype=torch.float64)) ** -_EXPONENT
@@ -233,17 +221,6 @@ def load_encoder(name: str, plan: str = "", pieces: Tensor | None = None, **chan
     """Returns a pretrained encoder as a model of ours, in evaluation mode and without a head.
 
     With an empty plan it computes what transformers' ``BertModel`` or ``RobertaModel`` does, without their pooler.
-
-    Args:
-        name: As `recurra.models.adaptation.source.find_encoder` takes it.
-        plan: Which layers are shared, as `recurra.models.adaptation.plan.SharingPlan.parse` reads it.
-        pieces: Numbers of the pieces of the texts that the model is for, as `load_encoder_weights` takes them.
-        changes: Keys of the configuration in place of the encoder's own.
-
-    Raises:
-        ConfigurationError: If the plan or a key is wrong.
-        CheckpointError: If the encoder cannot be used.
-        UnavailableError: If it cannot be had.
     """
     source = find_encoder(name)
     model = RecurraModel(RecurraConfig(**source.shape(plan, changes)))
@@ -261,16 +238,10 @@ def load_encoder_weights(
     starts from the factors that come nearest to it, as `recurra.models.adaptation.convert` finds them.
 
     Args:
-        model: What is given the weights.
-        source: The encoder.
-        plan: Which layers are shared.
         pieces: Numbers of the pieces of the texts that the model is for, ``(tokens,)``: a narrow table keeps those
             better that occur more often. None goes by the vocabulary's order alone.
-
-    Raises:
-        CheckpointError: If the weights are not whole, or do not fit.
-        ConfigurationError: If the plan is wrong, or the model was given another shape.
     """
+    _refuse_foreign(source)
     layers = source.plan(plan)
     wanted = dict(model.named_parameters())
     added = [name for name in wanted if name.startswith("core.recurrence_embedding.")]
@@ -300,6 +271,14 @@ def load_encoder_weights(
         raise ConfigurationError(
             f"encoder '{source.name}' has no weight '{next(iter(wanted))}'; leave out the keys that give the model "
             "parts which the encoder lacks (input_injection, final_norm, cycles, exits)"
+        )
+
+
+def _refuse_foreign(source: EncoderSource) -> None:
+    if source.is_foreign:
+        raise ConfigurationError(
+            f"encoder '{source.name}' is a {source.values['model_type']}, which is fine-tuned as it is alone: it gives "
+            "no layers to share, no static vectors, and SetFit does not train it here"
         )
 
 
@@ -402,14 +381,10 @@ def piece_vectors(source: EncoderSource, tokenizer: Any, *, batch_size: int = 51
     Weighted by the logarithm of one plus the piece's number, as WordPiece vocabularies are sorted by frequency
     (model2vec does the same). Some ten seconds on one core for MiniLM.
 
-    Args:
-        source: The encoder.
-        tokenizer: Its own.
-        batch_size: Pieces at once.
-
     Returns:
         ``(pieces, hidden_size)``, scaled to a mean square of 1.
     """
+    _refuse_foreign(source)
     model = RecurraModel(RecurraConfig(**source.shape())).eval()
     load_encoder_weights(model, source)
     pieces = torch.arange(model.config.vocab_size)

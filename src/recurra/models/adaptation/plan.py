@@ -22,10 +22,7 @@ class SharingPlan:
     weights of its own, which begin alike.
 
     Attributes:
-        prelude: Layers before the shared ones, applied once.
         core: Layers that are applied ``recurrences`` times, one after the other.
-        coda: Layers after them, applied once.
-        recurrences: How often the core is applied.
     """
 
     prelude: tuple[int, ...]
@@ -40,15 +37,7 @@ class SharingPlan:
 
     @classmethod
     def parse(cls, text: str, layers: int) -> Self:
-        """Reads a plan such as ``0 (3 4)x2 5`` or ``0-2 5``; an empty one is all layers, once each.
-
-        Args:
-            text: Numbers and ranges; at most one group ``(...)xN``.
-            layers: Layers that the encoder has.
-
-        Raises:
-            ConfigurationError: If it cannot be read, or names a layer that is not there.
-        """
+        """Reads a plan such as ``0 (3 4)x2 5`` or ``0-2 5``; an empty one is all layers, once each."""
         if not text.strip():
             return cls.stack(layers)
         parts: list[list[int]] = [[]]
@@ -125,10 +114,6 @@ def align(student: SharingPlan, layers: int) -> list[int]:
 
     If the student applies as many layers as the teacher has, they stand for each other one by one. If it leaves layers
     out, each of its layers stands for itself. Otherwise its layers stand for some at even distances.
-
-    Args:
-        student: Layers of the teacher's encoder, as the student applies them.
-        layers: Layers that the teacher applies, each once and in order.
     """
     order = student.order
     if len(order) == layers:

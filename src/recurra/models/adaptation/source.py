@@ -22,23 +22,15 @@ from recurra.models.names import GELU, MODEL_KEYS
 
 # What these have in common: post-norm layers with GELU, LayerNorm, biases, and learned positions.
 BERT_LIKE = ("bert", "roberta", "xlm-roberta", "camembert")
+# Trained as they are, by transformers' own layers (`recurra.models.foreign`): those cannot be shared.
+OTHER_FAMILIES = ("albert", "deberta", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet")
 ADAPTATION_NAME = "adaptation.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 
 
 @dataclass(frozen=True)
 class PackagedEncoder:
-    """An encoder that comes as a Python package.
-
-    Attributes:
-        module: The package's module; it is looked for and never imported.
-        folder: Where the model lies in it.
-        install: What installs it.
-        repository: The same model on the public hub.
-        sha256: Of its weights, as they were released.
-        licence: Of the weights.
-        trained_on: What it was trained on, for the model card.
-    """
+    """An encoder that comes as a Python package."""
 
     module: str
     folder: str
@@ -67,15 +59,7 @@ PACKAGED = {
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """A pretrained encoder that was found.
-
-    Attributes:
-        name: What it was asked for by.
-        folder: Where its files lie.
-        values: Its ``config.json``.
-        licence: Of the weights, as far as it is known.
-        trained_on: What it was trained on, as far as it is known.
-    """
+    """A pretrained encoder that was found."""
 
     name: str
     folder: Path
@@ -94,8 +78,15 @@ class EncoderSource:
         return self.values.get("model_type") == "recurra"
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether it is of a family whose layers transformers alone computes."""
+        return self.values.get("model_type") in OTHER_FAMILIES
+
+    @property
     def num_layers(self) -> int:
         """Layers with weights of their own."""
+        if self.is_foreign:
+            return int(encoder_shape(self.values)["num_core_layers"])
         if self.is_adapted:
             return sum(int(self.values[f"num_{part}_layers"]) for part in ("prelude", "core", "coda"))
         return int(self.values["num_hidden_layers"])
@@ -107,28 +98,21 @@ class EncoderSource:
         return _sha256(self.weights, status.st_mtime_ns, status.st_size)
 
     def plan(self, text: str) -> SharingPlan:
-        """Reads a plan for its layers.
-
-        Raises:
-            ConfigurationError: If it cannot be read, or there are no layers to choose from.
-        """
+        """Reads a plan for its layers."""
         if self.is_adapted and text.strip():
             raise ConfigurationError(
                 f"plan '{text}': the layers of '{self.name}' are chosen already (its own plan stands in "
                 f"{ADAPTATION_NAME}); leave plan out, or start from the encoder that it came from"
             )
+        if self.is_foreign and text.strip():
+            raise ConfigurationError(
+                f"plan '{text}': '{self.name}' is a {self.values['model_type']}, whose layers cannot be shared; leave "
+                f"plan out, or start from one of {', '.join(BERT_LIKE)}"
+            )
         return SharingPlan.parse(text, self.num_layers)
 
     def shape(self, plan: str = "", changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Keys of `recurra.models.configuration.RecurraConfig` of the encoder with its layers under a plan.
-
-        Args:
-            plan: As `plan` reads it.
-            changes: Keys in place of the encoder's own.
-
-        Raises:
-            ConfigurationError: As `plan` does, and for a token table that is wider than the encoder's.
-        """
+        """Keys of `recurra.models.configuration.RecurraConfig` of the encoder with its layers under a plan."""
         given = dict(changes or {})
         wanted, width = given.get("embedding_size"), self.values.get("hidden_size")
         if isinstance(wanted, int) and isinstance(width, int) and wanted > width:
@@ -143,6 +127,8 @@ class EncoderSource:
         if self.is_adapted:
             return {key: self.values[key] for key in MODEL_KEYS if key in self.values}
         values = self.values
+        if self.is_foreign:
+            return encoder_shape(values)
         offset = _position_offset(values)
         return {
             "vocab_size": values["vocab_size"],
@@ -173,7 +159,7 @@ def _sha256(path: Path, changed_ns: int, size: int) -> str:  # noqa: ARG001 - of
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def find_encoder(name: str) -> EncoderSource:
+def find_encoder(name: str, *, any_family: bool = False) -> EncoderSource:
     """Finds a pretrained encoder.
 
     Args:
@@ -181,17 +167,16 @@ def find_encoder(name: str) -> EncoderSource:
             public hub.
 
     Raises:
-        ConfigurationError: If there is no such encoder.
         CheckpointError: If it cannot be used: no weights or pickled ones, another architecture, changed weights.
-        UnavailableError: If it is neither here nor to be had.
     """
     if name in PACKAGED:
         return _packaged(name, PACKAGED[name])
     folder = Path(name)
     if folder.is_dir():
-        return _checked(EncoderSource(name, folder, read_model_configuration(folder), **_provenance(folder)))
+        source = EncoderSource(name, folder, read_model_configuration(folder), **_provenance(folder))
+        return _checked(source, any_family=any_family)
     if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not folder.suffix:
-        return _fetched(name)
+        return _fetched(name, any_family=any_family)
     raise ConfigurationError(
         f"unknown encoder '{name}'{did_you_mean(name, PACKAGED)}; allowed: {', '.join(PACKAGED)}, a folder with "
         f"{CONFIG_NAME} and {WEIGHTS_NAME}, or OWNER/NAME of the public hub"
@@ -220,13 +205,13 @@ def _packaged(name: str, package: PackagedEncoder) -> EncoderSource:
     return source
 
 
-def _fetched(repository: str) -> EncoderSource:
+def _fetched(repository: str, *, any_family: bool = False) -> EncoderSource:
     """From the hub's cache, or fetched now; what a tokenizer lacks is found when it is read."""
     folder = hub_file(repository, CONFIG_NAME).parent
     hub_file(repository, WEIGHTS_NAME)
     for each in TOKENIZER_FILES[:2]:
         hub_file(repository, each)
-    return _checked(EncoderSource(repository, folder, read_model_configuration(folder)))
+    return _checked(EncoderSource(repository, folder, read_model_configuration(folder)), any_family=any_family)
 
 
 def _provenance(folder: Path) -> dict[str, str]:
@@ -240,13 +225,14 @@ def _provenance(folder: Path) -> dict[str, str]:
     return {key: str(kept[key])[:500] for key in ("licence", "trained_on") if isinstance(kept.get(key), str)}
 
 
-def _checked(source: EncoderSource) -> EncoderSource:
+def _checked(source: EncoderSource, *, any_family: bool = False) -> EncoderSource:
     values, path = source.values, source.folder / CONFIG_NAME
     kind = values.get("model_type")
-    if kind not in (*BERT_LIKE, "recurra"):
+    allowed = (*BERT_LIKE, *OTHER_FAMILIES) if any_family else BERT_LIKE
+    if kind not in (*allowed, "recurra"):
+        why = "no encoder that can be fine-tuned" if any_family else "whose layers cannot be made shared"
         raise CheckpointError(
-            f"'{path}' is of model type '{kind}', whose layers cannot be made shared; allowed: "
-            f"{', '.join(BERT_LIKE)}, or a folder of recurra adapt"
+            f"'{path}' is of model type '{kind}', {why}; allowed: {', '.join(allowed)}, or a folder of recurra adapt"
         )
     if not source.weights.is_file():
         pickles = pickles_in(source.folder)
@@ -256,6 +242,9 @@ def _checked(source: EncoderSource) -> EncoderSource:
         )
     if kind == "recurra":
         _check_whole(values, path, {f"num_{part}_layers": 0 for part in ("prelude", "core", "coda")})
+    elif source.is_foreign:
+        shape = encoder_shape(values)
+        _check_whole(shape, path, {key: 0 if key in ("embedding_size", "pad_token_id") else 1 for key in shape})
     else:
         _check_bert(values, path)
     # Before anything of that size is made.
@@ -288,6 +277,33 @@ def _check_bert(values: Mapping[str, Any], path: Path) -> None:
     for key, default, fine in allowed:
         if (value := values.get(key, default)) not in fine:
             raise CheckpointError(f"'{path}': '{key}' is {value!r}; only {fine[0]!r} can be converted")
+
+
+# Names of other families for what BERT calls otherwise.
+_SIZES = {
+    "hidden_size": ("hidden_size", "dim"),
+    "num_attention_heads": ("num_attention_heads", "n_heads"),
+    "intermediate_size": ("intermediate_size", "hidden_dim"),
+    "num_core_layers": ("num_hidden_layers", "n_layers"),
+    "vocab_size": ("vocab_size",),
+    "max_position_embeddings": ("max_position_embeddings",),
+}
+
+
+def encoder_shape(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes of an encoder of another family, by the names of `RecurraConfig`, as far as ours has words for them."""
+    shape = {key: next((values[name] for name in names if name in values), None) for key, names in _SIZES.items()}
+    pad = values.get("pad_token_id")
+    shape |= {"num_recurrences": 1, "pad_token_id": 0 if pad is None else pad}
+    if values.get("model_type") in ("albert", "electra"):
+        shape["embedding_size"] = values.get("embedding_size", 128)
+    if values.get("model_type") == "albert":
+        # Its layers are shared already.
+        groups = int(values.get("num_hidden_groups", 1))
+        shape |= {"num_core_layers": groups, "num_recurrences": max(1, int(shape["num_core_layers"] or 1) // groups)}
+    if values.get("model_type") == "mpnet" and isinstance(shape["max_position_embeddings"], int):
+        shape["max_position_embeddings"] -= 2
+    return shape
 
 
 def _position_offset(values: Mapping[str, Any]) -> int:

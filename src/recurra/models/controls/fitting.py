@@ -63,8 +63,6 @@ class Candidate:
     Attributes:
         loss: ``logistic`` (regression) or ``hinge`` (squared, one class against the others: a linear SVM); where there
             are too many labels for either, ``bayes`` of n-grams and ``ridge`` of vectors.
-        c: Inverse regularisation.
-        balanced: Whether classes weigh the same, however many rows they have.
     """
 
     loss: Literal["logistic", "hinge", "bayes", "ridge"]
@@ -167,10 +165,8 @@ class Choice:
     """The best of several candidates.
 
     Attributes:
-        candidate: Which one.
         factor: Of all scores, with which probabilities fit the rows that were left out (temperature scaling: Guo et al.
             2017, "On Calibration of Modern Neural Networks"); it changes no decision.
-        score: Its cross-validated figure.
         measure: What the figure is: ``accuracy``, ``macro F1`` or ``log-likelihood``.
     """
 
@@ -188,9 +184,6 @@ def choose(problem: Problem, candidates: Sequence[Candidate]) -> Choice:
 
     The figure is accuracy, for unequal classes macro F1, and for independent labels and a teacher's answers the
     log-likelihood; of equals the likelier one wins. Unequal classes are tried with class weights too.
-
-    Raises:
-        DataError: If there are fewer than two rows.
     """
     if len(problem.targets) < 2:
         raise DataError(f"{len(problem.targets)} training rows cannot be cross-validated; give at least two")
@@ -254,10 +247,6 @@ def fit_linear(
 
     ``C`` is the one of `C_GRID` with the lowest loss on the selection split, and 10 without one, or with more labels
     than can be fitted four times.
-
-    Raises:
-        DataError: If there is one class only, or no text has a word.
-        ValueError: If texts and labels differ in number.
     """
     truth, independent = checked_targets(texts, labels, num_labels)
     vectorizers = fit_vectorizers(texts, characters=False, num_labels=num_labels)
@@ -287,10 +276,6 @@ def fit_tuned(
     Logistic regression is tried for two classes and for independent labels; for more classes it takes a minute where
     the SVM takes a second, and was level with it. ``independent`` says of a teacher's answers whether a text may have
     any number of labels.
-
-    Raises:
-        DataError: If there is one class only, or no text has a word.
-        ValueError: If texts and labels differ in number.
     """
     vectorizers, problem, candidates = _tuned(texts, targets, num_labels, seed, independent=independent)
     choice = choose(problem, candidates)
@@ -316,9 +301,6 @@ def fit_static(
     piece's vector and the weights become one score a label: the model that is kept is a table of scores, some hundred
     KiB. model2vec also cuts the vectors to 256 directions and scales texts to length 1; the first costs accuracy here
     or gains none, the second would keep the vectors from becoming scores.
-
-    Raises:
-        DataError: If there is one class only.
     """
     targets, independent = checked_targets(texts, targets, num_labels, independent=independent)
     pieces, wide = Vectorizer.of_pieces(tokenizer, len(vectors)), vectors.astype(np.float64)
@@ -347,10 +329,6 @@ def out_of_fold_probabilities(
 
     Returns:
         Calibrated probabilities ``(texts, num_labels)``, and what gave them in a line.
-
-    Raises:
-        DataError: If there is one class only, or no text has a word.
-        ValueError: If texts and labels differ in number.
     """
     vectorizers, problem, candidates = _tuned(texts, labels, num_labels, seed)
     logits, candidate = _out_of_fold(problem, candidates)
@@ -413,7 +391,6 @@ def checked_targets(
 
     Raises:
         DataError: If they are of one class alone, beyond the number of labels, or the answers to fewer than two texts.
-        ValueError: If texts and labels differ in number.
     """
     truth = np.asarray(targets)
     if truth.dtype.kind == "f":

@@ -144,13 +144,7 @@ class LinearModel:
     Weights are rounded to FP32, so that the model in memory and the one on disk are the same, and summed in FP64.
 
     Args:
-        vectorizers: In the order of the columns of ``weight``.
         weight: ``(1, features)`` for two classes (the score of label 1), else ``(labels, features)``.
-        bias: ``(1,)`` or ``(labels,)``.
-        c: The inverse regularisation that they were fitted with.
-        independent: Whether a text may have any number of labels.
-        fitted_by: How they were found, in a few words.
-        encoder: Whose vectors became scores of word pieces.
     """
 
     def __init__(
@@ -239,11 +233,7 @@ class LinearModel:
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
-        """Reads what `save` wrote; the logits are equal to the last bit.
-
-        Raises:
-            CheckpointError: If the file is missing, damaged, of an older version or not ours.
-        """
+        """Reads what `save` wrote; the logits are equal to the last bit."""
         path = Path(folder) / LINEAR_NAME
         if any((Path(folder) / name).is_file() for name in OLD_NAMES):
             raise CheckpointError(f"the linear model in '{folder}' was made by an older version; train it again")
@@ -299,11 +289,7 @@ def features_of(vectorizers: Sequence[Vectorizer], texts: Sequence[str]) -> csr_
 
 
 def fit_vectorizers(texts: Sequence[str], *, characters: bool, num_labels: int) -> list[Vectorizer]:
-    """Words and pairs of training texts, and for the tuned model characters and logarithms of counts.
-
-    Raises:
-        DataError: If no text has a word.
-    """
+    """Words and pairs of training texts, and for the tuned model characters and logarithms of counts."""
     units = [WORDS, CHARACTERS] if characters else [WORDS]
     most = MOST_WEIGHTS // max(num_labels, 2) // len(units)
     if sum(map(len, texts)) > MOST_CHARACTERS:

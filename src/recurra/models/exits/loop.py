@@ -22,11 +22,8 @@ class Stop:
     """A recurrence after which the loop looks up: an exit, or the last one.
 
     Attributes:
-        recurrence: Recurrences computed so far.
-        final: Whether no row goes on.
         states: ``(batch, tokens, hidden)`` of the rows that are still computed, as their layout has them; of the
             leading positions alone where only those are asked for.
-        layout: How they lie, all positions of them.
     """
 
     recurrence: int
@@ -40,7 +37,6 @@ class Exited:
     """What rows that may stop early end with.
 
     Attributes:
-        logits: Of the head after which each row stopped, ``(rows, ..., classes)``.
         exited_after: Recurrences that were computed of each row, ``(rows,)``.
     """
 
@@ -70,13 +66,8 @@ def run_recurrences(
     """Applies the core; rows that are dropped at a stop cost nothing any more.
 
     Args:
-        core: The shared layers.
         states: ``(batch, tokens, hidden)``, what the core reads first.
-        layout: How the rows lie in them.
         at_stop: Called after each stop, and in any case after ``last``, where its answer changes nothing.
-        stops: Recurrences after which ``at_stop`` is called.
-        last: Recurrence after which no row goes on.
-        queries: Leading positions that ``at_stop`` is given, if not all.
         all_states: If given, the states after every layer are put behind what is there.
     """
     first = states
@@ -120,16 +111,8 @@ def exit_early(
     """Runs the recurrences and lets each row stop after the first exit at which the rule says so.
 
     Args:
-        core: As `run_recurrences` takes it, and so the next two, ``stops``, ``last`` and ``queries``.
-        states: See there.
-        layout: See there.
-        rule: Decides.
         read_head: Gives the logits at a stop. Not called at an exit that the rule does not ask for.
-        rows: Rows in all.
-        stops: See there.
-        last: See there.
         counted: Says which positions decide, for heads that say something at several.
-        queries: See there.
     """
     remaining = torch.arange(rows, device=states.device)
     exited_after = torch.full((rows,), last, device=states.device)

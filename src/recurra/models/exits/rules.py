@@ -19,9 +19,7 @@ class ExitMeasure:
     """How sure a head is, as a number that is never negative.
 
     Attributes:
-        name: For example ``confidence``.
         of: Maps logits ``(..., classes)`` to ``(...)``, as a tensor or an array as they came.
-        rises: Whether a larger number means a surer head.
     """
 
     name: str
@@ -55,7 +53,6 @@ def mean_of_rows(values: Any, counted: Any = None) -> Any:
     """Returns means ``(rows,)`` of ``(rows, positions)``; ``(rows,)`` as it is.
 
     Args:
-        values: One number for each row or position.
         counted: ``(rows, positions)``, true at the positions that count; none means all.
     """
     if values.ndim == 1:
@@ -94,7 +91,6 @@ class Decision:
     """What a rule decides after one exit.
 
     Attributes:
-        exits: ``(rows,)``, true where a row stops here.
         state: What the rule wants to be handed with its next decision, the rows along the first axis; the loop hands
             on the part of the rows that remain. None for a rule that remembers nothing.
     """
@@ -105,12 +101,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Bound:
-    """A decision as a comparison of one number with another: for graphs that can do no more.
-
-    Attributes:
-        measure: Name of what is compared; the surer side of the bound stops.
-        value: The bound.
-    """
+    """A decision as a comparison of one number with another: for graphs that can do no more."""
 
     measure: str
     value: float
@@ -122,11 +113,6 @@ class ExitRule(ABC):
 
     A rule holds its numbers and nothing else, and never changes: one rule may serve many batches at a time. A subclass
     is a frozen dataclass.
-
-    Attributes:
-        name: How a user and a record call it.
-        summary: How a list of rules calls it.
-        options: What a user may give it, of ``threshold`` and ``after``.
     """
 
     name: ClassVar[str]
@@ -135,11 +121,7 @@ class ExitRule(ABC):
 
     @classmethod
     def make(cls, **options: Any) -> Self:
-        """Returns the rule with what a user gave of its `options`, which may be nothing.
-
-        Raises:
-            ConfigurationError: For a value out of range, or one that is needed and was not given.
-        """
+        """Returns the rule with what a user gave of its `options`, which may be nothing."""
         return cls(**options)
 
     @abstractmethod
@@ -149,9 +131,7 @@ class ExitRule(ABC):
         Args:
             logits: What the head after ``recurrence`` says, ``(rows, classes)`` or ``(rows, positions, classes)``; a
                 tensor or an array.
-            recurrence: Recurrences computed so far.
             counted: ``(rows, positions)``, true at the positions that decide; none means all.
-            state: `Decision.state` of the decision before, of these rows; none at the first.
         """
 
     def asks(self, recurrence: int) -> bool:  # noqa: ARG002 - a rule's
@@ -172,11 +152,7 @@ class ExitRule(ABC):
         return None
 
     def check(self, config: HasExits, classes: int) -> None:  # noqa: ARG002 - a rule's
-        """Holds the rule against a model with heads over ``classes`` classes.
-
-        Raises:
-            ConfigurationError: If it cannot decide anything there.
-        """
+        """Holds the rule against a model with heads over ``classes`` classes."""
         check_has_exits(config)
 
     @abstractmethod
@@ -193,9 +169,6 @@ class ThresholdRule(ExitRule):
     """Stops a row whose head is sure enough; what several positions say is averaged.
 
     Its threshold can be chosen on validation rows (`recurra.models.exits.thresholds`).
-
-    Attributes:
-        measure: What of the head is read.
     """
 
     options: ClassVar[frozenset[str]] = frozenset({"threshold"})
@@ -206,21 +179,15 @@ class ThresholdRule(ExitRule):
         """Where the measure has to get to after ``recurrence``."""
 
     def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:  # noqa: ARG002
-        """Compares the mean of each row's positions with the bound."""
         values = mean_of_rows(self.measure.of(logits), counted)
         return Decision(self.measure.reaches(values, self.bound(recurrence)))
 
     def as_bound(self, recurrence: int) -> Bound:
-        """It is one."""
         return Bound(self.measure.name, self.bound(recurrence))
 
 
 def check_has_exits(config: HasExits) -> None:
-    """Checks that a model has intermediate heads.
-
-    Raises:
-        ConfigurationError: If it has none.
-    """
+    """Checks that a model has intermediate heads."""
     if not config.exits:
         raise ConfigurationError(
             "an exit rule needs exits, and this model was trained without; "
@@ -229,11 +196,7 @@ def check_has_exits(config: HasExits) -> None:
 
 
 def check_exit(config: HasExits, exit_after: int | None) -> int:
-    """Returns the recurrence after which a model is to stop; none means the last one.
-
-    Raises:
-        ConfigurationError: If no head was trained there.
-    """
+    """Returns the recurrence after which a model is to stop; none means the last one."""
     if exit_after is None or exit_after == config.num_recurrences:
         return config.num_recurrences
     if exit_after not in config.exits:
@@ -257,11 +220,6 @@ def register_rule(rule: Rule) -> Rule:
     return rule
 
 
-def rule_names() -> tuple[str, ...]:
-    """Names of all rules, in the order in which they were registered."""
-    return tuple(_RULES)
-
-
 def summarise_rules() -> str:
     """All rules in one line, for a command's help."""
     *others, last = (rule.summary for rule in _RULES.values())
@@ -274,11 +232,7 @@ def threshold_rule_names() -> tuple[str, ...]:
 
 
 def threshold_rule(name: str) -> type[ThresholdRule]:
-    """Returns a rule whose threshold can be chosen on validation rows.
-
-    Raises:
-        ConfigurationError: If there is no such rule, or it has no threshold.
-    """
+    """Returns a rule whose threshold can be chosen on validation rows."""
     rule = _RULES.get(name)
     if rule is None or not issubclass(rule, ThresholdRule):
         raise ConfigurationError(unknown("exit rule to calibrate", name, threshold_rule_names()))
@@ -291,10 +245,7 @@ def make_rule(
     """Returns the rule that a user names.
 
     Args:
-        name: One of `rule_names`; none means no rule, or the one that takes ``after`` if that is given.
-        threshold: For a rule that has one.
-        after: Recurrence, for a rule that stops at a given one.
-        known: Names that a message tells of besides.
+        name: As it was registered; none means no rule, or the one that takes ``after`` if that is given.
 
     Raises:
         ConfigurationError: For an unknown name, a value out of range, or one that the rule has no use for.
@@ -315,11 +266,7 @@ def make_rule(
 
 
 def read_rule(values: Mapping[str, Any]) -> ExitRule:
-    """Returns the rule that `ExitRule.plain` wrote.
-
-    Raises:
-        ConfigurationError: If it is none of ours.
-    """
+    """Returns the rule that `ExitRule.plain` wrote."""
     name, numbers = str(values.get("rule")), {key: value for key, value in values.items() if key != "rule"}
     if name not in _RULES:
         raise ConfigurationError(unknown("exit rule", name, _RULES))
@@ -343,14 +290,6 @@ class ConfidenceRule(ThresholdRule):
     """Stops when the largest probability is at least ``max(floor, start * decay ** recurrence)``.
 
     The defaults are the schedule of "CRT-Deep", section 3.3; what several positions say is averaged.
-
-    Attributes:
-        start: Threshold before the first recurrence.
-        decay: What each recurrence multiplies it with.
-        floor: What it does not fall below.
-
-    Raises:
-        ConfigurationError: For a value that is no probability above 0.
     """
 
     name: ClassVar[str] = "confidence"
@@ -372,7 +311,6 @@ class ConfidenceRule(ThresholdRule):
 
     @classmethod
     def make(cls, **options: Any) -> Self:
-        """The papers' schedule, or a constant ``threshold``."""
         return cls.constant(options["threshold"]) if options else cls()
 
     @classmethod
@@ -385,11 +323,9 @@ class ConfidenceRule(ThresholdRule):
         return max(self.floor, self.start * self.decay**recurrence)
 
     def bound(self, recurrence: int) -> float:
-        """Least confidence."""
         return self.threshold(recurrence)
 
     def describe(self) -> str:
-        """Says it in a few words."""
         if self.decay == 1:
             return f"confidence of at least {max(self.floor, self.start):g}"
         return f"confidence of at least max({self.floor:g}, {self.start:g} * {self.decay:g}^recurrence)"
@@ -398,11 +334,7 @@ class ConfidenceRule(ThresholdRule):
 @register_rule
 @dataclass(frozen=True)
 class EntropyRule(ThresholdRule):
-    """Stops when the entropy of what the head says, in nats, is at most ``threshold``; several positions' mean.
-
-    Raises:
-        ConfigurationError: For a threshold that is not above 0.
-    """
+    """Stops when the entropy of what the head says, in nats, is at most ``threshold``; several positions' mean."""
 
     name: ClassVar[str] = "entropy"
     summary: ClassVar[str] = "entropy"
@@ -419,13 +351,11 @@ class EntropyRule(ThresholdRule):
 
     @classmethod
     def make(cls, **options: Any) -> Self:
-        """With a ``threshold``, which must be given."""
         if not options:
             raise ConfigurationError(f"rule '{cls.name}' needs a threshold in nats, for example 0.5")
         return cls(**options)
 
     def bound(self, recurrence: int) -> float:  # noqa: ARG002 - a rule's
-        """Most entropy, in nats."""
         return self.threshold
 
     def check(self, config: HasExits, classes: int) -> None:
@@ -438,7 +368,6 @@ class EntropyRule(ThresholdRule):
             )
 
     def describe(self) -> str:
-        """Says it in a few words."""
         return f"entropy of at most {self.threshold:g} nats"
 
 
@@ -455,27 +384,22 @@ class FixedExit(ExitRule):
 
     @classmethod
     def make(cls, **options: Any) -> Self:
-        """With the exit as ``after``, which must be given."""
         if not options:
             raise ConfigurationError(f"rule '{cls.name}' needs the exit after which a row stops")
         return cls(**options)
 
     def decide(self, logits: Any, recurrence: int, *, counted: Any = None, state: Any = None) -> Decision:  # noqa: ARG002
-        """All or none, whatever they say."""
         rows = every_row(logits)
         return Decision(rows if recurrence >= self.after else ~rows)
 
     def asks(self, recurrence: int) -> bool:
-        """Only of the exit itself."""
         return recurrence >= self.after
 
     def last(self, config: HasExits) -> int:  # noqa: ARG002 - a rule's
-        """The exit."""
         return self.after
 
     @property
     def always_after(self) -> int:
-        """The exit."""
         return self.after
 
     def as_bound(self, recurrence: int) -> Bound:
@@ -487,5 +411,4 @@ class FixedExit(ExitRule):
         check_exit(config, self.after)
 
     def describe(self) -> str:
-        """Says it in a few words."""
         return f"always after recurrence {self.after}"

@@ -27,8 +27,6 @@ class CalibratedExits:
     Attributes:
         rule: None if no threshold keeps what is asked for: then no row may stop early.
         quality: What is kept: nats a token of a language model, share of equal labels of a classifier.
-        full: The same without the rule.
-        exit_counts: Rows or tokens by the recurrences after which they stop.
     """
 
     rule: ExitRule | None
@@ -59,11 +57,6 @@ def calibrate_classifier(
 
     Args:
         exit_logits: Logits ``(rows, labels)`` by recurrence, of all exits and of the last recurrence.
-        agreement: Least share of rows whose label is the full model's, for example 0.99.
-        kind: Name of a rule with a threshold: ``confidence`` or ``entropy``.
-
-    Raises:
-        ConfigurationError: For an impossible agreement or kind, or if there are no exits or no rows.
     """
     chosen = threshold_rule(kind)
     check_agreement(agreement)
@@ -86,11 +79,7 @@ def calibrate_classifier(
 
 
 def check_agreement(agreement: float) -> None:
-    """Refuses a share that is none.
-
-    Raises:
-        ConfigurationError: If it is not above 0 and at most 1.
-    """
+    """Refuses a share that is none."""
     if not 0 < agreement <= 1:
         raise ConfigurationError(f"agreement is {agreement:g}; allowed: above 0, at most 1")
 
@@ -112,13 +101,7 @@ def depths_under(rule: ExitRule, logits: Mapping[int, Floats]) -> npt.NDArray[np
 
 
 def candidate_thresholds(measured: Floats, measure: ExitMeasure, count: int) -> list[float]:
-    """Returns at most ``count`` thresholds, from the one that lets few rows stop early to the one that lets all.
-
-    Args:
-        measured: What ``measure`` gives of the heads, of any shape.
-        measure: How sure a head is.
-        count: Quantiles that are taken.
-    """
+    """Returns at most ``count`` thresholds, from the one that lets few rows stop early to the one that lets all."""
     quantiles = np.quantile(measured.astype(np.float64), np.linspace(0, 1, count))
     values = np.unique(np.clip(quantiles * (1 - _SLACK if measure.rises else 1 + _SLACK), _SLACK, None))
     found: list[float] = values.tolist()

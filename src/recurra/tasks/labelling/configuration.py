@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from recurra.core.errors import ConfigurationError
+from recurra.models.adaptation.source import BERT_LIKE
 from recurra.models.configuration import RecurraConfig
+from recurra.models.foreign import foreign_configuration
 from recurra.models.presets import preset
 from recurra.tasks.labelling.data import labelled
-from recurra.tasks.profile import PLAN, base_preset, encoder_of, own_keys
+from recurra.tasks.profile import METHOD, PLAN, base_preset, encoder_of, own_keys
 from recurra.tasks.runs import RunConfig
 
 _DECIDED_BY_DATA = frozenset({"num_labels", "id2label", "label2id", "problem_type"})
@@ -48,7 +50,21 @@ def model_configuration(config: RunConfig, label_names: Sequence[str], vocab_siz
     data = labelled(config.data)
     if data.problem_type is not None:
         values["problem_type"] = data.problem_type
-    if source is None:
+    result: Any
+    if source is not None and source.is_foreign:
+        if overrides:
+            raise ConfigurationError(
+                f"model '{config.model}': '{min(overrides)}' is {overrides[min(overrides)]!r}, and the layers of a "
+                f"{source.values['model_type']} are transformers' own, which have no such key; leave it out"
+            )
+        if METHOD in config.model_overrides:
+            raise ConfigurationError(
+                f"model '{config.model}': '{METHOD}' is {config.model_overrides[METHOD]!r}, which takes encoders of "
+                f"{', '.join(BERT_LIKE)} alone here; leave it out"
+            )
+        source.plan(str(config.model_overrides.get(PLAN, "")))
+        result = foreign_configuration(source, **values)
+    elif source is None:
         base = base_preset(config.model, config.model_overrides)
         result = preset(base, num_labels=len(names), **values)
     else:

@@ -24,7 +24,10 @@ from recurra.data.vocabulary import MODEL_MAX_LENGTH, describe_tokenizer
 from recurra.evaluation.audits.registry import Subject, run_audits
 from recurra.models.adaptation.convert import load_encoder_weights
 from recurra.models.adaptation.source import EncoderSource
+from recurra.models.configuration import RecurraConfig
+from recurra.models.foreign import ForeignForSequenceClassification
 from recurra.models.inference import default_device
+from recurra.models.loading import load_foreign_weights
 from recurra.models.modeling import SEVERAL_LABELS, RecurraForSequenceClassification
 from recurra.models.names import PRESETS
 from recurra.models.presets import HeadKind, count_parameters, forward_flops
@@ -68,9 +71,11 @@ def train_model(
     else:
         tokenizer = read_tokenizer(source.folder)
     transformers.set_seed(derive_seed(config.seed, "weights"))
-    model = RecurraForSequenceClassification(model_configuration(config, dataset.label_names, len(tokenizer)))
+    model = classifier_of(model_configuration(config, dataset.label_names, len(tokenizer)))
     train = _encode(dataset.splits["train"], tokenizer, config, machine).weighed(weights)
-    if source is not None:
+    if source is not None and source.is_foreign:
+        load_foreign_weights(model, source)
+    elif source is not None:
         load_encoder_weights(model.model, source, plan, torch.from_numpy(train.input_ids))
     rows = train
     if lesson is not None:
@@ -80,7 +85,7 @@ def train_model(
             lesson,
             train,
             unlabelled,
-            plan=None if source is None or source.is_adapted else source.plan(plan),
+            plan=None if source is None or source.is_adapted or source.is_foreign else source.plan(plan),
             cache_dir=machine.cache_dir,
             reporter=reporter,
         )
@@ -163,6 +168,12 @@ def _selection(dataset: TextDataset, config: RunConfig) -> TextSplit:
     return split
 
 
+def classifier_of(config: Any) -> Any:
+    """A classifier with new weights, over layers of ours or of transformers."""
+    ours = isinstance(config, RecurraConfig)
+    return RecurraForSequenceClassification(config) if ours else ForeignForSequenceClassification(config)
+
+
 def new_model(preset: str, overrides: Mapping[str, Any]) -> RecurraForSequenceClassification:
     """A classifier of a preset with new weights."""
     return RecurraForSequenceClassification(preset_configuration(preset, **overrides)).eval()
@@ -197,11 +208,12 @@ def declared_parameters(model: Any) -> int | None:
 def sample_step(config: RunConfig, length: int) -> tuple[Any, float, Any]:
     """A classifier of two labels, with as much of its token table as texts reach: no more of it is trained."""
     shape = model_configuration(config, ["0", "1"], None)
-    shape.vocab_size = min(shape.vocab_size, _REACHED_PIECES)
+    if isinstance(shape, RecurraConfig):
+        shape.vocab_size = min(shape.vocab_size, _REACHED_PIECES)
     labels = torch.arange(config.protocol.batch_size) % 2
     if shape.problem_type == SEVERAL_LABELS:
         labels = torch.stack([1 - labels, labels], dim=1).float()
-    return RecurraForSequenceClassification(shape), forward_flops(shape, length), labels
+    return classifier_of(shape), forward_flops(shape, length), labels
 
 
 def epoch_flops(config: RunConfig, lengths: Mapping[str, int], data: DataCost) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from recurra.core.record import AuditResult
 from recurra.data.configuration import MultiLabelData
 from recurra.data.dataset import TextDataset
-from recurra.evaluation import audits
+from recurra.evaluation.audits.leakage import audit_leakage
 from recurra.tasks.labelling.task import LabellingTask
 
 # A probe a label is fitted: of many labels, the rare ones are the least likely to be guessed from the format.
@@ -31,7 +31,7 @@ class MultiLabelTask(LabellingTask):
 
     def data_audits(self, dataset: TextDataset) -> list[AuditResult]:
         """Leakage between splits, and shortcuts to any of the labels."""
-        return [*audits.audit_leakage(dataset), *audit_label_shortcuts(dataset)]
+        return [*audit_leakage(dataset), *audit_label_shortcuts(dataset)]
 
 
 def audit_label_shortcuts(dataset: TextDataset) -> list[AuditResult]:
@@ -41,13 +41,15 @@ def audit_label_shortcuts(dataset: TextDataset) -> list[AuditResult]:
         dataset: With labels ``(rows, labels)``.
 
     Returns:
-        What `recurra.evaluation.audits.audit_shortcuts` returns, each of the label for which it is worst; its
-        ``details`` name the label, and give the value of every label that was audited, the 20 most frequent.
+        What `audit_shortcuts` returns, each of the label for which it is worst; its ``details`` name the label,
+        and give the value of every label that was audited, the 20 most frequent.
     """
+    from recurra.evaluation.audits.shortcuts import audit_shortcuts
+
     frequent = np.argsort(-dataset.splits["train"].labels.sum(axis=0), kind="stable")[:MOST_PROBED]
     found: dict[str, list[tuple[str, AuditResult]]] = defaultdict(list)
     for label in frequent.tolist():
-        for result in audits.audit_shortcuts(_of_label(dataset, label)):
+        for result in audit_shortcuts(_of_label(dataset, label)):
             found[result.name].append((dataset.label_names[label], result))
     return [_worst(results) for results in found.values()]
 

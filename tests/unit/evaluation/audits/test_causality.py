@@ -12,8 +12,7 @@ from foreign import tiny_gpt2
 from recurra import RecurraForCausalLM, preset
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import AuditResult
-from recurra.evaluation.audits import audit_causality
-from recurra.evaluation.audits.causality import reach_ahead
+from recurra.evaluation.audits.causality import audit_causality, reach_ahead
 from recurra.models.names import LANGUAGE_PRESET_NAMES
 from tiny import language_config, language_model, stir
 
@@ -81,43 +80,6 @@ def test_every_preset_is_causal_at_its_real_width_and_depth(name: str) -> None:
     model = RecurraForCausalLM(preset(name, **values))
     audits = audit_causality(model, rows=1, tokens=4 if deep else 12, long_tokens=20 if deep else 40)
     assert [audit.status for audit in audits] == ["passed"] * (1 + len(model.config.exits))
-
-
-@torch.no_grad()
-def behind_a_cache(model: RecurraForCausalLM, ids: Tensor, pieces: list[int]) -> dict[str, Tensor]:
-    """Logits of every head, read in pieces, each going on behind a cache."""
-    cache, start = None, 0
-    found: dict[str, list[Tensor]] = {}
-    for piece in pieces:
-        part = ids[:, start : start + piece]
-        output = model(part, past_key_values=cache, use_cache=True, output_exits=True)
-        cache, start = output.past_key_values, start + piece
-        for number, logits in enumerate([*(output.exit_logits or ()), output.logits]):
-            found.setdefault(f"head {number}", []).append(logits)
-    return {name: torch.cat(parts, dim=1) for name, parts in found.items()}
-
-
-CACHED = {**dict.fromkeys(VARIANTS), **dict.fromkeys(LANGUAGE_PRESET_NAMES)}
-
-
-@pytest.mark.parametrize("name", CACHED)
-def test_behind_a_cache_every_head_is_causal_too(name: str) -> None:
-    """A later token of the same piece, and of a piece to come, leaves every logit before it as it is, bit for bit."""
-    if name in VARIANTS:
-        model = stirred(**VARIANTS[name])
-    else:
-        narrow = {"hidden_size": 96, "embedding_size": 48, "intermediate_size": 192, "vocab_size": 64}
-        model = RecurraForCausalLM(preset(name, bos_token_id=None, eos_token_id=None, **narrow))
-    model.eval()
-    ids = torch.randint(0, 11, (1, 12), generator=torch.Generator().manual_seed(0))
-    base = behind_a_cache(model, ids, [5, 1, 6])
-    assert len(base) == 1 + len(model.config.exits)
-    for place in (3, 5, 8, 11):
-        other = ids.clone()
-        other[0, place] = (other[0, place] + 1) % 11
-        for head, logits in behind_a_cache(model, other, [5, 1, 6]).items():
-            assert torch.equal(logits[:, :place], base[head][:, :place]), (head, place)
-            assert not torch.equal(logits[:, place:], base[head][:, place:]), (head, place)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from scipy import stats
 
 from recurra.core.record import AuditResult
 from recurra.data.dataset import TextDataset, TextSplit
-from recurra.evaluation.audits import audit_leakage, audit_shortcuts
 from recurra.evaluation.audits.grading import control_right, effect_of, grade, keep_rows, kept_rows, needs_predictions
+from recurra.evaluation.audits.leakage import audit_leakage
+from recurra.evaluation.audits.shortcuts import audit_shortcuts
 
 WORDS = [f"w{number}" for number in range(400)]
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from foreign import tiny_gpt2
 from recurra import RecurraForCausalLM
 from recurra.core.record import AuditResult
-from recurra.evaluation.audits import audit_language_padding
-from recurra.evaluation.audits.causality import LanguageProbe
+from recurra.evaluation.audits.causality import LanguageProbe, audit_language_padding
 from recurra.evaluation.audits.invariance import TOLERANCE
 from recurra.evaluation.perplexity import FINAL
 from recurra.models.rows import PaddedRows

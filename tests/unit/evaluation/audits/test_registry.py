@@ -10,7 +10,7 @@ import pytest
 from committed import committed
 from recurra.core.record import AuditResult, read_any_record
 from recurra.evaluation.audits import registry
-from recurra.evaluation.audits.registry import AUDITS, UNKNOWN_MEANING, Audit, Subject, looks_at, meaning, run_audits
+from recurra.evaluation.audits.registry import AUDITS, UNKNOWN_MEANING, Audit, Subject, meaning, run_audits
 from recurra.tasks.classification.task import data_audits
 
 
@@ -28,13 +28,6 @@ def test_whatever_can_fail_says_what_that_means() -> None:
     # Long texts are noted and never fail; what was seen is measured.
     assert {audit.name for audit in AUDITS if not audit.meanings} == {"long-texts", "seen"}
     assert all(meaning(f"{audit.name}.x") != UNKNOWN_MEANING for audit in AUDITS if audit.meanings)
-
-
-def test_the_longest_meaning_counts() -> None:
-    assert "padding behind it" in meaning("invariance.padding") and "in the batch" in meaning("invariance.neighbours")
-    assert meaning("invariance.else") != meaning("invariance.padding")
-    assert meaning("new.kind") == UNKNOWN_MEANING
-    assert looks_at("leakage.exact.test", Subject.LABELLED_DATA) and not looks_at("causality.final", Subject.CLASSIFIER)
 
 
 def test_a_registered_audit_runs_for_its_subject_and_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from recurra.data.dataset import TextSplit
-from recurra.evaluation.audits import audit_seen
-from recurra.evaluation.audits.seen import difference_at_equal_length, difference_interval
+from recurra.evaluation.audits.seen import audit_seen, difference_at_equal_length, difference_interval
 
 
 def split(name: str, texts: list[str]) -> TextSplit:
@@ -48,12 +47,6 @@ def test_too_few_rows_of_a_group_are_said_to_be_so() -> None:
     got = audit_seen(train, split("test", [f"a b c {row}" for row in range(50)]), np.ones(50, dtype=bool))
     assert got.status == "skipped"
     assert "0 rows of 3 words or more stand inside" in got.summary and "20 of both" in got.summary
-
-
-@pytest.mark.parametrize("correct", [np.ones(2, dtype=bool), np.ones(3)])
-def test_correct_must_be_one_truth_value_a_row(correct: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="truth values"):
-        audit_seen(split("train", ["a"]), split("test", ["a", "b", "c"]), correct)
 
 
 def test_the_interval_is_newcombe_s() -> None:

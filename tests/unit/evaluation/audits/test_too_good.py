@@ -6,7 +6,7 @@ import pytest
 
 from recurra.core.errors import ConfigurationError
 from recurra.core.record import AuditResult
-from recurra.evaluation.audits import audit_too_good
+from recurra.evaluation.audits.leakage import audit_too_good
 
 
 def causality(status: str, calls: list[str]) -> list[AuditResult]:

@@ -135,15 +135,6 @@ def test_a_plan_applies_the_layers_that_it_names(made: Made) -> None:
     )
 
 
-def test_a_recurrence_embedding_changes_nothing_at_first(made: Made) -> None:
-    _, folder = made()
-    ids, mask = rows(0)
-    plain, added = (load_encoder(str(folder), "0 (1 2)x3", **keys) for keys in ({}, {"recurrence_embedding": True}))
-    with torch.no_grad():
-        assert torch.equal(plain(ids, mask).last_hidden_state, added(ids, mask).last_hidden_state)
-    assert added.core.recurrence_embedding.weight.requires_grad
-
-
 def stirred_apart(folder: Path) -> None:
     """Gives the layers norms and biases that tell them apart."""
     weights = load_file(folder / "model.safetensors")
@@ -187,14 +178,6 @@ def low_rank_table(folder: Path, rank: int) -> None:
     table = torch.randn(40, rank, generator=generator) @ torch.randn(rank, 16, generator=generator) + 0.5
     weights["embeddings.word_embeddings.weight"] = table
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def test_a_table_of_full_width_is_the_encoders(made: Made) -> None:
-    _, folder = made()
-    whole, same = load_encoder(str(folder)), load_encoder(str(folder), embedding_size=16)
-    assert {name: values.tolist() for name, values in whole.state_dict().items()} == {
-        name: values.tolist() for name, values in same.state_dict().items()
-    }
 
 
 def test_a_narrow_table_that_holds_the_encoders_computes_what_it_does(made: Made) -> None:

@@ -92,11 +92,6 @@ def test_what_is_kept_with_a_narrow_table_is_that_of_the_model_that_would_be_tra
         assert wanted < 0.999
 
 
-def test_the_whole_encoder_keeps_all() -> None:
-    function = KeptFunction(stack(3), ids(), LENGTHS)
-    assert function.score(SharingPlan.stack(3)).kept == pytest.approx(1, abs=1e-5)
-
-
 @pytest.mark.parametrize("layers", [4, 10])
 def test_candidates_store_what_is_asked_and_follow_their_layers(layers: int) -> None:
     found = candidate_plans(KeptFunction(stack(layers), ids(), LENGTHS), 3, 5)

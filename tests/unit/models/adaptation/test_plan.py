@@ -61,11 +61,6 @@ def test_what_cannot_be_read_says_why(text: str, why: str) -> None:
     assert why in message and "'0 (3 4)x2 5'" in message and "\n" not in message and len(message) < 300
 
 
-def test_as_many_layers_and_applications_as_are_allowed_are_read() -> None:
-    assert SharingPlan.parse("0 " * 1024, 6).order == (0,) * 1024
-    assert SharingPlan.parse("(1)x1024", 6).recurrences == 1024
-
-
 @pytest.mark.parametrize(
     ("plan", "layers", "stands_for"),
     [

@@ -45,11 +45,6 @@ def test_it_is_the_truncated_svd_of_the_weighted_rows(seed: int, width: int, row
     torch.testing.assert_close(factors.weight.T @ factors.weight, torch.eye(width), rtol=1e-5, atol=1e-5)
 
 
-def test_full_width_is_the_table_also_where_nothing_is_expected() -> None:
-    table, frequencies = drawn(0)
-    torch.testing.assert_close(product(factorise_table(table, HIDDEN, frequencies)), table, rtol=1e-5, atol=1e-5)
-
-
 def test_pieces_are_expected_by_their_numbers_and_by_texts() -> None:
     alone, seen = (
         expected_frequencies(5000),

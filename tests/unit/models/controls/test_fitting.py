@@ -102,24 +102,6 @@ def test_answers_are_learned_by_the_cross_entropy_with_them(labels: int, indepen
         np.testing.assert_allclose(bias, wanted[:, 4], atol=2e-3)
 
 
-def test_sure_answers_are_labels() -> None:
-    features, labels = _clouds(600, [0.4, 0.3, 0.3])
-    for own, peer in zip(
-        _problem(features, np.eye(3)[labels], 3).fit(Candidate("logistic", 1.0)),
-        _problem(features, labels, 3).fit(Candidate("logistic", 1.0)),
-        strict=True,
-    ):
-        np.testing.assert_allclose(own, peer, atol=1e-4)
-    with pytest.raises(DataError, match="1 texts are too few"):
-        fit_tuned(["a"], np.array([[0.5, 0.5]]))
-
-
-def test_cross_entropy_is_finite() -> None:
-    logits, truth = 1e6 * np.random.default_rng(1).normal(size=(50, 4)), np.eye(4, dtype=int)[np.arange(50) % 4]
-    assert np.isfinite(cross_entropy(logits, truth, independent=True))
-    assert np.isfinite(cross_entropy(logits, truth.argmax(axis=1), independent=False))
-
-
 def test_the_c_of_the_lowest_loss_on_the_selection_split_is_chosen_and_the_seed_is_that_of_the_folds() -> None:
     texts = ["good film", "bad film", "good plot", "bad plot", "dull", "fun"] * 20
     labels = np.array([1, 0, 1, 0, 0, 1] * 20)

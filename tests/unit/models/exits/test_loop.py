@@ -225,15 +225,6 @@ def test_gradients_through_rows_that_stopped_are_those_of_the_formulas(variant: 
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_nobody_leaves_and_the_logits_are_the_full_models() -> None:
-    model = language_model(**EXITS).eval()
-    inputs = padded(some_rows(11), left=True)
-    with torch.no_grad():
-        full = model(**inputs).logits
-        output = model(**inputs, exit_rule=ConfidenceRule.constant(1.0))
-    assert torch.equal(output.logits, full) and output.exited_after.tolist() == [4] * len(LENGTHS)
-
-
 def test_the_last_layer_before_a_fixed_exit_computes_one_position() -> None:
     model = tiny_model(**EXITS).eval()
     shapes: list[tuple[int, ...]] = []

@@ -14,7 +14,6 @@ from references.exits import entropy_of, shares_of
 
 # Probabilities 3/4, 1/4 and 1/2, 1/2.
 SURE, TORN = [math.log(3.0), 0.0], [5.0, 5.0]
-ENTROPY_OF_SURE = 0.75 * math.log(4 / 3) + 0.25 * math.log(4)
 
 
 @pytest.mark.parametrize("library", [torch.tensor, np.array])
@@ -26,15 +25,6 @@ def test_both_are_those_of_the_probabilities_in_either_library(library: Any, cla
         found = measure(library(scores.tolist()))
         np.testing.assert_allclose(np.asarray(found).ravel(), [wanted(row) for row in shares], rtol=1e-4, atol=1e-6)
         assert found.shape == (6, 4)
-
-
-def test_confidence_and_entropy_are_those_of_the_probabilities() -> None:
-    logits = torch.tensor([SURE, TORN])
-    torch.testing.assert_close(confidence(logits), torch.tensor([0.75, 0.5]))
-    torch.testing.assert_close(entropy(logits), torch.tensor([ENTROPY_OF_SURE, math.log(2)]))
-    huge = torch.tensor([[1e4, -1e4], [-1e4, -1e4]])
-    torch.testing.assert_close(confidence(huge), torch.tensor([1.0, 0.5]))
-    torch.testing.assert_close(entropy(huge), torch.tensor([0.0, math.log(2)]))
 
 
 def test_who_is_exactly_as_sure_as_asked_is_sure_enough() -> None:

@@ -61,11 +61,3 @@ def test_a_rule_is_for_inference() -> None:
         language_model()(ids, labels=ids, exit_rule=ConfidenceRule())
     with pytest.raises(ConfigurationError, match="came with labels; a rule is for inference"):
         tiny_model(exits=[1])(ids, labels=torch.ones(2, dtype=torch.long), exit_rule=ConfidenceRule())
-
-
-def test_a_rule_says_what_it_asks_for() -> None:
-    assert ConfidenceRule().describe() == "confidence of at least max(0.8, 0.92 * 0.98^recurrence)"
-    assert ConfidenceRule.constant(0.7).describe() == "confidence of at least 0.7"
-    assert ConfidenceRule(start=0.7, decay=1.0, floor=0.9).describe() == "confidence of at least 0.9"
-    assert EntropyRule(0.25).describe() == "entropy of at most 0.25 nats"
-    assert FixedExit(3).describe() == "always after recurrence 3"

@@ -101,8 +101,3 @@ def test_a_row_that_is_too_long_is_refused_and_the_whole_may_be_longer() -> None
 def test_lengths_that_do_not_fit_are_refused(change: dict[str, torch.Tensor], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         tiny_model()(**{**pack([[1, 2, 3], [1, 2, 3]]), **change})
-
-
-def test_packed_rows_give_one_leading_position() -> None:
-    with pytest.raises(ValueError, match="first position only, not 2"):
-        tiny_model().model(**pack([[1, 2, 3]]), num_positions=2)

@@ -14,7 +14,7 @@ from recurra.deployment.export.formats.interface import (
     StoredModel,
     refuse_precision,
 )
-from recurra.deployment.onnx.contract import MODEL_NAME, check_writable
+from recurra.deployment.onnx.contract import MODEL_NAME, check_writable, is_foreign
 
 if TYPE_CHECKING:
     from recurra.deployment.engines.interface import LoadedEngine
@@ -45,13 +45,19 @@ class OnnxFormat(ExportFormat):
 
     def check_model(self, config: object) -> None:
         """Refuses norms, positions and biases that the graph is not written for."""
-        check_writable(config)
+        if not is_foreign(config):
+            check_writable(config)
 
     def write(self, source: ExportSource, precision: str, folder: Path) -> None:
-        """Writes ``config.json`` and ``model.onnx``."""
+        """Writes ``config.json`` and ``model.onnx``; layers of transformers are traced."""
+        metadata = {"run_id": source.record.run_id, "labels": json.dumps(source.record.data.label_names)}
+        if is_foreign(source.engine.model.config):
+            from recurra.deployment.onnx.traced import write_traced
+
+            write_traced(source.engine.model, precision, folder, metadata)
+            return
         from recurra.deployment.onnx.model import write_onnx
 
-        metadata = {"run_id": source.record.run_id, "labels": json.dumps(source.record.data.label_names)}
         write_onnx(source.engine.model, precision, source.engine.max_length, folder, metadata)
 
     def write_linear(self, model: LinearModel, folder: Path) -> None:
