@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,18 +89,18 @@ def build(job: Job) -> Callable[[int], dict[str, Any]]:
     else:
         compute = _peer(variant, folder, job.threads, ids_of(chunks[0][:CALIBRATION_ROWS]))
 
-        def by(budget: int) -> Callable[[Sequence[str]], object]:
-            return lambda part: _in_batches(compute, ids_of(part), budget)
+        def batched(budget: int, part: Sequence[str]) -> None:
+            _in_batches(compute, ids_of(part), budget)
 
         times = {}
         for budget in BATCHES:
-            by(budget)(chunks[0][:32])
-            times[budget] = _seconds(lambda budget=budget: by(budget)(chunks[0]))[1]
-        predict = by(min(times, key=times.__getitem__))
+            batched(budget, chunks[0][:32])
+            times[budget] = _seconds(partial(batched, budget, chunks[0]))[1]
+        predict = partial(batched, min(times, key=times.__getitem__))
 
     def call(index: int) -> dict[str, Any]:
         part = chunks[index]
-        single = [_seconds(lambda text=text: predict([text]))[0] for text in part[:SINGLE]]
+        single = [_seconds(partial(predict, [text]))[0] for text in part[:SINGLE]]
         wall, processor = _seconds(lambda: predict(part))
         return {"single_ms": [1000 * value for value in single], "wall_s": wall, "processor_s": processor}
 
@@ -258,7 +259,7 @@ def _held(
     return [Measure("peers", f"{title}, {kind} texts", ENCODER, ours, mine, best, other, unit, result, "x", target)]
 
 
-def _times(setting: Setting, kind: str, names: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:
+def _times(setting: Setting, kind: str, names: list[str]) -> tuple[dict[str, float], dict[str, float]]:
     """Median milliseconds of a text alone, and texts a processor second in batches."""
     count = setting.sized(CHUNKS, 1)
     jobs = {name: setting.job("peers", f"{name} | {kind}", ENCODER, count) for name in names}

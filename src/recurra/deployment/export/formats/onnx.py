@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from recurra.deployment.export.formats.interface import (
     FP32,
@@ -36,7 +36,7 @@ class OnnxFormat(ExportFormat):
         "them with `tokenizer.json`, cut them at {max_length} tokens and pad with token {pad_token_id}."
     )
 
-    linear_usage = (
+    linear_usage: ClassVar[str | None] = (
         '`recurra.Classifier.from_export(".")` in Python. Other programs clean the texts first ({cleaning}), and cut\n'
         "them as the graph's inputs say: `words` are runs of letters and digits, `characters` those of each word\n"
         "between blanks, with a blank at either end and an empty string behind it, `pieces` what `tokenizer.json`\n"
