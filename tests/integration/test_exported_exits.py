@@ -19,9 +19,9 @@ from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.engines.computation import Depth, Early
-from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.export.build import export_run
 from recurra.deployment.export.check import CheckRows, calibrate_exits
-from recurra.deployment.export.manifest import ExportManifest, read_export, write_manifest
+from recurra.deployment.export.manifest import ExportManifest, ExportOptions, read_export, write_manifest
 from recurra.models.exits.rules import ConfidenceRule, ExitRule
 from recurra.models.exits.thresholds import depths_under
 from reviews import review_rows, train_linear, train_tiny, write_csv

@@ -30,11 +30,7 @@ def sigmoid(scores: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
 
 
 class LabelDecision(ABC):
-    """What the logits of a model mean.
-
-    Args:
-        label_names: Name of each label, in the order of the logits.
-    """
+    """What the logits of a model mean."""
 
     # Whether a text has exactly one label.
     exclusive: bool
@@ -112,7 +108,6 @@ class OneLabel(LabelDecision):
     """The most probable label, by the softmax of the logits divided by a temperature.
 
     Args:
-        label_names: Name of each label, in the order of the logits.
         temperature: Above 1 it draws probabilities together, below 1 apart; no label changes.
         abstain_below: Of each label, the probability below which a text that would get it gets none; no bounds give
             every text a label.
@@ -183,8 +178,6 @@ class AnyLabels(LabelDecision):
     """Each label for itself: a text has those whose probability is not below their threshold, perhaps none.
 
     Args:
-        label_names: Name of each label, in the order of the logits.
-        thresholds: Of each label.
         separator: What stands between labels in one text; ``json`` writes a JSON list.
         temperature: Above 1 it draws the probabilities of all labels towards one half, below 1 away from it.
     """
@@ -203,8 +196,8 @@ class AnyLabels(LabelDecision):
         """The logistic function at the temperature."""
         # A quotient beyond all numbers is a probability of 0 or 1.
         with np.errstate(over="ignore"):
-            found: Probabilities = sigmoid(logits.astype(np.float64) / self.temperature)
-        return found
+            values: Probabilities = sigmoid(logits.astype(np.float64) / self.temperature)
+        return values
 
     def decide(self, scores: Floats) -> Mask:
         """Where a probability is not below the threshold."""

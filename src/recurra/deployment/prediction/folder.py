@@ -171,12 +171,8 @@ def predict_folder(
 ) -> FolderResult:
     """Predicts the files of a folder into a folder, each into a file of its own.
 
-    Several processes may work at one folder: what two of them predict at the same time is written twice, whole.
-
-    Args:
-        job: What is asked for.
-        reporter: For progress.
-        compute: What predicts the files, such as `RayEngine`; none predicts one after the other in this process.
+    Several processes may work at one folder: what two of them predict at the same time is written twice, whole. Without
+    ``compute``, such as a `RayEngine`, files are predicted one after the other in this process.
 
     Raises:
         RecurraError: If there is nothing to predict, or the output folder cannot be used.
@@ -232,10 +228,7 @@ class RayEngine:
     in the data set of the next round.
 
     Attributes:
-        ray: The connected package.
-        reporter: Says what was lost.
         workers: Most workers at a time; 0 takes as many as the cluster has cores for.
-        cpus: Cores of a worker.
         retries: Rounds in a row without a finished file, behind the first, before the rest is given up.
     """
 
@@ -273,11 +266,11 @@ class RayEngine:
         most = self.workers or max(1, int(self.ray.cluster_resources().get("CPU", 0) / self.cpus))
         # A file that waits for a worker that dies would be lost with the one that it is at.
         pool = data.ActorPoolStrategy(min_size=1, max_size=min(most, len(names)), max_tasks_in_flight_per_actor=1)
-        given = {"job": job, "threads": max(1, int(self.cpus))}
+        arguments = {"job": job, "threads": max(1, int(self.cpus))}
         try:
             files = data.from_items([{"name": name} for name in names], override_num_blocks=len(names))
             yield from files.map(
-                RayWorker, fn_constructor_kwargs=given, compute=pool, num_cpus=self.cpus, max_task_retries=0
+                RayWorker, fn_constructor_kwargs=arguments, compute=pool, num_cpus=self.cpus, max_task_retries=0
             ).iter_rows()
         except (self.ray.exceptions.RayError, data.exceptions.SystemException) as error:
             raise RunError(

@@ -71,18 +71,12 @@ class ServerLimits(Settings):
     """Limits of a server; a client that goes beyond one is told which.
 
     Attributes:
-        max_body_bytes: Bytes of a request.
-        max_texts: Texts of a request.
-        max_characters: Characters of a text.
         body_timeout_s: Seconds within which a request must have arrived, its head and its body each.
         timeout_s: Seconds after which an accepted request is given up.
-        batch_texts: Texts that are computed together.
         alone: Whether every request is computed by itself, so that no text shares a batch with those of another user.
             In int8 a batch shares a scale, and a probability may move in its third decimal with its neighbours.
-        max_waiting_texts: Texts that wait for one model.
         max_wait_s: Expected wait above which a request is turned away.
         max_held_bytes: Bytes of all requests that are in memory.
-        max_connections: Open connections.
         rate: How often a key may ask, or an address without one; none is no limit.
     """
 
@@ -192,7 +186,6 @@ class RateLimiter:
     Args:
         rate: Requests and the seconds in which they may come; so many may come at once.
         most: Addresses that are remembered; keys always are.
-        clock: Tells the time in seconds.
     """
 
     def __init__(self, rate: Rate, most: int = _MOST_CLIENTS, clock: Callable[[], float] = time.monotonic) -> None:
