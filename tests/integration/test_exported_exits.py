@@ -122,17 +122,6 @@ def test_an_export_that_was_told_another_rule_is_refused(exports: dict[str, Any]
     assert Classifier.from_export(folder).calibrated_rule == ConfidenceRule.constant(0.5)
 
 
-def test_a_model_without_exits_is_exported_as_ever(runs: Path, tmp_path: Path) -> None:
-    manifest = export_run(runs / "plain" / "tiny", tmp_path / "out", ExportOptions("onnx", "fp32"))
-    assert manifest.exits is None and "exits" not in json.loads((tmp_path / "out" / "export.json").read_text())
-    assert "Early exit" not in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    classifier = Classifier.from_export(tmp_path / "out")
-    with pytest.raises(ConfigurationError, match="no exit rule is given and this model carries none"):
-        classifier.stop_early()
-    trace = classifier.trace(TEXTS)
-    assert not trace.own_heads and trace.stops_after is None
-
-
 @pytest.mark.parametrize(
     ("folder", "more", "line"),
     [
@@ -166,11 +155,6 @@ def test_a_mistake_of_predict_is_one_line(
     assert main(["predict", str(exports["onnx-int8"][0]), "a text", *more]) == 2
     out, err = capsys.readouterr()
     assert out == "" and line in err and err.count("\n") == 1
-
-
-def test_a_run_carries_no_rule(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", str(runs / "exits" / "tiny"), "a text", "--exit-rule", "calibrated"]) == 2
-    assert "no exit rule is given and this model carries none; export a run" in capsys.readouterr().err
 
 
 def test_rows_of_a_file_choose_and_rows_that_are_not_there_do_not(runs: Path, tmp_path: Path) -> None:

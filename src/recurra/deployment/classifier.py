@@ -196,8 +196,6 @@ class Classifier:
 
         Raises:
             ConfigurationError: If the model has no recurrences, as the linear control.
-            TypeError: As `logits` does.
-            DataError: As `logits` does.
         """
         trace = self.classify(texts, rule=self._rule or self.calibrated_rule, trace=True).trace
         assert trace is not None
@@ -214,8 +212,6 @@ class Classifier:
 
         Raises:
             ConfigurationError: If the model has no such exit, or no recurrences.
-            TypeError: As `logits` does.
-            DataError: As `logits` does.
         """
         if rule is None and not trace:
             return Classified(self.decision.probabilities(self._compute(texts, None)))
@@ -264,12 +260,7 @@ class Classifier:
         return self.classes_[decided] if self.decision.exclusive else decided.astype(np.int64)
 
     def _scores(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Scores that are numbers, one for each label.
-
-        Raises:
-            CheckpointError: If the record names other labels than the model has.
-            RunError: As `checked_scores` does.
-        """
+        """Scores that are numbers, one for each label."""
         if logits.shape[1] != len(self.classes_):
             raise CheckpointError(
                 f"the model gives {logits.shape[1]} scores a text, and its record names {len(self.classes_)} labels: "
@@ -352,12 +343,7 @@ def load_engine(
     precision: str | None = None,
     preferred: str | None = None,
 ) -> Engine:
-    """Reads the model folder of a run of kind ``transformer`` or ``linear``; see `TransformerEngine.load`.
-
-    Raises:
-        CheckpointError: If it is not whole, or not ours.
-        ConfigurationError: If ``precision`` is unknown, or FP16 on a CPU.
-    """
+    """Reads the model folder of a run of kind ``transformer`` or ``linear``; see `TransformerEngine.load`."""
     if kind == "linear":
         return LinearEngine.load(folder)
     from recurra.deployment.engines.trained import TransformerEngine

@@ -78,11 +78,7 @@ class LabelDecision(ABC):
 
     @abstractmethod
     def abstaining_below(self, bounds: Bounds) -> LabelDecision:
-        """The same that gives no label where its probability is lower than a bound, one for all or one for each.
-
-        Raises:
-            ConfigurationError: If texts have any number of labels.
-        """
+        """The same that gives no label where its probability is lower than a bound, one for all or one for each."""
 
     def texts(self, probabilities: Probabilities) -> list[str]:
         """The labels of each text as one text."""

@@ -116,11 +116,7 @@ def write_export_record(folder: Path, record: ExportRecord) -> None:
 
 
 def read_export_record(path: Path) -> ExportRecord:
-    """Reads the record of an export.
-
-    Raises:
-        CheckpointError: If it cannot be read, a newer version wrote it, or it was changed.
-    """
+    """Reads the record of an export."""
     return ExportRecord.read(path, what="a record of an export", cure="restore it, or delete it to export again")
 
 
@@ -133,10 +129,6 @@ def fits(export: ExportRecord, record: AnyRecord) -> bool:
 
 
 def load_export_records(output: Path) -> list[ExportRecord]:
-    """Every export record of a study's folder, by run and name.
-
-    Raises:
-        CheckpointError: If one cannot be trusted.
-    """
+    """Every export record of a study's folder, by run and name."""
     paths = study_files(output, f"{EXPORTS_NAME}/*/*.json")
     return [read_export_record(path) for path in paths if not path.name.endswith(_ERROR_SUFFIX)]

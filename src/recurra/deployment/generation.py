@@ -102,11 +102,7 @@ class LanguageModel:
 
 
 def model_folder(path: Path | str) -> Path:
-    """Returns the model folder of a run, or the folder itself.
-
-    Raises:
-        CheckpointError: If there is none, or that of a run was changed.
-    """
+    """Returns the model folder of a run, or the folder itself."""
     folder = Path(path)
     if not folder.is_dir():
         raise CheckpointError(f"'{path}' is not a folder; give a run of 'recurra train' or a Hugging Face folder")
@@ -302,9 +298,6 @@ class Generator:
             prompts: Checked all together before the first is read.
             batch_size: Prompts that are computed together, padded on the left.
             write: If given, told the text of a batch of one while it grows, prompt first; not with beams.
-
-        Raises:
-            ConfigurationError: See `LanguageModel.encode`.
         """
         rows = self.language.encode(prompts)
         for first in range(0, len(rows), batch_size):

@@ -130,11 +130,7 @@ class Depth:
         return bool(self.exits) or self.num_recurrences == 1
 
     def check_one_window(self) -> None:
-        """Refuses early exits of texts that are read in windows: a rule looks at one of them, the label is of all.
-
-        Raises:
-            ConfigurationError: If texts may have several windows.
-        """
+        """Refuses early exits of texts that are read in windows: a rule looks at one of them, the label is of all."""
         if self.windows > 1:
             raise ConfigurationError(
                 f"an exit rule stops single windows, and this model reads a text in up to {self.windows}, whose scores "
@@ -192,11 +188,7 @@ class LinearEngine(Engine):
 
     @classmethod
     def load(cls, folder: Path) -> LinearEngine:
-        """Reads the linear model from a model folder.
-
-        Raises:
-            CheckpointError: If it holds none, or the files are damaged.
-        """
+        """Reads the linear model from a model folder."""
         from recurra.models.controls.linear import LinearModel
 
         return cls(LinearModel.load(folder))

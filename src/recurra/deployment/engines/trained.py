@@ -271,11 +271,7 @@ class TransformerEngine(Engine):
 
 
 def check_fits(folder: Path, tokenizer: PreTrainedTokenizerFast, vocab_size: int) -> None:
-    """Refuses a tokenizer that writes tokens which the model's table does not have.
-
-    Raises:
-        CheckpointError: If it does.
-    """
+    """Refuses a tokenizer that writes tokens which the model's table does not have."""
     highest = max(tokenizer.get_vocab().values(), default=0)
     if highest >= vocab_size:
         raise CheckpointError(

@@ -241,11 +241,7 @@ def _read_run(run: Path) -> LabelRunRecord:
 
 
 def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
-    """Refuses an output that would touch the run or something that is no export.
-
-    Raises:
-        StorageError: What is in the way.
-    """
+    """Refuses an output that would touch the run or something that is no export."""
     source, target = run.resolve(), output.resolve()
     if target == source or source in target.parents or target in source.parents:
         where = "is the run itself" if target == source else "and the run lie one inside the other"
@@ -280,11 +276,7 @@ def _check_linear(run: Path, options: ExportOptions) -> None:
 def _trimmed(
     engine: TransformerEngine, record: LabelRunRecord, rows: CheckRows, reference: Logits, options: ExportOptions
 ) -> tuple[TransformerEngine, Logits, VocabularyRecord]:
-    """The run's model with a smaller vocabulary, its logits of the rows, and what that costs.
-
-    Raises:
-        DataError: If the training rows cannot be had: without them nobody knows which pieces are used.
-    """
+    """The run's model with a smaller vocabulary, its logits of the rows, and what that costs."""
     smaller = trim(engine, recorded_split(record, "train", options.data_root).texts, options.vocabulary or None)
     logits = smaller.logits(rows.texts, DEFAULT_BATCH_SIZE)
     decision = read_decision(record.data.label_names, record.decision)
@@ -310,11 +302,7 @@ def _tokens_read(texts: Sequence[str], engine: TransformerEngine) -> npt.NDArray
 def _wanted_agreement(
     engine: TransformerEngine, decision: LabelDecision, wanted: float | None, reporter: Reporter
 ) -> float | None:
-    """The agreement to calibrate the exits to; none if the model has no exits, or its texts take all recurrences.
-
-    Raises:
-        ConfigurationError: If one is given and is no share, or the model can have none.
-    """
+    """The agreement to calibrate the exits to; none if the model has no exits, or its texts take all recurrences."""
     reason = "" if engine.windows == 1 else "read a text in one window"
     if not decision.exclusive:
         reason = "give each text one label"

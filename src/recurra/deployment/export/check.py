@@ -48,9 +48,6 @@ def choose_rows(record: LabelRunRecord, options: ExportOptions) -> CheckRows:
     """Returns rows to check on: those of a file, else the run's own validation split, else the embedded demo corpus.
 
     Labels of a file are not looked at.
-
-    Raises:
-        DataError: If the file cannot be read or has no rows, or the data root is no folder.
     """
     if options.rows_file is not None:
         return _rows_of_file(record, options.rows_file, options)

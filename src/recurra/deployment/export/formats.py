@@ -127,11 +127,7 @@ class ExportFormat(ABC):
         """
 
     def check_packages(self) -> None:
-        """Looks whether what `write` needs is installed, without importing it.
-
-        Raises:
-            UnavailableError: Which package is missing, and what installs it.
-        """
+        """Looks whether what `write` needs is installed, without importing it."""
         for package in self.packages:
             if importlib.util.find_spec(package) is None:
                 raise UnavailableError(
@@ -266,22 +262,14 @@ FORMATS: dict[str, ExportFormat] = {each.name: each for each in (SafetensorsForm
 
 
 def find_format(name: str) -> ExportFormat:
-    """Returns a format by its name.
-
-    Raises:
-        ConfigurationError: If there is none.
-    """
+    """Returns a format by its name."""
     if name not in FORMATS:
         raise ConfigurationError(unknown("export format", name, FORMATS))
     return FORMATS[name]
 
 
 def find_precision(name: str, precision: str) -> StoredPrecision:
-    """Returns a precision of a format.
-
-    Raises:
-        ConfigurationError: If there is no such format, or it does not have the precision: what is allowed.
-    """
+    """Returns a precision of a format."""
     own = {item.name: item for item in find_format(name).precisions}
     if precision not in own:
         others = [other.name for other in FORMATS.values() if precision in {item.name for item in other.precisions}]

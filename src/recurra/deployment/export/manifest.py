@@ -219,22 +219,17 @@ class ExportManifest(SealedByValues):
     kind: Literal["transformer", "linear"] = "transformer"
     windows: int = Field(default=1, ge=1, le=MOST_WINDOWS)
 
-    @field_validator("format")
+    @field_validator("format", "precision")
     @classmethod
-    def _known_format(cls, name: str) -> str:
+    def _known(cls, name: str, info: ValidationInfo) -> str:
         try:
-            return find_format(name).name
+            if info.field_name == "format":
+                find_format(name)
+            elif "format" in info.data:
+                find_precision(info.data["format"], name)
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
-
-    @field_validator("precision")
-    @classmethod
-    def _known_precision(cls, name: str, info: ValidationInfo) -> str:
-        try:
-            # Without a format, that is what is wrong.
-            return find_precision(info.data["format"], name).name if "format" in info.data else name
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from error
+        return name
 
     @property
     def size_bytes(self) -> int:
@@ -306,21 +301,13 @@ def read_export(folder: Path | str) -> ExportManifest:
 
 
 def verify_files(folder: Path, manifest: ExportManifest, names: Iterable[str]) -> None:
-    """Holds some files of an export against what its manifest says of them.
-
-    Raises:
-        CheckpointError: If one is missing, truncated or changed.
-    """
+    """Holds some files of an export against what its manifest says of them."""
     for name in names:
         verify_file(folder / name, manifest.files.get(name), of="export", cure="copy it or export the run again")
 
 
 def read_source_record(folder: Path | str) -> LabelRunRecord:
-    """Reads the record of a run folder, or of the run that an export was made from.
-
-    Raises:
-        CheckpointError: If it is neither, or cannot be trusted.
-    """
+    """Reads the record of a run folder, or of the run that an export was made from."""
     if not is_export(folder):
         return read_record(folder)
     verify_files(Path(folder), read_manifest(folder), [RUN_RECORD_NAME])

@@ -85,12 +85,7 @@ class OnnxEngine(Engine):
         windows: int = 1,
         threads: int = 0,
     ) -> OnnxEngine:
-        """Reads model and tokenizer from an export; 0 threads are one for each core.
-
-        Raises:
-            UnavailableError: If ONNX Runtime is not installed.
-            CheckpointError: If this version of it cannot read the model, or the files beside it are not ours.
-        """
+        """Reads model and tokenizer from an export; 0 threads are one for each core."""
         sessions = Sessions(folder / MODEL_NAME, precision, threads)
         return cls(
             sessions,
@@ -158,11 +153,7 @@ class OnnxEngine(Engine):
 
 
 def _bounds(rule: ExitRule, exits: Sequence[int]) -> dict[str, npt.NDArray[np.float32]]:
-    """A rule as the graph takes it, see `recurra.deployment.onnx.model`.
-
-    Raises:
-        ConfigurationError: If the graph has no comparison for it.
-    """
+    """A rule as the graph takes it, see `recurra.deployment.onnx.model`."""
     confidences, entropies = [], []
     for number in exits:
         bound = rule.as_bound(number) if rule.asks(number) else Bound(CONFIDENCE, np.inf)
@@ -221,12 +212,7 @@ class OnnxLinearEngine(Engine):
 
     @classmethod
     def load(cls, folder: Path, threads: int = 0) -> OnnxLinearEngine:
-        """Reads an export's folder; 0 threads are one for each core.
-
-        Raises:
-            UnavailableError: If ONNX Runtime is not installed, or is too old.
-            CheckpointError: If the graph cannot be read, or takes something else than words, characters or pieces.
-        """
+        """Reads an export's folder; 0 threads are one for each core."""
         session = open_session(folder / MODEL_NAME, threads)
         names = {each.name for each in session.get_inputs()}
         if not names or not names <= {PIECES, WORDS, CHARACTERS}:

@@ -308,9 +308,6 @@ def build_classifier(
     ``num_recurrences``, int64 ``()``, which may be left out and is then that of the configuration. Output: ``logits``,
     FP32 ``(batch, labels)``. A model with exits has the further inputs and outputs of
     `recurra.deployment.onnx.model`.
-
-    Raises:
-        ConfigurationError: As `check_writable` does.
     """
     graph = Graph()
     layers = LayerWriter(graph, config, weights, linear, max_length)
@@ -356,11 +353,7 @@ def _core(layers: LayerWriter, states: str, *, narrow: bool) -> str:
 
 
 def write_onnx(model: PreTrainedModel, precision: str, max_length: int, folder: Path, metadata: dict[str, str]) -> None:
-    """Writes ``config.json`` and ``model.onnx``.
-
-    Raises:
-        AuditError: If the file is larger than its weights allow: some would stand in it more than once.
-    """
+    """Writes ``config.json`` and ``model.onnx``."""
     weights = {name: values.detach().float().cpu().numpy() for name, values in model.state_dict().items()}
     graph = build_classifier(model.config, weights, LINEAR[precision](), max_length=max_length, metadata=metadata)
     onnx.checker.check_model(graph)
@@ -378,11 +371,7 @@ def stored_bytes(name: str, values: Array, precision: str) -> int:
 
 
 def check_size(file_bytes: int, weight_bytes: int) -> None:
-    """Holds the size of a file against that of its weights.
-
-    Raises:
-        AuditError: If it is more than 3 % and the graph's own size above.
-    """
+    """Holds the size of a file against that of its weights."""
     most = (1 + LARGEST_EXCESS) * weight_bytes + GRAPH_BYTES
     if file_bytes > most:
         raise AuditError(

@@ -40,10 +40,6 @@ class Sessions:
 
     Args:
         threads: Those that may be used; 0 means one for each core.
-
-    Raises:
-        UnavailableError: If ONNX Runtime is not installed, or is too old.
-        CheckpointError: If this version of it cannot read the model.
     """
 
     def __init__(self, path: Path, precision: str, threads: int = 0) -> None:
@@ -112,11 +108,7 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 
 def require_onnxruntime() -> Any:
-    """Returns the package.
-
-    Raises:
-        UnavailableError: If it is not installed, or is one that computes wrongly.
-    """
+    """Returns the package."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -155,11 +147,7 @@ def open_session(path: Path, threads: int = 0) -> Any:
 
 
 def run_session(session: Any, outputs: Sequence[str], feeds: Mapping[str, Any]) -> list[npt.NDArray[Any]]:
-    """Computes outputs of a loaded model.
-
-    Raises:
-        CheckpointError: If ONNX Runtime cannot: what the files of the export say does not fit together.
-    """
+    """Computes outputs of a loaded model."""
     try:
         values: list[npt.NDArray[Any]] = session.run(outputs, feeds)
     except Exception as error:

@@ -71,11 +71,7 @@ class InputColumns:
 
     @classmethod
     def of(cls, source: str | None, text_column: str, encoding: str | None = None) -> InputColumns | None:
-        """Those of a file with columns; none of texts, plain lines and standard input.
-
-        Raises:
-            DataError: If the file cannot be read, or its columns cannot all be written.
-        """
+        """Those of a file with columns; none of texts, plain lines and standard input."""
         if source is None or source == STANDARD_INPUT or (format_of(source) == ".txt" and not is_fasttext(source)):
             return None
         table = TableFile(source, text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS)
@@ -138,12 +134,7 @@ def source_chunks(
     *,
     encoding: str | None = None,
 ) -> Iterator[TextRows]:
-    """Yields the texts to predict in chunks, from a list, or a file (``-`` is standard input) with other columns of it.
-
-    Raises:
-        ConfigurationError: If both are given, or neither.
-        DataError: If the file cannot be read.
-    """
+    """Yields the texts to predict in chunks: those of a list, or of a file, with others of its columns."""
     if texts and source is not None:
         raise ConfigurationError(f"{len(texts)} texts and the file '{source}' are given; give one of the two")
     if source is None:

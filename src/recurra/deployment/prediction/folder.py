@@ -72,11 +72,7 @@ class FolderJob:
         return sorted(names)
 
     def check(self, *, begin: bool = False) -> None:
-        """Refuses an output folder with predictions of something else; with ``begin`` an empty one is begun.
-
-        Raises:
-            RecurraError: If it does, or what is asked for cannot be.
-        """
+        """Refuses an output folder with predictions of something else; with ``begin`` an empty one is begun."""
         if self.part_format not in PART_FORMATS:
             raise ConfigurationError(unknown("format of parts", self.part_format, PART_FORMATS))
         if self.part_format == "parquet":
@@ -173,9 +169,6 @@ def predict_folder(
 
     Several processes may work at one folder: what two of them predict at the same time is written twice, whole. Without
     ``compute``, such as a `RayEngine`, files are predicted one after the other in this process.
-
-    Raises:
-        RecurraError: If there is nothing to predict, or the output folder cannot be used.
     """
     names = job.names()
     job.check(begin=True)

@@ -51,11 +51,7 @@ class Rate:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``100/s``, ``100/m`` or ``100/h``.
-
-        Raises:
-            ConfigurationError: If it is anything else.
-        """
+        """Reads ``100/s``, ``100/m`` or ``100/h``."""
         match = _RATE.fullmatch(text)
         if match is None:
             raise ConfigurationError(
@@ -156,11 +152,7 @@ class ApiKeys:
 
 
 def read_keys(file: Path | None, variable: str | None) -> ApiKeys | None:
-    """Reads the keys from a file or an environment variable, one a line; none if neither is named.
-
-    Raises:
-        ConfigurationError: If both are named, or there is no key there.
-    """
+    """Reads the keys from a file or an environment variable, one a line; none if neither is named."""
     if file is not None and variable is not None:
         raise ConfigurationError("--api-key-file and --api-key-env are both given; give one of the two")
     if file is not None:

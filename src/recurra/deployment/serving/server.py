@@ -120,11 +120,7 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Takes an address; connections are accepted later.
-
-    Raises:
-        UnavailableError: If it cannot be had.
-    """
+    """Takes an address; connections are accepted later."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
