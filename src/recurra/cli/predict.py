@@ -284,7 +284,7 @@ def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: b
     """Predicts a folder, on a Ray cluster if one is named, and says what came of it; raises if a file failed."""
     from recurra.core.environment import tune_allocator
     from recurra.core.progress import Reporter
-    from recurra.deployment.prediction.folder import RayEngine, predict_folder
+    from recurra.deployment.prediction.folder import predict_folder, predict_on_ray
 
     reporter = Reporter(quiet=quiet)
     if on_ray is None:
@@ -299,7 +299,7 @@ def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: b
         job.check(begin=True)
         cluster.check()
         with cluster.connected() as ray:
-            result = predict_folder(job, reporter, RayEngine(ray, reporter, **on_ray))
+            result = predict_folder(job, reporter, partial(predict_on_ray, ray=ray, reporter=reporter, **on_ray))
     for failure in result.failures[1:]:
         reporter.say(f"failed: {failure}")
     if as_json:

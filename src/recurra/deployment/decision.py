@@ -119,14 +119,12 @@ class OneLabel(LabelDecision):
         self.abstain_below = None if abstain_below is None else np.asarray(abstain_below, dtype=np.float64)
 
     def probabilities(self, logits: Floats) -> Probabilities:
-        """The softmax at the temperature."""
         shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
         # The largest is 0 and stays so; a quotient below all numbers is a probability of 0.
         with np.errstate(over="ignore"):
             return softmax(shifted / self.temperature)
 
     def decide(self, scores: Floats) -> npt.NDArray[Any]:
-        """Indices of the highest."""
         return scores.argmax(axis=1)
 
     def of_logits(self, logits: Floats) -> npt.NDArray[Any]:
@@ -134,20 +132,16 @@ class OneLabel(LabelDecision):
         return self.decide(logits)
 
     def labels(self, probabilities: Probabilities) -> list[list[str]]:
-        """One each."""
         return [[self.label_names[index]] for index in self.decide(probabilities).tolist()]
 
     def explained(self, probabilities: Probabilities) -> list[list[int]]:
-        """The most probable, also of a text that abstains."""
         return [[index] for index in self.decide(probabilities).tolist()]
 
     def text(self, labels: Sequence[str]) -> str:
-        """The label."""
         return labels[0]
 
     @property
     def abstains(self) -> bool:
-        """Whether there are bounds."""
         return self.abstain_below is not None
 
     def abstained(self, probabilities: Probabilities) -> Mask | None:
@@ -196,15 +190,12 @@ class AnyLabels(LabelDecision):
         return values
 
     def decide(self, scores: Floats) -> Mask:
-        """Where a probability is not below the threshold."""
         return np.asarray(scores >= self.thresholds)
 
     def of_logits(self, logits: Floats) -> Mask:
-        """The same of the logits' probabilities."""
         return self.decide(self.probabilities(logits))
 
     def labels(self, probabilities: Probabilities) -> list[list[str]]:
-        """Any number each."""
         return [[self.label_names[index] for index in np.flatnonzero(row)] for row in self.decide(probabilities)]
 
     def explained(self, probabilities: Probabilities) -> list[list[int]]:
@@ -229,7 +220,6 @@ class AnyLabels(LabelDecision):
         )
 
     def record(self) -> DecisionRecord:
-        """Thresholds, separator and temperature."""
         return DecisionRecord(
             thresholds=self.thresholds.tolist(), separator=self.separator, temperature=self.temperature
         )

@@ -153,15 +153,12 @@ class SafetensorsFormat(ExportFormat):
     )
 
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:  # noqa: ARG002
-        """Writes ``config.json`` and ``model.safetensors``."""
         write_safetensors(engine.model, precision, folder)
 
     def write_linear(self, model: LinearModel, folder: Path) -> None:
-        """Writes the file of a linear run's model folder."""
         model.save(folder)
 
     def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> Engine:  # noqa: ARG002 - torch has its own
-        """Reads it into torch, whose threads are set there; a linear model into scikit-learn."""
         if stored.linear:
             _refuse_precision(precision)
             from recurra.deployment.engines.computation import LinearEngine
@@ -215,7 +212,6 @@ class OnnxFormat(ExportFormat):
     )
 
     def check_model(self, config: object) -> None:
-        """Refuses norms, positions and biases that the graph is not written for."""
         for key, allowed in _GRAPH_TAKES.items():
             if (value := getattr(config, key)) not in allowed:
                 raise ConfigurationError(
@@ -224,20 +220,17 @@ class OnnxFormat(ExportFormat):
                 )
 
     def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
-        """Writes ``config.json`` and ``model.onnx``."""
         from recurra.deployment.onnx.model import write_onnx
 
         metadata = {"run_id": record.run_id, "labels": json.dumps(record.data.label_names)}
         write_onnx(engine.model, precision, engine.max_length, folder, metadata)
 
     def write_linear(self, model: LinearModel, folder: Path) -> None:
-        """Writes ``model.onnx``, and of a static model the tokenizer."""
         from recurra.deployment.onnx.linear import write_linear
 
         write_linear(model, folder)
 
     def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> Engine:
-        """Reads it into ONNX Runtime."""
         from recurra.deployment.onnx.engine import OnnxEngine, OnnxLinearEngine
 
         if stored.linear:

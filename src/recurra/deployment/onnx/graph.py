@@ -219,11 +219,9 @@ class FullLinear(Linear):
     """Everything in FP32."""
 
     def product(self, graph: Graph, states: str, name: str, weight: Array) -> str:
-        """One product."""
         return str(graph.op("MatMul", states, graph.weight(f"{name}.weight", weight.T)))
 
     def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
-        """The table's rows."""
         return str(graph.op("Gather", graph.weight(f"{name}.weight", table), ids, axis=0))
 
 
@@ -257,7 +255,6 @@ class Int8Linear(Linear):
         return str(graph.op("Mul", product, graph.op("Mul", own_scale, scales)))
 
     def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
-        """The rows, each by its own scale."""
         values, scale = quantise_rows(table)
         rows = graph.op("Gather", graph.weight(f"{name}.weight_int8", values), ids, axis=0)
         scales = graph.op("Gather", graph.weight(f"{name}.weight_scale", scale), ids, axis=0)

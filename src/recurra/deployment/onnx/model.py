@@ -88,21 +88,6 @@ class _Left:
         return _Left(states, numbers, Rows(first=first, seen=seen, where=where, real=real), self.hidden)
 
 
-@dataclass(frozen=True)
-class _ExitsRead:
-    """What the loop that reads the exits leaves behind: names of values.
-
-    Attributes:
-        left: The rows that stay.
-        written: Logits, recurrences taken, logits of the exits; without rows if it did not run.
-        trips: How often it would have run with everybody; 0 if it did not run.
-    """
-
-    left: _Left
-    written: Sequence[str]
-    trips: str
-
-
 class ExitWriter:
     """Writes the recurrences of a model with exits, its heads, and what is made of them."""
 
@@ -148,9 +133,12 @@ class ExitWriter:
         # One number, whichever: if the loop does not run, somebody is left. A truth value that is carried would not do:
         # what has a fixed shape comes out of a loop that did not run unset in OpenVINO.
         left = _Left(states, graph.numbers(0), layers.rows, hidden)
-        self._finish(self._read_exits(left, written, graph.op("Where", is_asked, last, none)), last)
+        # How often the loop over the exits would run with everybody; 0 if nobody is asked.
+        trips = graph.op("Where", is_asked, last, none)
+        left, written = self._read_exits(left, written, trips)
+        self._finish(left, written, trips, last)
 
-    def _read_exits(self, left: _Left, written: Sequence[str], trips: str) -> _ExitsRead:
+    def _read_exits(self, left: _Left, written: Sequence[str], trips: str) -> tuple[_Left, list[str]]:
         """So many recurrences, or fewer if nobody is left: none, or all but the last, behind which there is no exit."""
         graph, layers = self.graph, self.layers
         body = Graph(graph)
@@ -175,7 +163,7 @@ class ExitWriter:
             )
         ]
         results = graph.loop(trips, carried, body, iteration=iteration, goes_on=goes_on)
-        return _ExitsRead(left.renamed(results[: len(kinds)]), results[len(kinds) :], trips)
+        return left.renamed(results[: len(kinds)]), results[len(kinds) :]
 
     def _begin(self, body: Graph, iteration: str, values: Sequence[str]) -> list[str]:
         """Before the first recurrence nothing is written and everybody is there; made here, it costs nobody else."""
@@ -237,10 +225,10 @@ class ExitWriter:
             Branch(passing, list(zip(same, kinds, strict=True))),
         )
 
-    def _finish(self, read: _ExitsRead, last: str) -> None:
+    def _finish(self, left: _Left, written: Sequence[str], trips: str, last: str) -> None:
         """The last recurrence and the final head, if anybody is left."""
-        graph, layers, left = self.graph, self.layers, read.left
-        logits, depths, exits = read.written
+        graph, layers = self.graph, self.layers
+        logits, depths, exits = written
         going, gone = Graph(graph), Graph(graph)
         with layers.among(left.rows):
             states = layers.recurrence(going, left.states, last, narrow=self.config.pooling == "first")
@@ -250,7 +238,7 @@ class ExitWriter:
         index = early.op("Unsqueeze", left.numbers, early.numbers(1))
         kind = self._written[0]
         (whole,) = going.choose(
-            going.op("Greater", read.trips, going.constant(0, np.int64)),
+            going.op("Greater", trips, going.constant(0, np.int64)),
             Branch(early, [(early.op("ScatterND", logits, index, scores), kind)]),
             Branch(straight, [(straight.op("Identity", scores), kind)]),
         )
