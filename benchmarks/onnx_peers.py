@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.transformers import optimizer
 
-from recurra.deployment.onnx.contract import MODEL_NAME
+from recurra.deployment.onnx import MODEL_NAME
 from recurra.deployment.onnx.graph import IR_VERSION, OPSET
 from recurra.deployment.onnx.sessions import open_session
 

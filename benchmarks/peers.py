@@ -34,7 +34,7 @@ from recurra.data.tables import stream_texts
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export.build import save_tokenizer
-from recurra.deployment.onnx.contract import MODEL_NAME
+from recurra.deployment.onnx import MODEL_NAME
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx
 from recurra.deployment.onnx.sessions import open_session

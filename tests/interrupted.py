@@ -23,7 +23,7 @@ import transformers
 
 import recurra.core.files as folders_module
 import recurra.deployment.export.build as export_module
-import recurra.deployment.export.formats.safetensors as safetensors_format_module
+import recurra.deployment.export.formats as formats_module
 import recurra.deployment.prediction.folder as folder_module
 import recurra.study.exporting as exporting_module
 import recurra.study.run as run_module
@@ -179,7 +179,7 @@ def execute_with_little_space(config: dict[str, Any], folder: Path, most_bytes: 
 
 
 EXPORT_MOMENTS: dict[str, tuple[Any, str, int]] = {
-    "weights": (safetensors_format_module, "write_safetensors", 1),
+    "weights": (formats_module, "write_safetensors", 1),
     "tokenizer": (export_module, "save_tokenizer", 1),
     "check": (export_module, "compare_logits", 1),
     "card": (export_module, "render_card", 1),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from recurra import Classifier
-from recurra.deployment.engines.computation import Depth, Early
+from recurra.deployment.engines.computation import Depth, Early, Engine
 from recurra.deployment.export.manifest import CalibrationRecord
 from recurra.deployment.serving.application import Application
 from recurra.deployment.serving.limits import ApiKeys, ServerLimits
@@ -37,7 +37,7 @@ def mark(text: str) -> float:
 
 
 @dataclass
-class SlowEngine:
+class SlowEngine(Engine):
     """Logits that tell texts apart, computed while ``open`` is set; texts with ``spoil`` in them fail."""
 
     open: threading.Event = field(default_factory=threading.Event)
@@ -62,7 +62,7 @@ def slow_model(name: str = "slow") -> tuple[ServedModel, SlowEngine]:
 
 
 @dataclass
-class DeepEngine:
+class DeepEngine(Engine):
     """A model of several recurrences that is the surer the deeper it goes; texts are told apart as by `SlowEngine`."""
 
     depth: Depth = field(default_factory=lambda: Depth((1, 3), 4, 2))

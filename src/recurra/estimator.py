@@ -36,9 +36,8 @@ from recurra.data.corpora import IN_MEMORY
 from recurra.data.dataset import TextDataset
 from recurra.data.fitting import VALIDATION, fitting_rows, given_texts, input_errors
 from recurra.data.tokenization import TRAINED
-from recurra.deployment.classifier import Classifier
+from recurra.deployment.classifier import Classifier, load_engine, log_probabilities
 from recurra.deployment.decision import OneLabel
-from recurra.deployment.engines.interface import load_engine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.evaluation.metrics import evaluate_logits, fit_temperature
 from recurra.models.inference import check_precision, torch_threads
@@ -319,6 +318,10 @@ class RecurraClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Texts) -> npt.NDArray[np.float64]:  # noqa: N803
         """Returns probabilities ``(texts, labels)``, labels as in ``classes_``; raises as `predict` does."""
         return self.classifier.decision.probabilities(self._logits(X))
+
+    def predict_log_proba(self, X: Texts) -> npt.NDArray[np.float64]:  # noqa: N803
+        """Returns natural logarithms of `predict_proba`; that of 0 is minus infinity."""
+        return log_probabilities(self.predict_proba(X))
 
     def _logits(self, texts: Any) -> npt.NDArray[np.float32]:
         classifier = self.classifier

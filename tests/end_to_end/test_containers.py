@@ -21,7 +21,8 @@ pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 import recurra
 from containerfile import Stage, reaches_the_builder, read_stages
 from recurra.cli.main import make_app
-from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.serving.limits import ServerLimits
 from reviews import train_tiny
 from served import running, slow_model

@@ -21,7 +21,7 @@ from recurra.cli.main import make_app
 from recurra.core.errors import ConfigurationError
 from recurra.core.packed import read_study_bytes, study_files
 from recurra.core.record import holds_any_record
-from recurra.deployment.export.formats.registry import find_precision
+from recurra.deployment.export.formats import find_precision
 from recurra.evaluation.perplexity import PositionLoss
 from recurra.models.configuration import RecurraConfig
 from recurra.study.spec import StudySpec, expand, load_study

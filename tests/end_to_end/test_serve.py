@@ -22,8 +22,8 @@ pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
 from recurra import Classifier
 from recurra.cli.main import main
-from recurra.deployment.export import ExportOptions, export_run
-from recurra.deployment.export.manifest import read_manifest
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import ExportOptions, read_manifest
 from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import open_models
 from reviews import review_rows, snapshot, train_tiny

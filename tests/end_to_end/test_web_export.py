@@ -147,4 +147,4 @@ def test_ids_of_ten_thousand_real_texts(page: Any, folder: Path, data_root: Path
 def test_what_a_web_export_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = train_linear(tmp_path)
     assert main(["export", str(run), "--format", "web", "--output", str(tmp_path / "web")]) == 2
-    assert "linear model, which is not written as web" in capsys.readouterr().err
+    assert "linear model is not written as web" in capsys.readouterr().err

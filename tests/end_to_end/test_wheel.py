@@ -28,7 +28,8 @@ import recurra
 from installation import Environment, closure, make_environment
 from recurra import Classifier
 from recurra.core.best_run import BEST_NAME, BestRunRecord
-from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import ExportOptions
 from reviews import review_rows, train_linear, train_tiny
 from server_process import ask, started
 

@@ -50,6 +50,7 @@ def fitted(tiny: str) -> RecurraClassifier:
 def test_it_learns_and_answers_as_an_estimator(fitted: RecurraClassifier) -> None:
     assert fitted.score(TEXTS, LABELS) > 0.9
     probabilities = fitted.predict_proba(TEXTS)
+    assert np.allclose(fitted.predict_log_proba(TEXTS), np.log(probabilities))
     assert probabilities.shape == (120, 2) and np.allclose(probabilities.sum(axis=1), 1)
     assert (fitted.classes_[probabilities.argmax(axis=1)] == fitted.predict(TEXTS)).all()
     assert fitted.classes_.tolist() == ["negative", "positive"]

@@ -19,9 +19,9 @@ from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import ConfigurationError
 from recurra.deployment.engines.computation import Depth, Early
-from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.export.build import export_run
 from recurra.deployment.export.check import CheckRows, calibrate_exits
-from recurra.deployment.export.manifest import ExportManifest, read_export, write_manifest
+from recurra.deployment.export.manifest import ExportManifest, ExportOptions, read_export, write_manifest
 from recurra.models.exits.rules import ConfidenceRule, ExitRule
 from recurra.models.exits.thresholds import depths_under
 from reviews import review_rows, train_linear, train_tiny, write_csv
@@ -120,17 +120,6 @@ def test_an_export_that_was_told_another_rule_is_refused(exports: dict[str, Any]
     # Sealed again, it is an export whose author chose that rule.
     write_manifest(folder, ExportManifest.model_validate(values))
     assert Classifier.from_export(folder).calibrated_rule == ConfidenceRule.constant(0.5)
-
-
-def test_a_model_without_exits_is_exported_as_ever(runs: Path, tmp_path: Path) -> None:
-    manifest = export_run(runs / "plain" / "tiny", tmp_path / "out", ExportOptions("onnx", "fp32"))
-    assert manifest.exits is None and "exits" not in json.loads((tmp_path / "out" / "export.json").read_text())
-    assert "Early exit" not in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    classifier = Classifier.from_export(tmp_path / "out")
-    with pytest.raises(ConfigurationError, match="no exit rule is given and this model carries none"):
-        classifier.stop_early()
-    trace = classifier.trace(TEXTS)
-    assert not trace.own_heads and trace.stops_after is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ openvino = pytest.importorskip("openvino", reason="pip install openvino")
 from onnx_graphs import FEED_FORWARDS, SHAPES, rows, session_of  # noqa: E402
 from recurra.cli.main import main  # noqa: E402
 from recurra.data.sst2 import load_sst2  # noqa: E402
-from recurra.deployment.export import ExportOptions, export_run  # noqa: E402
+from recurra.deployment.export.build import export_run  # noqa: E402
+from recurra.deployment.export.manifest import ExportOptions  # noqa: E402
 from recurra.deployment.onnx.graph import FullLinear, Int8Linear, Linear  # noqa: E402
 from recurra.deployment.onnx.model import build_classifier  # noqa: E402
 from reviews import review_rows, train_tiny, write_reviews  # noqa: E402

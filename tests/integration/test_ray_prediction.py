@@ -19,7 +19,8 @@ pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
 from recurra import Classifier
-from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import ExportOptions
 from reviews import train_tiny
 from small_study import PATIENCE_S
 

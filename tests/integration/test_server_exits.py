@@ -16,7 +16,8 @@ pytest.importorskip("onnx", reason="pip install 'recurra[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'")
 
 from recurra import Classifier
-from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.serving.models import open_models
 from reviews import review_rows, train_linear, train_tiny
 from served import Running, running

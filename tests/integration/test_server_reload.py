@@ -30,7 +30,8 @@ from recurra import Classifier
 from recurra.core.best_run import BEST_NAME, BestRunRecord
 from recurra.core.errors import CheckpointError
 from recurra.core.files import atomic_folder
-from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import ModelSource, ServedModel, hash_model, open_models
 from recurra.deployment.serving.observation import EventLog

@@ -15,7 +15,8 @@ pytest.importorskip("schemathesis", reason="schemathesis is not installed (extra
 
 import schemathesis
 
-from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.serving.limits import ServerLimits
 from recurra.deployment.serving.models import open_models
 from reviews import train_tiny

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import pipeline
 
 from recurra import Classifier
 from recurra.core.record import read_record
@@ -45,14 +44,3 @@ def test_the_stock_pipeline_gives_the_same_labels_and_scores(trained: TrainedRun
     # It knows of no temperature.
     scores = softmax(classifier.logits(TEXTS)).max(axis=1)
     assert [answer["score"] for answer in answers] == pytest.approx(scores.tolist(), abs=1e-4)
-
-
-def test_the_stock_classes_read_the_model_folder(trained: TrainedRun) -> None:
-    folder = trained.folder / "model"
-    model, tokenizer = AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    assert tokenizer.model_max_length == trained.config.data.max_length
-    inputs = tokenizer(clean_texts(TEXTS[:4]), padding=True, truncation=True, return_tensors="pt")
-    with torch.inference_mode():
-        logits = model.eval()(**inputs).logits.numpy()
-    wanted = Classifier.from_run(trained.folder, precision="fp32").logits(TEXTS[:4])
-    np.testing.assert_allclose(logits, wanted, rtol=1e-4, atol=1e-4)

@@ -9,7 +9,7 @@ import typer
 
 from recurra.cli import options
 from recurra.cli.output import print_json, print_lines, print_table
-from recurra.deployment.export.formats.registry import FORMATS, list_precisions
+from recurra.deployment.export.formats import FORMATS, list_precisions
 
 
 def export(

@@ -63,8 +63,7 @@ def generate(
     Example: recurra generate runs/wikitext "The river" --temperature 0.8 --exit-rule confidence
     """
     from recurra.core.progress import Reporter
-    from recurra.deployment.generation import GenerationSettings, Generator
-    from recurra.deployment.language_model import LanguageModel
+    from recurra.deployment.generation import GenerationSettings, Generator, LanguageModel
     from recurra.deployment.prediction.files import source_chunks
     from recurra.models.exits.rules import make_rule
     from recurra.models.quiet import quieten_libraries

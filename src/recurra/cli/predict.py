@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from recurra.core.progress import Reporter
     from recurra.data.tables import TextRows
     from recurra.deployment.classifier import Classifier
-    from recurra.deployment.prediction.files import KeptColumns, PredictionCounts
+    from recurra.deployment.prediction.files import InputColumns, PredictionCounts
     from recurra.deployment.prediction.folder import FolderJob
     from recurra.models.exits.rules import ExitRule
 
@@ -140,14 +140,14 @@ def predict(
     from recurra.core.progress import Reporter
     from recurra.deployment.classifier import Classifier
     from recurra.deployment.export.manifest import needs_torch
-    from recurra.deployment.prediction.files import KeptColumns, check_output, source_chunks
+    from recurra.deployment.prediction.files import InputColumns, check_output, source_chunks
 
     if output is not None:
         check_output(output, source)
     bounds = _Bounds.of(run, abstain_below, precision_of, early=early)
     keep = output is not None and keep_columns is not False and not texts
-    kept = KeptColumns.of(source, text_column, encoding) if keep else None
-    chunks = source_chunks(texts or [], source, text_column, kept, encoding=encoding)
+    columns = InputColumns.of(source, text_column, encoding) if keep else None
+    chunks = source_chunks(texts or [], source, text_column, columns, encoding=encoding)
     # A file that cannot be read is told before the model is loaded.
     first = next(chunks, None)
     if needs_torch(run):
@@ -175,10 +175,10 @@ def predict(
         reporter,
         as_json=as_json,
         escape_formulas=escape_formulas,
-        kept=kept,
+        columns=columns,
         explain_words=explain,
     )
-    _tell(classifier, counts, reporter, kept=kept, bounds=bounds)
+    _tell(classifier, counts, reporter, columns=columns, bounds=bounds)
 
 
 def _recorded_text_column(run: Path) -> str:
@@ -239,7 +239,7 @@ def _tell(
     counts: PredictionCounts,
     reporter: Reporter,
     *,
-    kept: KeptColumns | None,
+    columns: InputColumns | None,
     bounds: _Bounds,
 ) -> None:
     """Says what a reader of the predictions must know."""
@@ -253,9 +253,9 @@ def _tell(
         reporter.say(f"{counts.abstained:,} of {counts.rows:,} rows{share} have no label: {why}")
     for sentence in bounds.said:
         reporter.say(sentence)
-    for note in kept.notes if kept is not None else ():
+    for note in columns.notes if columns is not None else ():
         reporter.say(note)
-    if kept is not None and "label" in kept.names:
+    if columns is not None and "label" in columns.names:
         reporter.say("the column 'label' is the input's; the predicted labels are in 'label_predicted'")
 
 
@@ -284,7 +284,7 @@ def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: b
     """Predicts a folder, on a Ray cluster if one is named, and says what came of it; raises if a file failed."""
     from recurra.core.environment import tune_allocator
     from recurra.core.progress import Reporter
-    from recurra.deployment.prediction.folder import RayEngine, predict_folder
+    from recurra.deployment.prediction.folder import predict_folder, predict_on_ray
 
     reporter = Reporter(quiet=quiet)
     if on_ray is None:
@@ -299,7 +299,7 @@ def _predict_folder(job: FolderJob, on_ray: dict[str, Any] | None, *, as_json: b
         job.check(begin=True)
         cluster.check()
         with cluster.connected() as ray:
-            result = predict_folder(job, reporter, RayEngine(ray, reporter, **on_ray))
+            result = predict_folder(job, reporter, partial(predict_on_ray, ray=ray, reporter=reporter, **on_ray))
     for failure in result.failures[1:]:
         reporter.say(f"failed: {failure}")
     if as_json:
@@ -321,29 +321,26 @@ def _write(
     *,
     as_json: bool,
     escape_formulas: bool,
-    kept: KeptColumns | None,
+    columns: InputColumns | None,
     explain_words: int | None,
 ) -> PredictionCounts:
     from recurra.deployment.prediction.files import open_writer, write_stream
-    from recurra.deployment.prediction.layout import JsonDocumentWriter, LineWriter
+    from recurra.deployment.prediction.layout import LineWriter, json_document
 
     explains = explain_words is not None
     stream = partial(write_stream, classifier, chunks, explain_words=explain_words)
     if output is None:
         with standard_output():
             if not as_json:
-                lines = LineWriter(sys.stdout, classifier.decision)
-                return stream(lines)
-            how = classifier.computation
-            json_writer = JsonDocumentWriter(sys.stdout, classifier.decision, how, explains=explains)
-            with json_writer as document:
+                return stream(LineWriter(sys.stdout, classifier.decision))
+            with json_document(sys.stdout, classifier.decision, classifier.computation, explains=explains) as document:
                 return stream(document)
         raise typer.Exit  # the reader has left
     opened = open_writer(
         output,
         classifier.decision,
         escape_formulas=escape_formulas,
-        kept=kept,
+        columns=columns,
         explains=explains,
     )
     with reporter.task("predicting", None) as task, opened as writer:

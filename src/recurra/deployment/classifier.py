@@ -18,17 +18,17 @@ from recurra.data.windows import recorded_reading
 from recurra.deployment.decision import LabelDecision, OneLabel, read_decision
 from recurra.deployment.engines.computation import (
     DEFAULT_BATCH_SIZE,
+    NO_RECURRENCES,
     Classified,
     Computation,
-    DeepEngine,
     Depth,
+    Early,
+    Engine,
+    LinearEngine,
     Trace,
-    no_outputs,
-    nobody,
     trace_of,
 )
-from recurra.deployment.engines.interface import ConcurrentEngine, Engine, load_engine
-from recurra.deployment.export.formats.registry import find_format
+from recurra.deployment.export.formats import find_format
 from recurra.deployment.export.manifest import CalibrationRecord, is_export, read_export
 from recurra.models.exits.rules import ExitRule
 
@@ -40,10 +40,7 @@ class Classifier:
     their own order.
 
     Args:
-        engine: Computes logits.
-        label_names: Name of each class.
         batch_size: Texts of 32 tokens a batch: more of shorter texts, fewer of longer ones.
-        computation: Precision of the stored weights and of the computation, engine and device, where they are known.
         calibration: The exit rule that was chosen for the model as it is stored, where it was.
         decision: How logits become labels; none takes the most probable one.
         cleaning: Name of the cleaning of the training texts.
@@ -55,7 +52,6 @@ class Classifier:
         label_names: Sequence[str],
         *,
         batch_size: int = DEFAULT_BATCH_SIZE,
-        computation: Computation | None = None,
         calibration: CalibrationRecord | None = None,
         decision: LabelDecision | None = None,
         cleaning: str = FIRST,
@@ -65,7 +61,6 @@ class Classifier:
         self.calibration = calibration
         self.cleaning = cleaning
         self._rule: ExitRule | None = None
-        self.computation = computation
         self.classes_: npt.NDArray[np.str_] = np.array(list(label_names))
         self.batch_size = batch_size
 
@@ -113,7 +108,6 @@ class Classifier:
             engine,
             manifest.label_names,
             batch_size=batch_size,
-            computation=engine.computation,
             calibration=manifest.exits,
             decision=read_decision(manifest.label_names, manifest.decision),
             cleaning=manifest.cleaning,
@@ -153,20 +147,24 @@ class Classifier:
             engine,
             names,
             batch_size=batch_size,
-            computation=engine.computation,
             decision=decision,
             cleaning=recorded_cleaning(record.config),
         )
 
     @property
+    def computation(self) -> Computation | None:
+        """Precision of the stored weights and of the computation, engine and device, where they are known."""
+        return self.engine.computation
+
+    @property
     def depth(self) -> Depth | None:
         """Where the model has outputs; none for one without recurrences, such as the linear control."""
-        return self.engine.depth if isinstance(self.engine, DeepEngine) else None
+        return self.engine.depth
 
     @property
     def concurrency(self) -> int:
         """How many threads may ask it at once and gain by it; from more than these, or with torch, ask in turns."""
-        return self.engine.concurrency if isinstance(self.engine, ConcurrentEngine) else 1
+        return self.engine.concurrency
 
     @property
     def calibrated_rule(self) -> ExitRule | None:
@@ -198,12 +196,10 @@ class Classifier:
 
         Raises:
             ConfigurationError: If the model has no recurrences, as the linear control.
-            TypeError: As `logits` does.
-            DataError: As `logits` does.
         """
-        found = self.classify(texts, rule=self._rule or self.calibrated_rule, trace=True).trace
-        assert found is not None
-        return found
+        trace = self.classify(texts, rule=self._rule or self.calibrated_rule, trace=True).trace
+        assert trace is not None
+        return trace
 
     def classify(self, texts: Sequence[str], *, rule: ExitRule | None = None, trace: bool = False) -> Classified:
         """Returns probabilities, and how the model came to them.
@@ -216,23 +212,23 @@ class Classifier:
 
         Raises:
             ConfigurationError: If the model has no such exit, or no recurrences.
-            TypeError: As `logits` does.
-            DataError: As `logits` does.
         """
         if rule is None and not trace:
             return Classified(self.decision.probabilities(self._compute(texts, None)))
-        engine = self._deep("an exit rule" if rule else "a trace")
-        depth = engine.depth
         if rule is not None:
             self._check_rule(rule)
         cleaned = clean_texts(self._checked(texts), self.cleaning)
         if not trace:
             assert rule is not None
-            early = engine.leave_early(cleaned, self.batch_size, rule) if cleaned else nobody(depth)
-            return Classified(self.decision.probabilities(self._scores(early.logits)), early.exited_after)
-        found = engine.logits_by_recurrence(cleaned, self.batch_size) if cleaned else no_outputs(depth)
-        scores = {number: self._scores(logits) for number, logits in found.items()}
-        return trace_of(depth, scores, rule, self.decision.probabilities)
+            early = self._leave_early(cleaned, rule)
+            return Classified(self.decision.probabilities(early.logits), early.exited_after)
+        if cleaned or self.depth is None:
+            outputs = self.engine.logits_by_recurrence(cleaned, self.batch_size)
+        else:
+            outputs = dict.fromkeys(self.depth.output_after, self._no_logits())
+        assert self.depth is not None
+        scores = {number: self._scores(logits) for number, logits in outputs.items()}
+        return trace_of(self.depth, scores, rule, self.decision.probabilities)
 
     def logits(self, texts: Sequence[str], *, clean: bool = True) -> npt.NDArray[np.float32]:
         """Returns scores ``(texts, labels)``, which `Classifier.decision` makes probabilities of.
@@ -251,21 +247,20 @@ class Classifier:
         """Returns probabilities ``(texts, labels)``."""
         return self.decision.probabilities(self.logits(texts))
 
+    def predict_log_proba(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Returns natural logarithms of probabilities ``(texts, labels)``; that of 0 is minus infinity."""
+        return log_probabilities(self.predict_proba(texts))
+
     def predict(self, texts: Sequence[str]) -> npt.NDArray[Any]:
         """Returns the name of the most probable label of each text, ``(texts,)``.
 
         Of a multi-label model: whether each text has each label of ``classes_``, 0 or 1, ``(texts, labels)``.
         """
-        found = self.decision.of_logits(self.logits(texts))
-        return self.classes_[found] if self.decision.exclusive else found.astype(np.int64)
+        decided = self.decision.of_logits(self.logits(texts))
+        return self.classes_[decided] if self.decision.exclusive else decided.astype(np.int64)
 
     def _scores(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Scores that are numbers, one for each label.
-
-        Raises:
-            CheckpointError: If the record names other labels than the model has.
-            RunError: As `checked_scores` does.
-        """
+        """Scores that are numbers, one for each label."""
         if logits.shape[1] != len(self.classes_):
             raise CheckpointError(
                 f"the model gives {logits.shape[1]} scores a text, and its record names {len(self.classes_)} labels: "
@@ -275,21 +270,26 @@ class Classifier:
 
     def _compute(self, texts: Sequence[str], rule: ExitRule | None, *, clean: bool = True) -> npt.NDArray[np.float32]:
         if not len(self._checked(texts)):
-            return np.empty((0, len(self.classes_)), dtype=np.float32)
+            return self._no_logits()
         cleaned = clean_texts(texts, self.cleaning) if clean else texts
         if rule is None:
             return self._scores(self.engine.logits(cleaned, self.batch_size))
-        return self._scores(self._deep("an exit rule").leave_early(cleaned, self.batch_size, rule).logits)
+        return self._leave_early(cleaned, rule).logits
 
-    def _deep(self, what: str) -> DeepEngine:
-        if not isinstance(self.engine, DeepEngine):
-            raise ConfigurationError(f"{what} needs a Transformer; this model has no recurrences to stop after")
-        return self.engine
+    def _leave_early(self, cleaned: Sequence[str], rule: ExitRule) -> Early:
+        if not len(cleaned):
+            return Early(self._no_logits(), np.empty(0, dtype=np.int64))
+        early = self.engine.leave_early(cleaned, self.batch_size, rule)
+        return Early(self._scores(early.logits), early.exited_after)
+
+    def _no_logits(self) -> npt.NDArray[np.float32]:
+        return np.empty((0, len(self.classes_)), dtype=np.float32)
 
     def _check_rule(self, rule: ExitRule) -> None:
         self._check_may_leave()
-        depth = self._deep("an exit rule").depth
-        rule.check(depth, depth.labels)
+        if self.depth is None:
+            raise ConfigurationError(NO_RECURRENCES.format("an exit rule"))
+        rule.check(self.depth, self.depth.labels)
 
     def _check_may_leave(self) -> None:
         if not self.decision.exclusive:
@@ -332,6 +332,31 @@ class Classifier:
         """Yields the probabilities of each chunk of texts; holds one chunk at a time."""
         for chunk in chunks:
             yield self.predict_proba(chunk)
+
+
+def load_engine(
+    folder: Path,
+    *,
+    kind: str,
+    max_length: int,
+    windows: int = 1,
+    precision: str | None = None,
+    preferred: str | None = None,
+) -> Engine:
+    """Reads the model folder of a run of kind ``transformer`` or ``linear``; see `TransformerEngine.load`."""
+    if kind == "linear":
+        return LinearEngine.load(folder)
+    from recurra.deployment.engines.trained import TransformerEngine
+
+    return TransformerEngine.load(
+        folder, precision=precision, preferred=preferred, max_length=max_length, windows=windows
+    )
+
+
+def log_probabilities(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Natural logarithms; that of 0 is minus infinity."""
+    with np.errstate(divide="ignore"):
+        return np.log(probabilities)
 
 
 def checked_scores(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -30,11 +30,7 @@ def sigmoid(scores: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
 
 
 class LabelDecision(ABC):
-    """What the logits of a model mean.
-
-    Args:
-        label_names: Name of each label, in the order of the logits.
-    """
+    """What the logits of a model mean."""
 
     # Whether a text has exactly one label.
     exclusive: bool
@@ -82,11 +78,7 @@ class LabelDecision(ABC):
 
     @abstractmethod
     def abstaining_below(self, bounds: Bounds) -> LabelDecision:
-        """The same that gives no label where its probability is lower than a bound, one for all or one for each.
-
-        Raises:
-            ConfigurationError: If texts have any number of labels.
-        """
+        """The same that gives no label where its probability is lower than a bound, one for all or one for each."""
 
     def texts(self, probabilities: Probabilities) -> list[str]:
         """The labels of each text as one text."""
@@ -112,7 +104,6 @@ class OneLabel(LabelDecision):
     """The most probable label, by the softmax of the logits divided by a temperature.
 
     Args:
-        label_names: Name of each label, in the order of the logits.
         temperature: Above 1 it draws probabilities together, below 1 apart; no label changes.
         abstain_below: Of each label, the probability below which a text that would get it gets none; no bounds give
             every text a label.
@@ -128,14 +119,12 @@ class OneLabel(LabelDecision):
         self.abstain_below = None if abstain_below is None else np.asarray(abstain_below, dtype=np.float64)
 
     def probabilities(self, logits: Floats) -> Probabilities:
-        """The softmax at the temperature."""
         shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
         # The largest is 0 and stays so; a quotient below all numbers is a probability of 0.
         with np.errstate(over="ignore"):
             return softmax(shifted / self.temperature)
 
     def decide(self, scores: Floats) -> npt.NDArray[Any]:
-        """Indices of the highest."""
         return scores.argmax(axis=1)
 
     def of_logits(self, logits: Floats) -> npt.NDArray[Any]:
@@ -143,20 +132,16 @@ class OneLabel(LabelDecision):
         return self.decide(logits)
 
     def labels(self, probabilities: Probabilities) -> list[list[str]]:
-        """One each."""
         return [[self.label_names[index]] for index in self.decide(probabilities).tolist()]
 
     def explained(self, probabilities: Probabilities) -> list[list[int]]:
-        """The most probable, also of a text that abstains."""
         return [[index] for index in self.decide(probabilities).tolist()]
 
     def text(self, labels: Sequence[str]) -> str:
-        """The label."""
         return labels[0]
 
     @property
     def abstains(self) -> bool:
-        """Whether there are bounds."""
         return self.abstain_below is not None
 
     def abstained(self, probabilities: Probabilities) -> Mask | None:
@@ -183,8 +168,6 @@ class AnyLabels(LabelDecision):
     """Each label for itself: a text has those whose probability is not below their threshold, perhaps none.
 
     Args:
-        label_names: Name of each label, in the order of the logits.
-        thresholds: Of each label.
         separator: What stands between labels in one text; ``json`` writes a JSON list.
         temperature: Above 1 it draws the probabilities of all labels towards one half, below 1 away from it.
     """
@@ -203,19 +186,16 @@ class AnyLabels(LabelDecision):
         """The logistic function at the temperature."""
         # A quotient beyond all numbers is a probability of 0 or 1.
         with np.errstate(over="ignore"):
-            found: Probabilities = sigmoid(logits.astype(np.float64) / self.temperature)
-        return found
+            values: Probabilities = sigmoid(logits.astype(np.float64) / self.temperature)
+        return values
 
     def decide(self, scores: Floats) -> Mask:
-        """Where a probability is not below the threshold."""
         return np.asarray(scores >= self.thresholds)
 
     def of_logits(self, logits: Floats) -> Mask:
-        """The same of the logits' probabilities."""
         return self.decide(self.probabilities(logits))
 
     def labels(self, probabilities: Probabilities) -> list[list[str]]:
-        """Any number each."""
         return [[self.label_names[index] for index in np.flatnonzero(row)] for row in self.decide(probabilities)]
 
     def explained(self, probabilities: Probabilities) -> list[list[int]]:
@@ -240,7 +220,6 @@ class AnyLabels(LabelDecision):
         )
 
     def record(self) -> DecisionRecord:
-        """Thresholds, separator and temperature."""
         return DecisionRecord(
             thresholds=self.thresholds.tolist(), separator=self.separator, temperature=self.temperature
         )

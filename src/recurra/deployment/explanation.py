@@ -35,7 +35,6 @@ class WordEffect:
     """A word of a text, or a run of words, and what it does.
 
     Attributes:
-        text: As it stands in the text.
         start: Its first character, from 0.
         end: Behind its last character.
         effect: By how much the probability of the label falls without it; below 0 if it speaks against it.
@@ -49,12 +48,7 @@ class WordEffect:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Words of a text with their effects on one label.
-
-    Attributes:
-        key: Under which answers and files have it.
-        words: In the order of the text, or the strongest first.
-    """
+    """Words of a text with their effects on one label."""
 
     key: ClassVar[str] = "words"
 
@@ -78,9 +72,7 @@ class LabelWords:
     """What the words of a text do for one of its labels.
 
     Attributes:
-        label: Its name.
         given: Whether the text gets it; one that gets no label is explained for the nearest to its threshold.
-        words: What they do.
     """
 
     label: str
@@ -93,12 +85,7 @@ class LabelWords:
 
 @dataclass(frozen=True)
 class LabelledExplanation:
-    """The same of a text that may have several labels: an explanation a label, all of one computation.
-
-    Attributes:
-        key: Likewise.
-        labels: In the order of the model's labels.
-    """
+    """The same of a text that may have several labels: an explanation a label, all of one computation."""
 
     key: ClassVar[str] = "words_by_label"
 
@@ -134,18 +121,10 @@ def without(text: str, span: Span) -> str:
 
 
 def effects_of(
-    text: str, spans: Sequence[Span], said: Probabilities, changed: Probabilities, label: int
+    text: str, spans: Sequence[Span], probabilities: Probabilities, changed: Probabilities, label: int
 ) -> Explanation:
-    """Puts an explanation together, the words in the order of the text.
-
-    Args:
-        text: The text.
-        spans: Of its words.
-        said: Probabilities of the text, ``(labels,)``.
-        changed: Those of the text without each of the words, ``(spans, labels)``.
-        label: Index of its label.
-    """
-    effects = np.round(said[label] - changed[:, label], _DIGITS).tolist()
+    """Effects of words on one label: ``said`` is ``(labels,)``, ``changed`` without each word ``(spans, labels)``."""
+    effects = np.round(probabilities[label] - changed[:, label], _DIGITS).tolist()
     words = zip(spans, effects, strict=True)
     return Explanation(tuple(WordEffect(text[start:end], start, end, effect) for (start, end), effect in words))
 
@@ -153,67 +132,55 @@ def effects_of(
 def explanations_of(
     texts: Sequence[str],
     spans: Sequence[Sequence[Span]],
-    said: Probabilities,
+    probabilities: Probabilities,
     changed: Probabilities,
     decision: LabelDecision,
 ) -> list[AnyExplanation]:
     """Puts the explanations of texts together, each for the labels that `LabelDecision.explained` names.
 
-    Args:
-        texts: The texts.
-        spans: Of the words of each.
-        said: Probabilities of the texts, ``(texts, labels)``.
-        changed: Those of the texts without each of their words, text by text, ``(spans, labels)``.
-        decision: What makes labels of probabilities.
+    ``said`` is ``(texts, labels)``; ``changed`` of the texts without each of their words, ``(spans, labels)``.
     """
-    found: list[AnyExplanation] = []
+    explanations: list[AnyExplanation] = []
     at = 0
-    for text, own, row, labels in zip(texts, spans, said, decision.explained(said), strict=True):
+    for text, own, row, labels in zip(texts, spans, probabilities, decision.explained(probabilities), strict=True):
         rest = changed[at : at + len(own)]
         at += len(own)
         words = [effects_of(text, own, row, rest, label) for label in labels]
         if decision.exclusive:
-            found.append(words[0])
+            explanations.append(words[0])
             continue
         given = decision.decide(row[None])[0]
         named = zip(labels, words, strict=True)
-        found.append(
+        explanations.append(
             LabelledExplanation(
                 tuple(LabelWords(decision.label_names[label], bool(given[label]), each) for label, each in named)
             )
         )
-    return found
+    return explanations
 
 
 def explain(
     predict: Callable[[Sequence[str]], Probabilities],
     texts: Sequence[str],
-    said: Probabilities,
+    probabilities: Probabilities,
     decision: LabelDecision,
 ) -> list[AnyExplanation]:
-    """Explains the labels of texts.
-
-    Args:
-        predict: Gives probabilities ``(texts, labels)`` of texts as they come.
-        texts: As they come.
-        said: Their probabilities, ``(texts, labels)``.
-        decision: What makes labels of probabilities.
-    """
-    found = []
+    """Explains the labels of texts, of which ``said`` are the probabilities ``(texts, labels)``."""
+    explanations = []
     for start, end, spans in _groups(texts):
         group = texts[start:end]
         changed = predict([without(text, span) for text, own in zip(group, spans, strict=True) for span in own])
-        found += explanations_of(group, spans, said[start:end], changed, decision)
-    return found
+        explanations += explanations_of(group, spans, probabilities[start:end], changed, decision)
+    return explanations
 
 
 def _groups(texts: Sequence[str]) -> Iterator[tuple[int, int, list[list[Span]]]]:
     """First and last place of texts whose words are computed together, and the words of each."""
     start, spans = 0, list[list[Span]]()
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         spans.append(spans_of(text))
         if sum(map(len, spans)) > _TOGETHER - MOST_PARTS:
-            yield start, place + 1, spans
-            start, spans = place + 1, []
+            yield start, index + 1, spans
+            start, spans = index + 1, []
     if spans:
         yield start, len(texts), spans

@@ -13,7 +13,7 @@ from recurra.core.packed import study_files
 from recurra.core.record import AnyRecord, CodeRecord, EnvironmentRecord, MetricsRecord
 from recurra.core.sealed import Sealed
 from recurra.deployment.engines.computation import Computation
-from recurra.deployment.export.formats.registry import find_precision
+from recurra.deployment.export.formats import find_precision
 from recurra.deployment.export.manifest import CalibrationRecord, CheckRecord
 
 EXPORTS_NAME = "exports"
@@ -23,12 +23,7 @@ _ERROR_SUFFIX = ".error.json"
 
 
 class ExportRequest(Settings):
-    """One export of every Transformer of a study, once it is trained.
-
-    Attributes:
-        format: A name of `recurra.deployment.export.formats.registry`.
-        precision: Precision of the stored weights.
-    """
+    """One export of every Transformer of a study, once it is trained."""
 
     format: str = "safetensors"
     precision: str
@@ -51,9 +46,7 @@ class ExportedSplit(HashedSettings):
     """The export and the run's model, computed in FP32, on the same rows.
 
     Attributes:
-        metrics: Of the export.
         reference: Of the run's model.
-        labels_changed: Rows that got another label.
         only_export: Rows that only the export got right.
         only_reference: Rows that only the run's model got right.
     """
@@ -69,7 +62,6 @@ class ExportedExits(HashedSettings):
     """The same export with texts leaving at the exits, by the rule that it was calibrated to.
 
     Attributes:
-        calibration: How the rule was chosen, on validation rows.
         splits: Against the run's model in full, computed in FP32.
         taken: Rows of each split by the recurrences that they took.
     """
@@ -83,18 +75,7 @@ class ExportRecord(Sealed):
     """What became of one export of one run.
 
     Attributes:
-        run_id: The run.
         record_hash: Hash of its record: with another record the export is another.
-        format: As asked for.
-        precision: Precision of the stored weights.
-        created: When.
-        code: Which version made it.
-        environment: Where it was evaluated.
-        computation: How.
-        weights_bytes: Size of the file with the weights.
-        folder_bytes: Size of all files of the export.
-        splits: Each reported split.
-        check: What the export's own check found.
         exits: With early exit, for a model with exits of which a threshold keeps enough labels.
     """
 
@@ -135,11 +116,7 @@ def write_export_record(folder: Path, record: ExportRecord) -> None:
 
 
 def read_export_record(path: Path) -> ExportRecord:
-    """Reads the record of an export.
-
-    Raises:
-        CheckpointError: If it cannot be read, a newer version wrote it, or it was changed.
-    """
+    """Reads the record of an export."""
     return ExportRecord.read(path, what="a record of an export", cure="restore it, or delete it to export again")
 
 
@@ -152,10 +129,6 @@ def fits(export: ExportRecord, record: AnyRecord) -> bool:
 
 
 def load_export_records(output: Path) -> list[ExportRecord]:
-    """Every export record of a study's folder, by run and name.
-
-    Raises:
-        CheckpointError: If one cannot be trusted.
-    """
+    """Every export record of a study's folder, by run and name."""
     paths = study_files(output, f"{EXPORTS_NAME}/*/*.json")
     return [read_export_record(path) for path in paths if not path.name.endswith(_ERROR_SUFFIX)]

@@ -1,4 +1,4 @@
-"""Going on with prompts: settings, batches, what came out, and what it took."""
+"""A language model with its tokenizer, from a run or any folder of transformers, and how it goes on with prompts."""
 
 from __future__ import annotations
 
@@ -7,18 +7,138 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, TextStreamer
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast, TextStreamer
 
-from recurra.core.errors import ConfigurationError, no_numbers, unknown
-from recurra.deployment.language_model import LanguageModel, pad_left
+from recurra.core.errors import CheckpointError, ConfigurationError, no_numbers, unknown
+from recurra.core.sealed import sealed_model
+from recurra.core.terminal import one_line
+from recurra.data.language.tokenization import read_language_tokenizer
 from recurra.models.cache import PER_LOOP, POLICIES, SHARED, RecurraCache, make_cache
+from recurra.models.controls import holds_linear_model
 from recurra.models.exits.rules import ExitRule
+from recurra.models.folder import read_model_configuration
+from recurra.models.inference import PRECISIONS, check_precision, default_device
+from recurra.models.language_modeling import RecurraForCausalLM
+from recurra.models.loading import load_language_model
 
 NO_CACHE = "none"
 CACHES = (*POLICIES, NO_CACHE)
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """What generates.
+
+    Attributes:
+        model: In evaluation mode, on the device.
+    """
+
+    name: str
+    model: Any
+    tokenizer: PreTrainedTokenizerFast
+
+    @classmethod
+    def load(cls, path: Path | str, *, precision: str = "fp32") -> LanguageModel:
+        """Reads a run folder or a model folder.
+
+        Args:
+            path: A folder of ``recurra train`` (with ``model/``), or any Hugging Face folder with a causal language
+                model and a fast tokenizer.
+            precision: ``fp32`` or ``bf16``, ``fp16`` on an accelerator.
+
+        Raises:
+            CheckpointError: If there is no language model, or it cannot be read without code or pickle.
+            ConfigurationError: If there is no tokenizer, or it does not fit the model.
+        """
+        check_precision(precision)
+        folder = model_folder(path)
+        linear = holds_linear_model(folder)
+        if linear or "SequenceClassification" in str(read_model_configuration(folder).get("architectures")):
+            raise CheckpointError(
+                f"'{path}' is a classifier, which generates no text; 'recurra predict' labels texts with it"
+            )
+        tokenizer = read_language_tokenizer(folder) if _has_tokenizer(folder) else None
+        if tokenizer is None:
+            raise ConfigurationError(f"'{folder}' holds no tokenizer; save it beside the model with save_pretrained")
+        model = load_language_model(folder).to(device=default_device(), dtype=PRECISIONS[precision])
+        _check_fit(tokenizer, model, folder)
+        return cls(str(path), model, tokenizer)
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is a model of this package, with exits and caches of ours."""
+        return isinstance(self.model, RecurraForCausalLM)
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Longest text, if the model says so."""
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        return int(limit) if limit else None
+
+    def encode(self, prompts: list[str]) -> list[list[int]]:
+        """Returns the tokens of prompts.
+
+        Raises:
+            ConfigurationError: If one is empty, or leaves no room in the context.
+        """
+        rows = []
+        limit = self.context_tokens
+        for number, prompt in enumerate(prompts, start=1):
+            ids = self.tokenizer(prompt)["input_ids"] if prompt else []
+            which = "the prompt" if len(prompts) == 1 else f"prompt {number}"
+            if not ids:
+                raise ConfigurationError(f"{which} is empty; give at least one word to go on from")
+            if limit and len(ids) >= limit:
+                raise ConfigurationError(
+                    f"{which} has {len(ids):,} tokens; allowed for this model: 1 to {limit - 1:,}, so that one more "
+                    "fits the context; shorten it"
+                )
+            rows.append(ids)
+        return rows
+
+
+def model_folder(path: Path | str) -> Path:
+    """Returns the model folder of a run, or the folder itself."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise CheckpointError(f"'{path}' is not a folder; give a run of 'recurra train' or a Hugging Face folder")
+    inner = folder / "model"
+    return sealed_model(folder) if inner.is_dir() and not (folder / "config.json").exists() else folder
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return (folder / "tokenizer.json").is_file() or (folder / "vocab.json").is_file()
+
+
+def _check_fit(tokenizer: PreTrainedTokenizerFast, model: Any, folder: Path) -> None:
+    known, rows = len(tokenizer), int(model.config.vocab_size)
+    # A table may have some rows more, to fill it up to a round number.
+    if known > rows or known < rows // 2:
+        raise ConfigurationError(
+            f"the tokenizer in '{folder}' has {known:,} tokens and the model {rows:,}: they do not belong together; "
+            "copy the tokenizer that the model was trained with"
+        )
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        named = getattr(model.generation_config, key)
+        for token in named if isinstance(named, list) else [] if named is None else [named]:
+            # Some say -1 where nothing fills up.
+            if type(token) is not int or not (0 <= token < rows or (key, token) == ("pad_token_id", -1)):
+                raise ConfigurationError(
+                    f"'{folder}': '{key}' of the configuration of generation is {one_line(repr(token), 60)}; "
+                    f"the number of a token is needed, below {rows:,}: correct it, or copy the folder again"
+                )
+
+
+def pad_left(rows: list[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns ids and mask ``(rows, tokens)`` of rows that end together."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    return ids, mask
 
 
 @dataclass(frozen=True)
@@ -32,9 +152,6 @@ class GenerationSettings:
         top_p: Draw from the most probable tokens that make up this share together.
         top_k: Draw from so many most probable tokens.
         num_beams: Beams; with more than one nothing is drawn.
-        seed: Of the draws.
-        cache: One of `CACHES`.
-        rule: Exit rule; none computes every recurrence.
 
     Raises:
         ConfigurationError: For a value out of range, or values that exclude each other.
@@ -78,12 +195,12 @@ class GenerationSettings:
     def arguments(self) -> dict[str, Any]:
         """What transformers' ``generate`` is told."""
         # Named in full: a model folder may bring settings of its own.
-        asked: dict[str, Any] = {"do_sample": self.draws, "num_beams": self.num_beams}
+        arguments: dict[str, Any] = {"do_sample": self.draws, "num_beams": self.num_beams}
         if self.draws:
-            asked |= {"temperature": self.temperature or 1.0, "top_p": self.top_p or 1.0, "top_k": self.top_k or 0}
+            arguments |= {"temperature": self.temperature or 1.0, "top_p": self.top_p or 1.0, "top_k": self.top_k or 0}
         else:
-            asked |= {"temperature": 1.0, "top_p": 1.0, "top_k": 50}
-        return asked
+            arguments |= {"temperature": 1.0, "top_p": 1.0, "top_k": 50}
+        return arguments
 
 
 @dataclass(frozen=True)
@@ -91,7 +208,6 @@ class Generated:
     """How a prompt went on.
 
     Attributes:
-        prompt: The prompt.
         text: What came behind it.
         tokens: Tokens of that, an end-of-text not counted.
         ended: Whether the model ended the text; else there was no more room or it was long enough.
@@ -139,10 +255,6 @@ class GenerationFigures:
 class Generator:
     """Goes on with prompts.
 
-    Args:
-        language: Model and tokenizer.
-        settings: How.
-
     Attributes:
         figures: What it has taken so far.
 
@@ -186,9 +298,6 @@ class Generator:
             prompts: Checked all together before the first is read.
             batch_size: Prompts that are computed together, padded on the left.
             write: If given, told the text of a batch of one while it grows, prompt first; not with beams.
-
-        Raises:
-            ConfigurationError: See `LanguageModel.encode`.
         """
         rows = self.language.encode(prompts)
         for first in range(0, len(rows), batch_size):
@@ -199,11 +308,11 @@ class Generator:
         tokenizer = self.language.tokenizer
         alone = len(rows) == 1 and self.settings.num_beams == 1
         streamer = _Streamer(tokenizer, write) if write is not None and alone else None
-        said = self.extend(rows, streamer=streamer)
+        continuations = self.extend(rows, streamer=streamer)
         end = tokenizer.eos_token_id
-        found = [self._cut(prompt, tokens, end) for prompt, tokens in zip(prompts, said, strict=True)]
-        self.figures.tokens += sum(each.tokens + each.ended for each in found)
-        return found
+        results = [self._cut(prompt, tokens, end) for prompt, tokens in zip(prompts, continuations, strict=True)]
+        self.figures.tokens += sum(result.tokens + result.ended for result in results)
+        return results
 
     @torch.inference_mode()
     def extend(self, rows: list[list[int]], **more: Any) -> list[list[int]]:
@@ -223,18 +332,18 @@ class Generator:
         end = tokenizer.eos_token_id
         ids, mask = (part.to(model.device) for part in pad_left(rows, end))
         cache = make_cache(model.config, settings.cache) if self._keeps_ours else None
-        asked: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             **settings.arguments(),
             **more,
             "max_new_tokens": self._room(ids.shape[1]),
             "logits_processor": LogitsProcessorList([_OnlyNumbers(draws=settings.draws)]),
         }
         if len(tokenizer) < model.config.vocab_size:
-            asked["suppress_tokens"] = list(range(len(tokenizer), model.config.vocab_size))
+            arguments["suppress_tokens"] = list(range(len(tokenizer), model.config.vocab_size))
         if cache is not None:
-            asked["past_key_values"] = cache
+            arguments["past_key_values"] = cache
         if settings.rule is not None:
-            asked["exit_rule"] = settings.rule
+            arguments["exit_rule"] = settings.rule
         start = time.perf_counter()
         output = model.generate(
             input_ids=ids,
@@ -243,12 +352,12 @@ class Generator:
             eos_token_id=end,
             pad_token_id=end,
             return_dict_in_generate=True,
-            **asked,
+            **arguments,
         )
-        said = output.sequences[:, ids.shape[1] :].tolist()
+        continuations = output.sequences[:, ids.shape[1] :].tolist()
         self.figures.wall_s += time.perf_counter() - start
         self._note(cache if cache is not None else output.past_key_values, len(rows) * settings.num_beams)
-        return list(said)
+        return list(continuations)
 
     @property
     def _keeps_ours(self) -> bool:
@@ -261,9 +370,9 @@ class Generator:
 
     def _cut(self, prompt: str, tokens: list[int], end: int) -> Generated:
         ended = end in tokens
-        kept = tokens[: tokens.index(end)] if ended else tokens
-        text = self.language.tokenizer.decode(kept, clean_up_tokenization_spaces=False)
-        return Generated(prompt, text, len(kept), ended)
+        remaining = tokens[: tokens.index(end)] if ended else tokens
+        text = self.language.tokenizer.decode(remaining, clean_up_tokenization_spaces=False)
+        return Generated(prompt, text, len(remaining), ended)
 
     def _note(self, cache: Any, rows: int) -> None:
         if cache is None:
@@ -271,10 +380,10 @@ class Generator:
         if isinstance(cache, RecurraCache):
             self.figures.exits.update(cache.exit_counts)
         layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
-        kept = sum(part.numel() * part.element_size() for layer in layers for part in (layer.keys, layer.values))
+        cache_bytes = sum(part.numel() * part.element_size() for layer in layers for part in (layer.keys, layer.values))
         tokens = cache.get_seq_length()
         if tokens:
-            self.figures.cache_bytes_per_token = kept / tokens / rows
+            self.figures.cache_bytes_per_token = cache_bytes / tokens / rows
 
 
 class _OnlyNumbers(LogitsProcessor):

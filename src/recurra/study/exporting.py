@@ -22,7 +22,6 @@ from recurra.core.record import LabelRunRecord, read_record
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.deployment.classifier import Classifier
-from recurra.deployment.engines.computation import DeepEngine
 from recurra.deployment.export.build import export_run
 from recurra.deployment.export.check import CheckRows, check_split, rows_of
 from recurra.deployment.export.manifest import ExportOptions
@@ -106,12 +105,12 @@ class Reference:
 
     def compare_exits(self, classifier: Classifier) -> ExportedExits | None:
         """Evaluates it with texts leaving at its exits, if it has a rule for that."""
-        rule, engine = classifier.calibrated_rule, classifier.engine
-        if rule is None or classifier.calibration is None or not isinstance(engine, DeepEngine):
+        rule = classifier.calibrated_rule
+        if rule is None or classifier.calibration is None:
             return None
         splits, taken = {}, {}
         for name, split in self.splits.items():
-            early = engine.leave_early(split.texts, classifier.batch_size, rule)
+            early = classifier.engine.leave_early(split.texts, classifier.batch_size, rule)
             splits[name] = compare_split(early.logits, self.logits[name], split.labels)
             taken[name] = dict(sorted(Counter(early.exited_after.tolist()).items()))
         return ExportedExits(calibration=classifier.calibration, splits=splits, taken=taken)

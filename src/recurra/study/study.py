@@ -13,7 +13,7 @@ from recurra.core.errors import StorageError
 from recurra.core.files import FolderLock, is_part, read_json, write_text
 from recurra.core.packed import RUNS_NAME
 from recurra.core.progress import Reporter
-from recurra.deployment.export.formats.registry import find_format
+from recurra.deployment.export.formats import find_format
 from recurra.deployment.export_record import WITH_EXITS
 from recurra.study.estimate import Expectation, expect
 from recurra.study.executor import Executor, LocalExecutor, Outcome, Tell, rough_weight, threads_of, workers_for

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from recurra.core import terminal as form
 from recurra.core.record import LatencyRecord
-from recurra.deployment.export.formats.registry import storage_label
 from recurra.evaluation.significance import ClassScore, mean_interval
 
 Basis = Literal["seeds", "examples", "none"]
@@ -134,7 +133,7 @@ class ExportLine:
     @property
     def stored_as(self) -> str:
         """Format and precision, in a table's words."""
-        return f"{storage_label(self.format, self.precision)}{', exits' if self.exits else ''}"
+        return f"{self.format} {self.precision}{', exits' if self.exits else ''}"
 
 
 Interval = tuple[float, float]

@@ -14,8 +14,8 @@ from recurra import Classifier
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
+from recurra.deployment.classifier import load_engine, log_probabilities
 from recurra.deployment.engines.computation import softmax
-from recurra.deployment.engines.interface import load_engine
 from recurra.deployment.engines.trained import TransformerEngine
 from reviews import review_rows
 from tiny import stir, tiny_model
@@ -59,6 +59,8 @@ def test_probabilities_are_the_softmax_and_sum_to_one(folder: Path) -> None:
     probabilities, logits = model.predict_proba(TEXTS), model.logits(TEXTS).astype(np.float64)
     assert probabilities.dtype == np.float64
     np.testing.assert_allclose(probabilities, np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True), rtol=1e-9)
+    np.testing.assert_allclose(model.predict_log_proba(TEXTS), np.log(probabilities))
+    assert np.array_equal(log_probabilities(np.array([[0.0, 1.0]])), [[-np.inf, 0.0]])
     assert np.array_equal(softmax(np.array([[1e4, 0.0], [-1e4, -1e4]])), [[1.0, 0.0], [0.5, 0.5]])
 
 

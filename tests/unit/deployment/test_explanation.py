@@ -16,7 +16,7 @@ from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import MOST_EXPLAINED_LABELS, AnyLabels
-from recurra.deployment.engines.interface import LinearEngine
+from recurra.deployment.engines.computation import LinearEngine
 from recurra.deployment.explanation import (
     MOST_PARTS,
     Explanation,

@@ -13,8 +13,7 @@ from hypothesis import example, given, settings
 
 from extreme import EDITS, LARGEST, Edit, edited
 from recurra.core.errors import RunError
-from recurra.deployment.generation import GenerationSettings, Generator
-from recurra.deployment.language_model import LanguageModel
+from recurra.deployment.generation import GenerationSettings, Generator, LanguageModel
 from recurra.evaluation.perplexity import score_texts
 from recurra.models.exits.rules import ConfidenceRule, FixedExit
 from tiny import language_model, stir

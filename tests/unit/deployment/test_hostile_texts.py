@@ -17,7 +17,8 @@ from recurra.cli.main import main
 from recurra.core.errors import DataError
 from recurra.data.cleaning import clean_text
 from recurra.data.encoding import encode_texts
-from recurra.deployment.export import ExportOptions, export_run
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import ExportOptions
 from recurra.deployment.onnx.engine import OnnxEngine
 from reviews import train_linear, train_tiny
 

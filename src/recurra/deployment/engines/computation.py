@@ -1,10 +1,12 @@
-"""How logits are computed, in which batches, and how deep: no torch."""
+"""What computes logits, in which batches, and how deep; the engine of linear models. Imports no torch."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,9 @@ from recurra.core.configuration import HashedSettings
 from recurra.core.errors import ConfigurationError
 from recurra.models.exits.rules import ExitRule
 from recurra.models.exits.thresholds import depths_under
+
+if TYPE_CHECKING:
+    from recurra.models.controls.linear import LinearModel
 
 # Every FP16 and every bf16 number is one of these.
 _WIDER = "fp32"
@@ -25,8 +30,6 @@ class Computation(HashedSettings):
     Attributes:
         engine: ``torch``, ``onnxruntime``, or ``scikit-learn`` for a linear model.
         storage_precision: Precision of the weights on disk: ``fp32``, ``bf16``, ``fp16`` or ``int8``.
-        compute_precision: Precision of the matrix products.
-        device: ``cpu``, or the accelerator as torch names it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,12 +52,6 @@ def compute_precision(storage: str, requested: str | None, device: str, *, imita
 
     FP16 is computed in FP16 on an accelerator. A CPU computes it in FP32: its own FP16 products are tens of times
     slower, and every FP16 weight is an FP32 number, but not a bf16 one. So it is with bf16 where that is imitated.
-
-    Args:
-        storage: Precision of the weights: ``fp32``, ``bf16`` or ``fp16``.
-        requested: What the user asks for, or none.
-        device: Where it is computed.
-        imitates_bf16: Whether the device has no instructions for bf16.
     """
     if requested is not None:
         return requested
@@ -90,12 +87,6 @@ def padded_ids(
 ) -> tuple[Integers, npt.NDArray[np.bool_]]:
     """Cuts rows out of flat ids and pads them on the right to the longest.
 
-    Args:
-        input_ids: Flat ids.
-        starts: First token of each row.
-        lengths: Tokens of each row.
-        pad: Token that fills.
-
     Returns:
         Ids and whether a token is real, ``(rows, longest)`` each.
     """
@@ -109,6 +100,7 @@ def padded_ids(
 
 
 Logits = npt.NDArray[np.float32]
+NO_RECURRENCES = "{} needs a Transformer; this model has no recurrences to stop after"
 
 
 @dataclass(frozen=True)
@@ -117,8 +109,6 @@ class Depth:
 
     Attributes:
         exits: Recurrences after which a head of their own stands.
-        num_recurrences: After which the final head stands.
-        labels: Number of labels.
         windows: Most windows that a text is read in.
     """
 
@@ -140,11 +130,7 @@ class Depth:
         return bool(self.exits) or self.num_recurrences == 1
 
     def check_one_window(self) -> None:
-        """Refuses early exits of texts that are read in windows: a rule looks at one of them, the label is of all.
-
-        Raises:
-            ConfigurationError: If texts may have several windows.
-        """
+        """Refuses early exits of texts that are read in windows: a rule looks at one of them, the label is of all."""
         if self.windows > 1:
             raise ConfigurationError(
                 f"an exit rule stops single windows, and this model reads a text in up to {self.windows}, whose scores "
@@ -165,23 +151,51 @@ class Early:
     exited_after: Integers
 
 
-@runtime_checkable
-class DeepEngine(Protocol):
-    """An engine of a model with recurrences.
+class Engine(ABC):
+    """What computes logits from cleaned texts.
 
     Attributes:
-        depth: Where it has outputs.
+        depth: Where the model has outputs; none for one without recurrences, such as the linear control.
+        concurrency: How many threads may ask it at once and gain by it; from more, ask in turns.
     """
 
-    depth: Depth
+    computation: Computation | None = None
+    depth: Depth | None = None
+    concurrency: int = 1
 
-    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:
-        """Computes cleaned texts, each no deeper than the rule lets it."""
-        ...
+    @abstractmethod
+    def logits(self, texts: Sequence[str], batch_size: int) -> Logits:
+        """Returns ``(texts, labels)``."""
 
-    def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, Logits]:
-        """Returns its logits after each recurrence of `Depth.output_after`, ``(texts, labels)``, for cleaned texts."""
-        ...
+    def leave_early(self, texts: Sequence[str], batch_size: int, rule: ExitRule) -> Early:  # noqa: ARG002
+        """Computes texts, each no deeper than the rule lets it."""
+        raise ConfigurationError(NO_RECURRENCES.format("an exit rule"))
+
+    def logits_by_recurrence(self, texts: Sequence[str], batch_size: int) -> dict[int, Logits]:  # noqa: ARG002
+        """Returns its logits after each recurrence of `Depth.output_after`, ``(texts, labels)``."""
+        raise ConfigurationError(NO_RECURRENCES.format("a trace"))
+
+
+class LinearEngine(Engine):
+    """Runs a linear model on scikit-learn."""
+
+    computation: Computation = Computation(
+        engine="scikit-learn", storage_precision="fp32", compute_precision="fp64", device="cpu"
+    )
+
+    def __init__(self, model: LinearModel) -> None:
+        self.model = model
+
+    @classmethod
+    def load(cls, folder: Path) -> LinearEngine:
+        """Reads the linear model from a model folder."""
+        from recurra.models.controls.linear import LinearModel
+
+        return cls(LinearModel.load(folder))
+
+    def logits(self, texts: Sequence[str], batch_size: int) -> Logits:  # noqa: ARG002 - all at once is fastest
+        """Returns ``(texts, labels)``."""
+        return self.model.logits(texts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,9 +229,7 @@ class Classified:
     """What a classifier says of texts.
 
     Attributes:
-        probabilities: ``(texts, labels)``.
         exited_after: Recurrences after which the head stands that said so, ``(texts,)``; none without a rule.
-        trace: What it thought on the way, if it was asked for.
     """
 
     probabilities: npt.NDArray[np.float64]
@@ -231,30 +243,13 @@ def trace_of(
     rule: ExitRule | None,
     probabilities: Callable[[Logits], npt.NDArray[np.float64]],
 ) -> Classified:
-    """Puts together what a model said after each recurrence; a text's label is that of where it stops.
-
-    Args:
-        depth: Where the model has outputs.
-        logits: Logits ``(texts, labels)`` by recurrence.
-        rule: When a text stops; none lets nobody stop early.
-        probabilities: What makes them of logits.
-    """
-    places = depth.output_after
-    said = np.stack([probabilities(logits[number]) for number in places], axis=1)
+    """Puts together the logits ``(texts, labels)`` after each recurrence; a text's label is that of where it stops."""
+    after = depth.output_after
+    values = np.stack([probabilities(logits[number]) for number in after], axis=1)
     stops = None if rule is None else depths_under(rule, logits)
-    trace = Trace(places, said, depth.own_heads, stops)
-    last = np.full(len(said), places[-1]) if stops is None else stops
-    return Classified(said[np.arange(len(said)), np.searchsorted(places, last)], stops, trace)
-
-
-def nobody(depth: Depth) -> Early:
-    """What is said of no texts."""
-    return Early(np.empty((0, depth.labels), dtype=np.float32), np.empty(0, dtype=np.int64))
-
-
-def no_outputs(depth: Depth) -> dict[int, Logits]:
-    """What is said of no texts after each recurrence."""
-    return dict.fromkeys(depth.output_after, np.empty((0, depth.labels), dtype=np.float32))
+    trace = Trace(after, values, depth.own_heads, stops)
+    last = np.full(len(values), after[-1]) if stops is None else stops
+    return Classified(values[np.arange(len(values)), np.searchsorted(after, last)], stops, trace)
 
 
 def softmax(logits: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:

@@ -23,6 +23,7 @@ from recurra.deployment.engines.computation import (
     Computation,
     Depth,
     Early,
+    Engine,
     Integers,
     budget_batches,
     compute_precision,
@@ -54,7 +55,6 @@ class FlatRows:
     Attributes:
         input_ids: ``(tokens,)``.
         offsets: Row ``i`` is ``input_ids[offsets[i]:offsets[i + 1]]``, ``(rows + 1,)``.
-        pad: Token that fills.
     """
 
     input_ids: npt.NDArray[np.int32]
@@ -98,13 +98,8 @@ def pack_rows(
 ) -> dict[str, torch.Tensor]:
     """Cuts rows out of flat ids and lays them end to end.
 
-    Args:
-        input_ids: Flat ids.
-        starts: First token of each row.
-        lengths: Tokens of each row.
-        pad: Token that fills.
-        budget: If given, rows of padding tokens follow up to `filled_size`, and rows without tokens up to a multiple of
-            32 rows, so that batches have few sizes.
+    With a budget, rows of padding tokens follow up to `filled_size`, and rows without tokens up to a multiple of 32
+    rows, so that batches have few sizes.
     """
     tokens = int(lengths.sum())
     into = np.cumsum(lengths) - lengths
@@ -135,13 +130,7 @@ _BATCH_SIZE = 64
 
 
 class ForeignClassifier:
-    """A classifier of any architecture of transformers.
-
-    Args:
-        model: In evaluation mode.
-        tokenizer: Its own.
-        precision: Of the matrix products.
-    """
+    """A classifier of any architecture of transformers."""
 
     def __init__(self, model: Any, tokenizer: Any, precision: str) -> None:
         self.model, self.tokenizer, self.precision = model, tokenizer, precision
@@ -182,13 +171,11 @@ class ForeignClassifier:
         return predict_logits(self.model, flat.padded(_BATCH_SIZE), len(rows), precision=self.precision)
 
 
-class TransformerEngine:
+class TransformerEngine(Engine):
     """Runs a classifier of ours on torch.
 
     Args:
         model: The classifier; converted in place to ``precision`` once, so that no weight is cast again a batch.
-        tokenizer: Its tokenizer.
-        precision: ``fp32``, ``bf16`` or ``fp16``.
         max_length: Tokens after which a text is cut, or a window of it.
         windows: Most windows that a text is read in, whose logits are averaged (`recurra.data.windows`).
     """
@@ -204,7 +191,7 @@ class TransformerEngine:
     ) -> None:
         self.precision = check_precision(precision)
         device = default_device()
-        self.computation = Computation(
+        self.computation: Computation = Computation(
             engine="torch", storage_precision=_stored_in(model), compute_precision=precision, device=device.type
         )
         self.model = model.to(device=device, dtype=PRECISIONS[precision]).eval()
@@ -212,7 +199,7 @@ class TransformerEngine:
         self.max_length = min(max_length, int(model.config.max_position_embeddings))
         self.windows = windows
         config = model.config
-        self.depth = Depth(tuple(config.exits), int(config.num_recurrences), int(config.num_labels), windows)
+        self.depth: Depth = Depth(tuple(config.exits), int(config.num_recurrences), int(config.num_labels), windows)
 
     @classmethod
     def load(
@@ -226,13 +213,8 @@ class TransformerEngine:
     ) -> TransformerEngine:
         """Reads model and tokenizer from a model folder.
 
-        Args:
-            folder: The model folder.
-            max_length: Tokens after which a text is cut, or a window of it.
-            windows: Most windows that a text is read in.
-            precision: Precision to compute in, if the user asks for one.
-            preferred: Precision to compute in otherwise, where the device is good at it; none takes that of the
-                weights.
+        It computes in ``precision`` if one is asked for, else in ``preferred``, or that of the weights, where the
+        device is good at it. A text is cut after ``max_length`` tokens, or read in windows of so many.
         """
         if precision is not None:
             check_precision(precision)
@@ -289,11 +271,7 @@ class TransformerEngine:
 
 
 def check_fits(folder: Path, tokenizer: PreTrainedTokenizerFast, vocab_size: int) -> None:
-    """Refuses a tokenizer that writes tokens which the model's table does not have.
-
-    Raises:
-        CheckpointError: If it does.
-    """
+    """Refuses a tokenizer that writes tokens which the model's table does not have."""
     highest = max(tokenizer.get_vocab().values(), default=0)
     if highest >= vocab_size:
         raise CheckpointError(

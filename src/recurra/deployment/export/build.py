@@ -8,7 +8,6 @@ import itertools
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +24,25 @@ from recurra.core.errors import CheckpointError, ConfigurationError, StorageErro
 from recurra.core.files import atomic_folder, write_text
 from recurra.core.progress import Reporter
 from recurra.core.record import RECORD_NAME, LabelRunRecord, read_record
-from recurra.core.sealed import FileEntry, describe_file, sealed_model
+from recurra.core.sealed import MODEL_NAME, FileEntry, describe_file, sealed_model
 from recurra.data.cleaning import CLEANINGS, recorded_cleaning
 from recurra.data.corpora import recorded_split
 from recurra.data.encoding import encode_windows
 from recurra.data.windows import first_windows, recorded_reading
 from recurra.deployment.decision import LabelDecision, read_decision
-from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, DeepEngine
-from recurra.deployment.engines.interface import LinearEngine
+from recurra.deployment.engines.computation import DEFAULT_BATCH_SIZE, LinearEngine
 from recurra.deployment.engines.trained import TransformerEngine
 from recurra.deployment.export.card import CARD_NAME, render_card
 from recurra.deployment.export.check import (
     CheckRows,
     Logits,
-    agreement_asked,
     calibrate_exits,
     choose_exit_rows,
     choose_rows,
     compare_logits,
     judge_check,
 )
-from recurra.deployment.export.formats.interface import ExportFormat, ExportSource, StoredModel
-from recurra.deployment.export.formats.registry import FORMATS, find_format, find_precision
+from recurra.deployment.export.formats import StoredModel, find_format, find_precision
 from recurra.deployment.export.manifest import (
     RUN_RECORD_NAME,
     CalibrationRecord,
@@ -57,7 +53,9 @@ from recurra.deployment.export.manifest import (
     is_export,
     write_manifest,
 )
+from recurra.models.exits.thresholds import check_agreement
 
+DEFAULT_AGREEMENT = 0.99
 _CONTINUES = "##"
 _SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
@@ -67,8 +65,8 @@ def trim(engine: TransformerEngine, texts: Sequence[str], most: int | None) -> T
 
     Args:
         engine: Model and tokenizer.
-        texts: The training rows: pieces that they use are kept, the most frequent first.
-        most: Pieces at most; none keeps all that are used and no more.
+        texts: The training rows: pieces that they use stay, the most frequent first.
+        most: Pieces at most; none leaves all that are used and no more.
 
     Raises:
         ConfigurationError: If the tokenizer is no WordPiece, or ``most`` leaves no room for words.
@@ -83,8 +81,8 @@ def trim(engine: TransformerEngine, texts: Sequence[str], most: int | None) -> T
         )
     vocabulary: dict[str, int] = state["model"]["vocab"]
     ids, _, _ = encode_windows(texts, engine.tokenizer, engine.max_length, engine.windows)
-    kept = _kept(vocabulary, {token["content"] for token in state["added_tokens"]}, ids, most)
-    numbers = {piece: number for number, piece in enumerate(kept)}
+    pieces = _remaining_pieces(vocabulary, {token["content"] for token in state["added_tokens"]}, ids, most)
+    numbers = {piece: number for number, piece in enumerate(pieces)}
     state["model"]["vocab"] = numbers
     _renumber(state, numbers)
     state["truncation"] = state["padding"] = None
@@ -96,7 +94,7 @@ def trim(engine: TransformerEngine, texts: Sequence[str], most: int | None) -> T
         **special,
     )
     return TransformerEngine(
-        _with_rows(engine.model, [vocabulary[piece] for piece in kept], numbers[tokenizer.pad_token]),
+        _with_rows(engine.model, [vocabulary[piece] for piece in pieces], numbers[tokenizer.pad_token]),
         tokenizer,
         precision="fp32",
         max_length=engine.max_length,
@@ -104,7 +102,9 @@ def trim(engine: TransformerEngine, texts: Sequence[str], most: int | None) -> T
     )
 
 
-def _kept(vocabulary: dict[str, int], added: set[str], ids: npt.NDArray[np.int32], most: int | None) -> list[str]:
+def _remaining_pieces(
+    vocabulary: dict[str, int], added: set[str], ids: npt.NDArray[np.int32], most: int | None
+) -> list[str]:
     """Pieces that stay, in the order of their numbers."""
     counts = np.bincount(ids, minlength=max(vocabulary.values()) + 1)
     always = {piece for piece in vocabulary if piece in added or len(piece.removeprefix(_CONTINUES)) == 1}
@@ -127,8 +127,8 @@ def _renumber(state: dict[str, Any], numbers: dict[str, int]) -> None:
     for token in state["added_tokens"]:
         token["id"] = numbers[token["content"]]
     after = state["post_processor"] or {}
-    for each in after.get("special_tokens", {}).values():
-        each["ids"] = [numbers[piece] for piece in each["tokens"]]
+    for token in after.get("special_tokens", {}).values():
+        token["ids"] = [numbers[piece] for piece in token["tokens"]]
     for end in ("cls", "sep"):
         if isinstance(after.get(end), list):
             after[end] = [after[end][0], numbers[after[end][0]]]
@@ -146,18 +146,6 @@ def _with_rows(model: Any, rows: list[int], pad: int) -> Any:
     # Of the whole vocabulary; classifiers have no use for them.
     trimmed.config.bos_token_id = trimmed.config.eos_token_id = None
     return trimmed.eval()
-
-
-MODEL = "model"
-
-
-@dataclass(frozen=True, eq=False)
-class LinearSource:
-    """What is exported of a linear run; see `ExportSource`."""
-
-    run: Path
-    record: LabelRunRecord
-    engine: LinearEngine
 
 
 def export_run(
@@ -193,80 +181,69 @@ def export_run(
     export_format.check_packages()
     record = _read_run(run)
     if record.model.kind == "linear":
-        _check_linear(run, options, export_format)
+        _check_linear(run, options)
     check_place(run, output, overwrite=options.overwrite)
-    if rows is None:
-        rows = choose_rows(
-            record,
-            file=options.rows_file,
-            text_column=options.text_column,
-            encoding=options.encoding,
-            data_root=options.data_root,
-        )
+    rows = rows or choose_rows(record, options)
     if rows.note:
         reporter.say(f"not checked on the run's own rows: {rows.note}")
-    source = _load(run, record)
+    engine = _load(run, record)
     decision = read_decision(record.data.label_names, record.decision)
     if options.abstain_below is not None:
         decision = decision.abstaining_below(options.abstain_below)
-    asked = None
-    if isinstance(source, ExportSource):
-        export_format.check_model(source.engine.model.config)
-        asked = _agreement_asked(source, export_format, options.agreement)
-        if source.engine.depth.exits and (why := _no_exit_rules(source)):
-            reporter.say(f"exit rules are for models that {why}: texts will take all recurrences")
-        if source.engine.depth.exits and not export_format.carries_exits:
-            reporter.say(f"exports as {options.format} carry no exits: texts will take all recurrences")
+    agreement = None
+    if isinstance(engine, TransformerEngine):
+        export_format.check_model(engine.model.config)
+        agreement = _wanted_agreement(engine, decision, options.agreement, reporter)
     reporter.say(f"{record.run_id}: the run's model on {len(rows.texts):,} rows of {rows.source}")
-    reference = source.engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
+    reference = engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
     vocabulary = None
-    if options.vocabulary is not None and isinstance(source, ExportSource):
-        source, reference, vocabulary = _trimmed(source, rows, reference, options)
+    if options.vocabulary is not None and isinstance(engine, TransformerEngine):
+        engine, reference, vocabulary = _trimmed(engine, record, rows, reference, options)
         reporter.say(vocabulary.describe())
     with atomic_folder(output, replace=options.overwrite) as folder:
         reporter.say(f"writing {options.format} in {options.precision}")
-        stored = _write(source, export_format, precision.name, folder)
+        if isinstance(engine, TransformerEngine):
+            save_tokenizer(engine.tokenizer, engine.max_length, folder)
+            export_format.write(engine, record, precision.name, folder)
+            stored = StoredModel(folder, precision.name, engine.max_length, engine.pad_token_id, windows=engine.windows)
+        else:
+            export_format.write_linear(engine.model, folder)
+            stored = StoredModel(folder, precision.name, recorded_reading(record.config)["max_length"], 0, linear=True)
         # Read as a user's program will.
-        engine = export_format.open(stored)
-        logits = engine.logits(rows.texts, DEFAULT_BATCH_SIZE)
+        exported = export_format.open(stored)
+        assert exported.computation is not None
         check = compare_logits(
             rows,
             reference,
-            logits,
-            by=engine.computation,
-            reference_by=source.engine.computation,
+            exported.logits(rows.texts, DEFAULT_BATCH_SIZE),
+            by=exported.computation,
+            reference_by=engine.computation,
             decision=decision,
         )
-        judge_check(check, precision)
+        if note := judge_check(check, precision):
+            reporter.say(note)
         exits = None
-        if asked is not None:
-            assert isinstance(engine, DeepEngine)
-            exit_rows = exit_rows or choose_exit_rows(
-                record,
-                file=options.rows_file,
-                text_column=options.text_column,
-                encoding=options.encoding,
-                data_root=options.data_root,
-            )
-            exits = calibrate_exits(engine, exit_rows, asked, DEFAULT_BATCH_SIZE)
+        if agreement is not None:
+            exit_rows = exit_rows or choose_exit_rows(record, options)
+            exits = calibrate_exits(exported, exit_rows, agreement, DEFAULT_BATCH_SIZE)
             reporter.say(exits.describe())
-        return _describe(source, options, stored, check=check, decision=decision, exits=exits, vocabulary=vocabulary)
+        recurrences = engine.depth.num_recurrences if isinstance(engine, TransformerEngine) else 0
+        return _describe(
+            run, record, options, stored, recurrences,
+            check=check, decision=decision, exits=exits, vocabulary=vocabulary,
+        )  # fmt: skip
 
 
 def _read_run(run: Path) -> LabelRunRecord:
     if is_export(run):
         raise CheckpointError(f"'{run}' is an export; give the run that it was made from")
-    if not (run / RECORD_NAME).exists() and not (run / MODEL).is_dir():
+    if not (run / RECORD_NAME).exists() and not (run / MODEL_NAME).is_dir():
         raise no_run(run)
     return read_record(run)
 
 
 def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
-    """Refuses an output that would touch the run or something that is no export.
-
-    Raises:
-        StorageError: What is in the way.
-    """
+    """Refuses an output that would touch the run or something that is no export."""
     source, target = run.resolve(), output.resolve()
     if target == source or source in target.parents or target in source.parents:
         where = "is the run itself" if target == source else "and the run lie one inside the other"
@@ -281,73 +258,40 @@ def check_place(run: Path, output: Path, *, overwrite: bool) -> None:
         raise StorageError(f"'{output}' is not an export of ours and is not replaced; choose another --output")
 
 
-def _load(run: Path, record: LabelRunRecord) -> ExportSource | LinearSource:
+def _load(run: Path, record: LabelRunRecord) -> TransformerEngine | LinearEngine:
     if record.model.kind == "linear":
-        return LinearSource(run, record, LinearEngine.load(sealed_model(run)))
-    engine = TransformerEngine.load(run / MODEL, precision="fp32", **recorded_reading(record.config))
-    return ExportSource(run, record, engine)
+        return LinearEngine.load(sealed_model(run))
+    return TransformerEngine.load(run / MODEL_NAME, precision="fp32", **recorded_reading(record.config))
 
 
-def _check_linear(run: Path, options: ExportOptions, export_format: ExportFormat) -> None:
-    """Refuses a format that stores no linear model, and options that it has no use for."""
-    if export_format.linear_usage is None:
-        others = [name for name, each in FORMATS.items() if each.linear_usage is not None]
-        raise ConfigurationError(
-            f"'{run}' is a linear model, which is not written as {options.format}; "
-            f"give --format {' or '.join(others)}: it is predicted and served without torch"
-        )
-    for name, given, cure in (
+def _check_linear(run: Path, options: ExportOptions) -> None:
+    """Refuses options that a linear model has no use for."""
+    for name, value, reason in (
         ("--precision", None if options.precision == "fp32" else options.precision, "its weights are stored in fp32"),
         ("--vocabulary", options.vocabulary, "it has no token table to make smaller"),
         ("--agreement", options.agreement, "it has no exits"),
     ):
-        if given is not None:
-            raise ConfigurationError(f"'{run}' is a linear model: {cure}; leave {name} {given} out")
-
-
-def _write(
-    source: ExportSource | LinearSource, export_format: ExportFormat, precision: str, folder: Path
-) -> StoredModel:
-    """Writes the model with all that it reads texts with."""
-    if isinstance(source, LinearSource):
-        export_format.write_linear(source.engine.model, folder)
-        return StoredModel(folder, precision, recorded_reading(source.record.config)["max_length"], 0, linear=True)
-    engine = source.engine
-    save_tokenizer(engine.tokenizer, engine.max_length, folder)
-    export_format.write(source, precision, folder)
-    return StoredModel(folder, precision, engine.max_length, engine.pad_token_id, windows=engine.windows)
+        if value is not None:
+            raise ConfigurationError(f"'{run}' is a linear model: {reason}; leave {name} {value} out")
 
 
 def _trimmed(
-    source: ExportSource, rows: CheckRows, reference: Logits, options: ExportOptions
-) -> tuple[ExportSource, Logits, VocabularyRecord]:
-    """The run's model with the vocabulary that is asked for, what it says of the rows, and what that costs.
-
-    Raises:
-        DataError: If the training rows cannot be had: without them nobody knows which pieces are used.
-    """
-    engine, record = source.engine, source.record
-    texts = recorded_split(record, "train", options.data_root).texts
-    smaller = trim(engine, texts, options.vocabulary or None)
+    engine: TransformerEngine, record: LabelRunRecord, rows: CheckRows, reference: Logits, options: ExportOptions
+) -> tuple[TransformerEngine, Logits, VocabularyRecord]:
+    """The run's model with a smaller vocabulary, its logits of the rows, and what that costs."""
+    smaller = trim(engine, recorded_split(record, "train", options.data_root).texts, options.vocabulary or None)
     logits = smaller.logits(rows.texts, DEFAULT_BATCH_SIZE)
     decision = read_decision(record.data.label_names, record.decision)
-    counts = [_tokens_read(rows.texts, each) for each in (engine, smaller)]
+    before, after = (_tokens_read(rows.texts, each) for each in (engine, smaller))
     cost = VocabularyRecord(
         pieces=len(smaller.tokenizer),
         of=len(engine.tokenizer),
-        rows_changed=float((counts[0] != counts[1]).mean()),
+        rows_changed=float((before != after).mean()),
         label_agreement=decision.agreement(logits, decision.of_logits(reference)),
         reference_accuracy=None if rows.labels is None else float(decision.same(reference, rows.labels).mean()),
         accuracy=None if rows.labels is None else float(decision.same(logits, rows.labels).mean()),
     )
-    return replace(source, engine=smaller), logits, cost
-
-
-def _no_exit_rules(source: ExportSource) -> str:
-    """What models do whose texts may stop early, if this one does not; else nothing."""
-    if not read_decision(source.record.data.label_names, source.record.decision).exclusive:
-        return "give each text one label"
-    return "read a text in one window" if source.engine.windows > 1 else ""
+    return smaller, logits, cost
 
 
 def _tokens_read(texts: Sequence[str], engine: TransformerEngine) -> npt.NDArray[np.int64]:
@@ -357,23 +301,30 @@ def _tokens_read(texts: Sequence[str], engine: TransformerEngine) -> npt.NDArray
     return lengths if counts is None else np.add.reduceat(lengths, first_windows(counts))
 
 
-def _agreement_asked(source: ExportSource, export_format: ExportFormat, asked: float | None) -> float | None:
-    """The agreement to calibrate to; none if the model has no exits, its texts take all recurrences, or the format."""
-    if why := _no_exit_rules(source):
-        if asked is None:
-            return None
-        raise ConfigurationError(
-            f"an agreement of {asked:g} is asked for, and exit rules are for models that {why}; leave --agreement out"
-        )
-    found = agreement_asked(source.engine.model.config, asked)
-    if found is None or export_format.carries_exits:
-        return found
-    if asked is not None:
-        raise ConfigurationError(
-            f"an agreement of {asked:g} is asked for, and exports as {export_format.name} carry no exits; "
-            "leave --agreement out, or choose another --format"
-        )
-    return None
+def _wanted_agreement(
+    engine: TransformerEngine, decision: LabelDecision, wanted: float | None, reporter: Reporter
+) -> float | None:
+    """The agreement to calibrate the exits to; none if the model has no exits, or its texts take all recurrences."""
+    reason = "" if engine.windows == 1 else "read a text in one window"
+    if not decision.exclusive:
+        reason = "give each text one label"
+    if reason and engine.depth.exits:
+        reporter.say(f"exit rules are for models that {reason}: texts will take all recurrences")
+    if wanted is not None:
+        check_agreement(wanted)
+        if reason:
+            raise ConfigurationError(
+                f"an agreement of {wanted:g} is asked for, and exit rules are for models that {reason}; "
+                "leave --agreement out"
+            )
+        if not engine.depth.exits:
+            raise ConfigurationError(
+                f"an agreement of {wanted:g} is asked for, which is that of exits, and this model was trained without; "
+                "leave --agreement out, or train one with exits, for example model.exits=[1]"
+            )
+    if reason or not engine.depth.exits:
+        return None
+    return DEFAULT_AGREEMENT if wanted is None else wanted
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, max_length: int, folder: Path) -> None:
@@ -383,9 +334,11 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, max_length: int, folder: 
 
 
 def _describe(
-    source: ExportSource | LinearSource,
+    run: Path,
+    record: LabelRunRecord,
     options: ExportOptions,
     stored: StoredModel,
+    num_recurrences: int,
     *,
     check: CheckRecord,
     decision: LabelDecision,
@@ -393,9 +346,8 @@ def _describe(
     vocabulary: VocabularyRecord | None,
 ) -> ExportManifest:
     """Adds the run's record, the card, and last the manifest."""
-    record_file, folder = source.run / RECORD_NAME, stored.folder
+    record_file, folder = run / RECORD_NAME, stored.folder
     shutil.copyfile(record_file, folder / RUN_RECORD_NAME)
-    record = source.record
     cleaning = recorded_cleaning(record.config)
     manifest = ExportManifest(
         run_id=record.run_id,
@@ -417,9 +369,7 @@ def _describe(
         kind="linear" if stored.linear else "transformer",
         windows=stored.windows,
     )
-    recurrences = source.engine.depth.num_recurrences if isinstance(source, ExportSource) else 0
-    card = render_card(record, manifest, num_recurrences=recurrences)
-    write_text(folder / CARD_NAME, card)
+    write_text(folder / CARD_NAME, render_card(record, manifest, num_recurrences=num_recurrences))
     return write_manifest(folder, manifest.model_copy(update={"files": _files(folder)}))
 
 

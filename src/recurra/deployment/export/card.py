@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 
 from recurra.core.record import DecisionRecord, LabelRunRecord, OneLabelRecord
-from recurra.deployment.export.formats.registry import find_format
+from recurra.deployment.export.formats import find_format
 from recurra.deployment.export.manifest import MANIFEST_NAME, RUN_RECORD_NAME, ExportManifest
 
 CARD_NAME = "README.md"
@@ -26,13 +26,7 @@ _ANY_LABELS = (
 
 
 def render_card(record: LabelRunRecord, manifest: ExportManifest, *, num_recurrences: int) -> str:
-    """Returns the card as Markdown.
-
-    Args:
-        record: The run's.
-        manifest: The export's, with every file but the card.
-        num_recurrences: Of the model.
-    """
+    """Returns the card as Markdown."""
     export_format = find_format(manifest.format)
     linear = manifest.kind == "linear"
     usage = export_format.linear_usage if linear else export_format.usage
@@ -49,7 +43,7 @@ def render_card(record: LabelRunRecord, manifest: ExportManifest, *, num_recurre
             precision=manifest.precision,
             max_length=manifest.max_length,
             windows=manifest.windows,
-            usage=(usage or "").format(
+            usage=usage.format(
                 cleaning="; ".join(manifest.cleaning_steps),
                 max_length=manifest.max_length,
                 pad_token_id=manifest.pad_token_id,
@@ -95,8 +89,8 @@ def _probabilities(manifest: ExportManifest) -> tuple[str, ...]:
     gets = _ABSTAINS if _bounds(manifest) else _ONE_LABEL
     if not isinstance(decision, OneLabelRecord) or decision.temperature == 1:
         return gets, _UNCALIBRATED
-    said = _calibrated("softmax of the logits", decision.temperature)
-    return gets, f"{said} Exits judge the logits as they are."
+    sentence = _calibrated("softmax of the logits", decision.temperature)
+    return gets, f"{sentence} Exits judge the logits as they are."
 
 
 def _calibrated(function: str, temperature: float) -> str:
@@ -108,36 +102,38 @@ def _calibrated(function: str, temperature: float) -> str:
 
 def limits(record: LabelRunRecord, manifest: ExportManifest) -> list[str]:
     """What a user of the model has to know, one sentence each, as far as the record tells it."""
-    found = [
+    notes = [
         f"The audit {audit.name} failed: {audit.summary}. Do not trust the figures above as they stand."
         for audit in record.failed_audits()
     ]
-    found += [f"The audit {audit.name} noted: {audit.summary}." for audit in record.noted_audits()]
-    found += [f"Not audited: {audit.name} ({audit.summary})." for audit in record.audits if audit.status == "skipped"]
-    found += _seen(record)
+    notes += [f"The audit {audit.name} noted: {audit.summary}." for audit in record.noted_audits()]
+    notes += [f"Not audited: {audit.name} ({audit.summary})." for audit in record.audits if audit.status == "skipped"]
+    notes += _seen(record)
     train = record.data.splits["train"]
     label, rows = max(train.label_counts.items(), key=lambda item: item[1])
     if rows > _IMBALANCE * train.rows:
-        found.append(f"{rows / train.rows:.0%} of the training rows are {label}: the classifier leans towards it.")
-    found += [
+        notes.append(f"{rows / train.rows:.0%} of the training rows are {label}: the classifier leans towards it.")
+    notes += [
         "Nothing but the splits above was tested: no other source, time, topic or language.",
         *_probabilities(manifest),
         f"{_reads(manifest)} case, HTML tags and URLs are removed before.",
     ]
     if manifest.vocabulary is not None:
-        found.append(
+        notes.append(
             f"Words that the training rows lack may be read in smaller pieces ({manifest.vocabulary.describe()})."
         )
     check = manifest.check
     pairs = "pairs of a row and a label" if isinstance(manifest.decision, DecisionRecord) else "rows"
     if check.label_agreement < 1:
-        found.append(
+        notes.append(
             f"Stored in {manifest.precision}, it gives another label than the run's model for "
             f"{1 - check.label_agreement:.2%} of the {pairs} that it was checked on."
         )
+        if loss := check.describe_loss():
+            notes.append(f"On these it {loss}.")
     if check.accuracy is None:
-        found.append("The export was checked on rows whose labels are not known or not the model's own.")
-    return found
+        notes.append("The export was checked on rows whose labels are not known or not the model's own.")
+    return notes
 
 
 def _reads(manifest: ExportManifest) -> str:

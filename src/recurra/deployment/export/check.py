@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from recurra.core.errors import AuditError, ConfigurationError, DataError, RecurraError
+from recurra.core.errors import AuditError, DataError, RecurraError
 from recurra.core.record import LabelRunRecord
 from recurra.data.cleaning import clean_texts, recorded_cleaning
 from recurra.data.configuration import DataConfig
@@ -18,15 +18,12 @@ from recurra.data.corpora import load_dataset, recorded_split
 from recurra.data.dataset import TextSplit
 from recurra.data.tables import stream_texts
 from recurra.deployment.decision import LabelDecision
-from recurra.deployment.engines.computation import Computation, DeepEngine
-from recurra.deployment.export.formats.interface import StoredPrecision
-from recurra.deployment.export.manifest import CalibrationRecord, CheckRecord
-from recurra.models.exits.rules import HasExits
-from recurra.models.exits.thresholds import calibrate_classifier, check_agreement
+from recurra.deployment.engines.computation import Computation, Engine
+from recurra.deployment.export.formats import StoredPrecision
+from recurra.deployment.export.manifest import CalibrationRecord, CheckRecord, ExportOptions
+from recurra.models.exits.thresholds import calibrate_classifier
 
 MOST_ROWS = 2000
-# Lost points of accuracy are judged where labels are known for so many rows.
-LEAST_JUDGED_ROWS = 200
 
 Logits = npt.NDArray[np.float32]
 Item = TypeVar("Item")
@@ -37,8 +34,6 @@ class CheckRows:
     """Rows to check an export on.
 
     Attributes:
-        source: Which, in words.
-        texts: Cleaned texts.
         labels: Their true labels, ``(rows,)`` or ``(rows, labels)``, if they are known and the model's own.
         note: Why the run's own rows were not taken, if they were to be.
     """
@@ -49,32 +44,18 @@ class CheckRows:
     note: str = ""
 
 
-def choose_rows(
-    record: LabelRunRecord,
-    *,
-    file: Path | str | None = None,
-    text_column: str = "text",
-    encoding: str | None = None,
-    data_root: Path | None = None,
-) -> CheckRows:
+def choose_rows(record: LabelRunRecord, options: ExportOptions) -> CheckRows:
     """Returns rows to check on: those of a file, else the run's own validation split, else the embedded demo corpus.
 
-    Args:
-        record: The run's.
-        file: A file of the user with texts; their labels are not looked at.
-        text_column: Column of that file.
-        encoding: Of that file, if it is neither UTF-8 nor has a mark.
-        data_root: Local copies of public data.
-
-    Raises:
-        DataError: If the file cannot be read or has no rows, or the data root is no folder.
+    Labels of a file are not looked at.
     """
-    if file is not None:
-        return _rows_of_file(record, file, text_column, encoding)
-    if data_root is not None and not data_root.is_dir():
-        raise DataError(f"the data root '{data_root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
+    if options.rows_file is not None:
+        return _rows_of_file(record, options.rows_file, options)
+    root = options.data_root
+    if root is not None and not root.is_dir():
+        raise DataError(f"the data root '{root}' is not a folder; give --data-root DIR (or RECURRA_DATA_ROOT)")
     try:
-        split = recorded_split(record, check_split(record), data_root)
+        split = recorded_split(record, check_split(record), root)
     except RecurraError as error:
         demo = load_dataset(DataConfig(name="demo")).splits["test"]
         source = "the embedded demo corpus, for the run's own data are not at hand"
@@ -93,39 +74,26 @@ def check_split(record: LabelRunRecord) -> str:
     return "validation" if "validation" in record.data.splits else record.data.selection_split
 
 
-def choose_exit_rows(
-    record: LabelRunRecord,
-    *,
-    file: Path | str | None = None,
-    text_column: str = "text",
-    encoding: str | None = None,
-    data_root: Path | None = None,
-) -> CheckRows:
+def choose_exit_rows(record: LabelRunRecord, options: ExportOptions) -> CheckRows:
     """Returns rows to choose an exit rule on: those of a file, else of the split that chose the run's weights.
 
     A reported split would no longer be unseen. Rows of something else than the run's own data choose nothing: then
     there are none, and a note.
-
-    Args:
-        record: The run's.
-        file: A file of the user with texts.
-        text_column: Column of that file.
-        encoding: Of that file, if it is neither UTF-8 nor has a mark.
-        data_root: Local copies of public data.
     """
-    if file is not None:
-        return _rows_of_file(record, file, text_column, encoding)
+    if options.rows_file is not None:
+        return _rows_of_file(record, options.rows_file, options)
     try:
-        return rows_of(recorded_split(record, record.data.selection_split, data_root), record)
+        return rows_of(recorded_split(record, record.data.selection_split, options.data_root), record)
     except RecurraError as error:
         return CheckRows("no rows", [], note=str(error))
 
 
-def _rows_of_file(record: LabelRunRecord, file: Path | str, text_column: str, encoding: str | None) -> CheckRows:
-    texts = [text for chunk in stream_texts(file, text_column, MOST_ROWS, encoding=encoding) for text in chunk]
+def _rows_of_file(record: LabelRunRecord, file: Path, options: ExportOptions) -> CheckRows:
+    chunks = stream_texts(file, options.text_column, MOST_ROWS, encoding=options.encoding)
+    texts = [text for chunk in chunks for text in chunk]
     if not texts:
         raise DataError(f"'{file}' has no rows to check the export on; give a file with texts")
-    return CheckRows(f"the file {Path(file).name}", clean_texts(_spread(texts), recorded_cleaning(record.config)))
+    return CheckRows(f"the file {file.name}", clean_texts(_spread(texts), recorded_cleaning(record.config)))
 
 
 def _spread(items: Sequence[Item]) -> list[Item]:
@@ -143,15 +111,7 @@ def compare_logits(
     reference_by: Computation,
     decision: LabelDecision,
 ) -> CheckRecord:
-    """Describes how far an export's logits lie from those of the run's model.
-
-    Args:
-        rows: The rows.
-        reference: Logits of the run's model, ``(rows, labels)``.
-        logits: Logits of the export, likewise.
-        by: How the export was computed.
-        reference_by: How the run's model was computed.
-        decision: What makes labels of logits.
+    """Describes how far an export's logits ``(rows, labels)`` lie from those of the run's model, the reference.
 
     Raises:
         AuditError: If a logit is not finite: of the run's model, or of the export.
@@ -168,6 +128,11 @@ def compare_logits(
             f"the export gives logits that are not finite for {bad} of {len(logits)} rows; "
             "nothing was written; export in fp32 or bf16, which have a larger range"
         )
+    labelled: dict[str, Any] = {}
+    if rows.labels is not None:
+        before, after = decision.same(reference, rows.labels), decision.same(logits, rows.labels)
+        labelled = {"reference_accuracy": float(before.mean()), "accuracy": float(after.mean())}
+        labelled |= {"only_reference": int((before & ~after).sum()), "only_export": int((after & ~before).sum())}
     return CheckRecord(
         source=rows.source,
         rows=len(rows.texts),
@@ -176,20 +141,16 @@ def compare_logits(
         largest_logit=float(np.abs(reference).max()),
         reference=reference_by,
         computation=by,
-        reference_accuracy=None if rows.labels is None else float(decision.same(reference, rows.labels).mean()),
-        accuracy=None if rows.labels is None else float(decision.same(logits, rows.labels).mean()),
+        **labelled,
     )
 
 
-def judge_check(check: CheckRecord, precision: StoredPrecision) -> None:
-    """Refuses an export that is not the run's model any more.
-
-    Args:
-        check: What was measured.
-        precision: Precision of the stored weights, with what it may change.
+def judge_check(check: CheckRecord, precision: StoredPrecision) -> str:
+    """Refuses an export that is not the run's model any more; returns what is to be said of one that may not be.
 
     Raises:
-        AuditError: If labels differ too often, logits differ where they must not, or too much accuracy is lost.
+        AuditError: If labels differ too often, logits differ where they must not, or too much accuracy is lost: more
+            than is allowed, and more than chance among so few rows explains.
     """
     measured = (
         f"{check.label_agreement:.2%} of {check.rows:,} labels agree, "
@@ -205,58 +166,33 @@ def judge_check(check: CheckRecord, precision: StoredPrecision) -> None:
         raise AuditError(
             f"the {name} export does not compute what the run's model computes: {measured}; nothing was written"
         )
-    lost = check.lost_points
-    if most is not None and lost is not None and check.rows >= LEAST_JUDGED_ROWS and lost > most:
-        raise AuditError(
-            f"the {name} export loses {lost:.2f} points of accuracy ({measured}); at most {most} are allowed; "
-            "nothing was written; export in fp32"
-        )
+    lost, interval = check.lost_points, check.lost_points_interval
+    if most is None or lost is None or interval is None or lost <= most:
+        return ""
+    measured = f"the {name} export {check.describe_loss()} on {check.source}"
+    if interval[0] > 0:
+        raise AuditError(f"{measured}; at most {most} points are allowed; nothing was written; export in fp32")
+    return f"{measured}: more than {most} points, but chance among so few rows may do that; check on more labelled rows"
 
 
-DEFAULT_AGREEMENT = 0.99
 # Once rows leave, those that stay are another batch, which in int8 has other scales. Where that costs more labels than
 # were asked for, a more careful threshold is tried, so often.
 _TRIES = 6
 
 
-def agreement_asked(config: HasExits, asked: float | None) -> float | None:
-    """Returns the agreement to calibrate for; none for a model without exits.
-
-    Args:
-        config: The model's.
-        asked: What the user asks for, if at all.
-
-    Raises:
-        ConfigurationError: If it is no share, or the model has no exits.
-    """
-    if asked is not None:
-        check_agreement(asked)
-        if not config.exits:
-            raise ConfigurationError(
-                f"an agreement of {asked:g} is asked for, which is that of exits, and this model was trained without; "
-                "leave --agreement out, or train one with exits, for example model.exits=[1]"
-            )
-    return None if not config.exits else DEFAULT_AGREEMENT if asked is None else asked
-
-
-def calibrate_exits(engine: DeepEngine, rows: CheckRows, asked: float, batch_size: int) -> CalibrationRecord:
+def calibrate_exits(engine: Engine, rows: CheckRows, wanted: float, batch_size: int) -> CalibrationRecord:
     """Chooses the threshold that lets most rows leave while enough of them keep the label of the export in full.
 
-    What the record says of the rule is measured with rows that really leave.
-
-    Args:
-        engine: The exported model, as a user's program will run it.
-        rows: Validation rows.
-        asked: Share of rows that is to keep its label.
-        batch_size: Texts of 32 tokens a batch.
+    What the record says of the rule is measured with rows that really leave the exported model.
     """
+    assert engine.depth is not None
     exits = list(engine.depth.exits)
+    nothing = CalibrationRecord(exits=exits, asked=wanted, source=rows.source, rows=len(rows.texts))
     if not len(rows.texts):
-        return CalibrationRecord(exits=exits, asked=asked, source=rows.source, rows=0)
+        return nothing
     logits = engine.logits_by_recurrence(rows.texts, batch_size)
     full = logits[engine.depth.num_recurrences].argmax(axis=1)
-    nothing = CalibrationRecord(exits=exits, asked=asked, source=rows.source, rows=len(rows.texts))
-    target = asked
+    target = wanted
     for _ in range(_TRIES):
         rule = calibrate_classifier(logits, target).rule
         if rule is None:
@@ -264,7 +200,7 @@ def calibrate_exits(engine: DeepEngine, rows: CheckRows, asked: float, batch_siz
         early = engine.leave_early(rows.texts, batch_size, rule)
         labels = early.logits.argmax(axis=1)
         agreement = float((labels == full).mean())
-        if agreement >= asked:
+        if agreement >= wanted:
             numbers, counts = np.unique(early.exited_after, return_counts=True)
             return nothing.model_copy(
                 update={

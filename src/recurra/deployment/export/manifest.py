@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,7 @@ from recurra.core.sealed import MODEL_NAME, FileEntry, FileName, Sealed, verify_
 from recurra.data.cleaning import CLEANINGS
 from recurra.data.windows import MOST_WINDOWS
 from recurra.deployment.engines.computation import Computation
-from recurra.deployment.export.formats.interface import StoredModel
-from recurra.deployment.export.formats.registry import find_format, find_precision
+from recurra.deployment.export.formats import StoredModel, find_format, find_precision
 from recurra.models.controls import holds_linear_model
 from recurra.models.exits.rules import ExitRule, read_rule
 
@@ -28,13 +28,7 @@ class ExportOptions:
     """What to make of a run.
 
     Attributes:
-        format: A name of `recurra.deployment.export.formats.registry`.
-        precision: Precision of the stored weights; one of those that the format has.
-        overwrite: Whether an export that lies at the output already is replaced.
         rows_file: File of texts to check on; none takes the run's validation split, or the demo corpus.
-        text_column: Column of that file.
-        encoding: Of that file, if it is neither UTF-8 nor has a mark.
-        data_root: Local copies of public data.
         vocabulary: Pieces that the tokenizer keeps at most; 0 keeps all that the training rows use, and none all there
             are. Single characters always stay.
         abstain_below: Of each label, the probability below which a text that would get it gets none.
@@ -60,9 +54,6 @@ class VocabularyRecord(HashedSettings):
         pieces: That are left.
         of: That the run's tokenizer has.
         rows_changed: Share of rows that are cut into other pieces.
-        label_agreement: Share of rows with the same label.
-        reference_accuracy: Accuracy of the run's model on the rows, where their labels are known.
-        accuracy: Accuracy with the smaller vocabulary.
     """
 
     pieces: int
@@ -87,15 +78,10 @@ class CheckRecord(HashedSettings):
     """The export held against the run's model on real rows, when it was made.
 
     Attributes:
-        source: Which rows, in words.
-        rows: How many.
-        label_agreement: Share of rows with the same label.
-        largest_logit_difference: Largest absolute difference of a logit.
         largest_logit: Largest absolute logit of the run's model, to judge the difference by.
         reference: How the run's model was computed.
-        computation: How the export was computed.
         reference_accuracy: Accuracy of the run's model on the rows, where their labels are known.
-        accuracy: Accuracy of the export.
+        only_reference: Rows that only the run's model gets right; none in exports from before it was counted.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"reference_accuracy", "accuracy"})
@@ -109,6 +95,8 @@ class CheckRecord(HashedSettings):
     computation: Computation
     reference_accuracy: float | None = None
     accuracy: float | None = None
+    only_reference: int | None = None
+    only_export: int | None = None
 
     @property
     def lost_points(self) -> float | None:
@@ -117,19 +105,39 @@ class CheckRecord(HashedSettings):
             return None
         return round(100 * (self.reference_accuracy - self.accuracy), 6)
 
+    @property
+    def lost_points_interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of `lost_points`, of paired rows with half a row added to each of four cells.
+
+        Agresti and Min (2005), "Simple improved confidence intervals for comparing matched proportions".
+        """
+        if self.only_reference is None or self.only_export is None:
+            return None
+        lost, rows = self.only_reference - self.only_export, self.rows + 2
+        half = 1.96 * math.sqrt(self.only_reference + self.only_export + 1 - lost**2 / rows)
+        return 100 * (lost - half) / rows, 100 * (lost + half) / rows
+
+    def describe_loss(self) -> str:
+        """What the export loses, as the rest of a sentence; empty where that is not known."""
+        if (lost := self.lost_points) is None or (interval := self.lost_points_interval) is None:
+            return ""
+        verb, sign = ("gains", -1) if lost < 0 else ("loses", 1)
+        low, high = sorted(sign * end for end in interval)
+        return (
+            f"{verb} {abs(lost):.2f} points of accuracy (95 % interval {low:.2f} to {high:.2f}: "
+            f"{self.only_reference:,} rows lost and {self.only_export:,} won of {self.rows:,})"
+        )
+
 
 class CalibrationRecord(HashedSettings):
     """How the threshold of an export's exits was chosen: on real rows, by the exported model itself.
 
     Attributes:
-        exits: Recurrences after which a head of their own stands.
         asked: Share of rows that was to keep the label of the export without exits.
-        source: On which rows, in words.
         rows: How many; 0 if there were none to choose on.
         rule: The rule as `recurra.models.exits` writes it; none if no threshold keeps what was asked.
         agreement: Share of rows that kept their label, with rows leaving as they do in use; none without a rule.
         taken: Rows by the recurrences that they took; none without a rule.
-        accuracy: Accuracy with the rule, where labels are known.
     """
 
     _FIRST_KEYS: ClassVar[frozenset[str]] = frozenset({"rule", "agreement", "taken", "accuracy"})
@@ -182,25 +190,12 @@ class ExportManifest(Sealed):
     """What an export folder is.
 
     Attributes:
-        run_id: The run that it was made from.
-        record_hash: Hash of that run's record.
-        format: A name of `recurra.deployment.export.formats.registry`.
-        precision: Precision of the stored weights, one of the format's.
-        created: When.
-        code: Version that wrote it.
-        label_names: Name of each class, by index of the logits.
         max_length: Tokens after which a text is cut, or a window of it, special tokens included; a linear model reads
             all of it.
-        pad_token_id: Token that fills.
-        cleaning: Name of the cleaning that texts get before the tokenizer.
         cleaning_steps: The same in words, in order.
-        files: Every other file of the folder.
-        check: How it compares with the run's model.
-        exits: The exit rule that it carries, for a model with exits.
         decision: How logits become labels; none takes the most probable label, by their softmax.
         vocabulary: What a smaller vocabulary cost; none if it has the run's. The check is then against the run's model
             with that vocabulary.
-        kind: ``transformer`` or ``linear``, as in the run's record.
         windows: Most windows that a text is read in, whose logits are averaged (`recurra.data.windows`).
     """
 
@@ -224,22 +219,17 @@ class ExportManifest(Sealed):
     kind: Literal["transformer", "linear"] = "transformer"
     windows: int = Field(default=1, ge=1, le=MOST_WINDOWS)
 
-    @field_validator("format")
+    @field_validator("format", "precision")
     @classmethod
-    def _known_format(cls, name: str) -> str:
+    def _known(cls, name: str, info: ValidationInfo) -> str:
         try:
-            return find_format(name).name
+            if info.field_name == "format":
+                find_format(name)
+            elif "format" in info.data:
+                find_precision(info.data["format"], name)
         except ConfigurationError as error:
             raise ValueError(str(error)) from error
-
-    @field_validator("precision")
-    @classmethod
-    def _known_precision(cls, name: str, info: ValidationInfo) -> str:
-        try:
-            # Without a format, that is what is wrong.
-            return find_precision(info.data["format"], name).name if "format" in info.data else name
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from error
+        return name
 
     @property
     def size_bytes(self) -> int:
@@ -311,21 +301,13 @@ def read_export(folder: Path | str) -> ExportManifest:
 
 
 def verify_files(folder: Path, manifest: ExportManifest, names: Iterable[str]) -> None:
-    """Holds some files of an export against what its manifest says of them.
-
-    Raises:
-        CheckpointError: If one is missing, truncated or changed.
-    """
+    """Holds some files of an export against what its manifest says of them."""
     for name in names:
         verify_file(folder / name, manifest.files.get(name), of="export", cure="copy it or export the run again")
 
 
 def read_source_record(folder: Path | str) -> LabelRunRecord:
-    """Reads the record of a run folder, or of the run that an export was made from.
-
-    Raises:
-        CheckpointError: If it is neither, or cannot be trusted.
-    """
+    """Reads the record of a run folder, or of the run that an export was made from."""
     if not is_export(folder):
         return read_record(folder)
     verify_files(Path(folder), read_manifest(folder), [RUN_RECORD_NAME])

@@ -1,7 +1,8 @@
-"""Logits by ONNX Runtime. Neither torch nor transformers is needed, nor imported."""
+"""Logits by ONNX Runtime, of Transformers and of linear models. Imports neither onnx nor torch nor transformers."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,8 +17,9 @@ from recurra.core.files import read_json
 from recurra.core.tokenizer_files import read_tokenizer_file
 from recurra.data.encoding import encode_windows
 from recurra.data.windows import pool_windows
-from recurra.deployment.engines.computation import TOKENS_A_ROW, Computation, Depth, Early, padded_ids
-from recurra.deployment.onnx.contract import (
+from recurra.deployment.engines.computation import TOKENS_A_ROW, Computation, Depth, Early, Engine, padded_ids
+from recurra.deployment.onnx import (
+    CHARACTERS,
     CONFIDENCES,
     ENTROPIES,
     EXIT_LOGITS,
@@ -26,29 +28,26 @@ from recurra.deployment.onnx.contract import (
     LOGITS,
     MASK,
     MODEL_NAME,
+    PIECES,
     RECURRENCES,
+    WORDS,
 )
-from recurra.deployment.onnx.sessions import Sessions, run_session
+from recurra.deployment.onnx.sessions import Sessions, open_session, run_session
+from recurra.models.controls import TOKENIZER_NAME, piece_ids
 from recurra.models.exits.rules import CONFIDENCE, ENTROPY, Bound, ExitRule
 
-TOKENIZER_NAME = "tokenizer.json"
 CONFIGURATION_NAME = "config.json"
 # No probability is so large: the head speaks, and nobody leaves.
 _NOBODY = 2.0
 
 
-class OnnxEngine:
+class OnnxEngine(Engine):
     """Runs an exported classifier on ONNX Runtime.
 
     Args:
-        sessions: The loaded model.
-        tokenizer: Its tokenizer.
         precision: Precision of the stored weights, which is computed in.
         max_length: Tokens after which a text is cut, or a window of it.
-        pad_token_id: Token that fills.
         windows: Most windows that a text is read in, whose logits are averaged (`recurra.data.windows`).
-        exits: Recurrences after which a head of their own stands.
-        num_recurrences: How often the core is applied, if nothing else is said.
     """
 
     def __init__(
@@ -64,7 +63,8 @@ class OnnxEngine:
         num_recurrences: int = 1,
     ) -> None:
         self.sessions = sessions
-        self.depth = Depth(tuple(exits), num_recurrences, int(sessions.session.get_outputs()[0].shape[1]), windows)
+        labels = int(sessions.session.get_outputs()[0].shape[1])
+        self.depth: Depth = Depth(tuple(exits), num_recurrences, labels, windows)
         self.tokenizer = tokenizer
         self._encoding = threading.Lock()
         # A web export has no default for what an exit asks, for ONNX Runtime in a browser knows none.
@@ -76,7 +76,8 @@ class OnnxEngine:
         }
         self.max_length, self.windows = max_length, windows
         self.pad_token_id = pad_token_id
-        self.computation = Computation(
+        self.concurrency = sessions.threads if sessions.long_text else 1
+        self.computation: Computation = Computation(
             engine="onnxruntime", storage_precision=precision, compute_precision=precision, device="cpu"
         )
 
@@ -89,30 +90,9 @@ class OnnxEngine:
         max_length: int,
         pad_token_id: int,
         windows: int = 1,
-        requested: str | None = None,
         threads: int = 0,
     ) -> OnnxEngine:
-        """Reads model and tokenizer from an export.
-
-        Args:
-            folder: The export.
-            precision: Precision of the stored weights.
-            max_length: Tokens after which a text is cut, or a window of it.
-            pad_token_id: Token that fills.
-            windows: Most windows that a text is read in.
-            requested: Precision to compute in, if the user asks for one; only that of the weights will do.
-            threads: Threads of a computation; 0 takes all cores.
-
-        Raises:
-            ConfigurationError: If another precision is asked for.
-            UnavailableError: If ONNX Runtime is not installed.
-            CheckpointError: If this version of it cannot read the model, or the files beside it are not ours.
-        """
-        if requested not in (None, precision):
-            raise ConfigurationError(
-                f"'{folder}' is an ONNX export and computes in {precision}, not in {requested}; "
-                "leave --precision out, or export safetensors"
-            )
+        """Reads model and tokenizer from an export; 0 threads are one for each core."""
         sessions = Sessions(folder / MODEL_NAME, precision, threads)
         return cls(
             sessions,
@@ -123,11 +103,6 @@ class OnnxEngine:
             windows=windows,
             **_read_depth(folder),
         )
-
-    @property
-    def concurrency(self) -> int:
-        """How many threads may ask at once and gain by it."""
-        return self.sessions.threads if self.sessions.long_text else 1
 
     def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:
         """Returns ``(texts, labels)`` for cleaned texts."""
@@ -154,11 +129,11 @@ class OnnxEngine:
             everybody = {CONFIDENCES: np.full(len(exits), _NOBODY, dtype=np.float32)}
             last, early = self._run(texts, batch_size, [LOGITS, EXIT_LOGITS], everybody)
             return {number: early[:, index] for index, number in enumerate(exits)} | {most: last}
-        found = {
+        earlier = {
             number: self._run(texts, batch_size, [LOGITS], {RECURRENCES: np.array(number)})[0]
             for number in range(1, most)
         }
-        return found | {most: self.logits(texts, batch_size)}
+        return earlier | {most: self.logits(texts, batch_size)}
 
     def _run(
         self, texts: Sequence[str], batch_size: int, outputs: Sequence[str], more: Mapping[str, Any] | None = None
@@ -178,20 +153,16 @@ class OnnxEngine:
         if len(lengths) == 1:
             return compute(self.sessions.alone(lengths), np.zeros(1, dtype=np.int64))
         results: list[npt.NDArray[Any]] = []
-        for rows, found in self.sessions.run(lengths, batch_size * TOKENS_A_ROW, compute):
+        for rows, computed in self.sessions.run(lengths, batch_size * TOKENS_A_ROW, compute):
             if not results:
-                results = [np.empty((len(lengths), *values.shape[1:]), dtype=values.dtype) for values in found]
-            for result, values in zip(results, found, strict=True):
+                results = [np.empty((len(lengths), *values.shape[1:]), dtype=values.dtype) for values in computed]
+            for result, values in zip(results, computed, strict=True):
                 result[rows] = values
         return [pool_windows(result, counts) for result in results]
 
 
 def _bounds(rule: ExitRule, exits: Sequence[int]) -> dict[str, npt.NDArray[np.float32]]:
-    """A rule as the graph takes it, see `recurra.deployment.onnx.model`.
-
-    Raises:
-        ConfigurationError: If the graph has no comparison for it.
-    """
+    """A rule as the graph takes it, see `recurra.deployment.onnx.model`."""
     confidences, entropies = [], []
     for number in exits:
         bound = rule.as_bound(number) if rule.asks(number) else Bound(CONFIDENCE, np.inf)
@@ -223,3 +194,50 @@ def _read_depth(folder: Path) -> dict[str, Any]:
             "export the run again"
         )
     return {"exits": exits, "num_recurrences": most}
+
+
+def units_of(unit: str, text: str) -> list[str]:
+    """What the n-grams of a cleaned text are runs of, in their order.
+
+    Words are runs of letters and digits. Characters are those of what blanks set apart, with a blank at either end, and
+    behind each an empty one, which stands in no n-gram.
+    """
+    if unit == WORDS:
+        return re.findall(r"\b\w+\b", text)
+    return [character for word in text.split() for character in (*f" {word} ", "")]
+
+
+class OnnxLinearEngine(Engine):
+    """Runs the graph of a linear model, text by text; a static model has a tokenizer."""
+
+    computation: Computation = Computation(
+        engine="onnxruntime", storage_precision="fp32", compute_precision="fp64", device="cpu"
+    )
+
+    def __init__(self, session: Any, tokenizer: Tokenizer | None) -> None:
+        self._session, self._tokenizer = session, tokenizer
+        self._inputs = [each.name for each in session.get_inputs()]
+        self._labels = session.get_outputs()[0].shape[-1]
+
+    @classmethod
+    def load(cls, folder: Path, threads: int = 0) -> OnnxLinearEngine:
+        """Reads an export's folder; 0 threads are one for each core."""
+        session = open_session(folder / MODEL_NAME, threads)
+        names = {each.name for each in session.get_inputs()}
+        if not names or not names <= {PIECES, WORDS, CHARACTERS}:
+            raise CheckpointError(
+                f"'{folder / MODEL_NAME}' takes {', '.join(sorted(names)) or 'nothing'}, which is no linear model of "
+                "ours; export the run again"
+            )
+        tokenizer = read_tokenizer_file(folder / TOKENIZER_NAME, "export the run again") if PIECES in names else None
+        return cls(session, tokenizer)
+
+    def logits(self, texts: Sequence[str], batch_size: int) -> npt.NDArray[np.float32]:  # noqa: ARG002 - one by one
+        """Returns ``(texts, labels)`` for cleaned texts."""
+        rows = [run_session(self._session, [LOGITS], self._read(text))[0] for text in texts]
+        return np.concatenate(rows) if rows else np.zeros((0, self._labels), dtype=np.float32)
+
+    def _read(self, text: str) -> dict[str, npt.NDArray[Any]]:
+        if self._tokenizer is not None:
+            return {PIECES: np.array(piece_ids([text], self._tokenizer)[0], dtype=np.int64)}
+        return {name: np.array(units_of(name, text), dtype=object) for name in self._inputs}

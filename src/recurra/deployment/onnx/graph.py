@@ -1,10 +1,9 @@
-"""Nodes of an ONNX graph, and the parts that layers are made of."""
+"""Nodes of an ONNX graph, and linear maps in FP32 and int8."""
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,7 +13,6 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from recurra.core.environment import code_record
-from recurra.models.configuration import RecurraConfig
 
 # The first with attention, rotary embedding and RMSNorm as operators: see `docs/decisions/0010-onnx-by-hand.md`.
 OPSET = 23
@@ -27,21 +25,14 @@ Kind: TypeAlias = onnx.TypeProto
 def tensor(element: int, *shape: int | str | None) -> Kind:
     """What is known of a value before it is computed.
 
-    ONNX Runtime finds out by itself; other runtimes cannot read a loop whose body does not say it.
-
-    Args:
-        element: Type of its elements.
-        shape: Its sizes; one that has a name is the same wherever the name stands, None is any.
+    ONNX Runtime finds out by itself; other runtimes cannot read a loop whose body does not say it. A size that
+    has a name is the same wherever the name stands, None is any.
     """
     return helper.make_tensor_type_proto(element, list(shape))
 
 
 class Graph:
-    """The nodes of a graph, or of the body of a loop in it. A body sees the outer graph's values and weights.
-
-    Args:
-        outer: The graph that the body stands in; none for the main graph.
-    """
+    """The nodes of a graph, or of the body of a loop in an ``outer`` one, whose values and weights it sees."""
 
     def __init__(self, outer: Graph | None = None) -> None:
         self.outer = outer
@@ -55,7 +46,7 @@ class Graph:
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
         """Adds a node; returns the name of its output, or a list of names."""
-        names = [self._name(kind) for _ in range(outputs)]
+        names = [self.name(kind) for _ in range(outputs)]
         self.nodes.append(helper.make_node(kind, list(inputs), names, **attributes))
         return names[0] if outputs == 1 else names
 
@@ -99,14 +90,14 @@ class Graph:
 
         Args:
             trips: Most iterations, a whole number ``()``.
-            carried: What it carries; sizes without a name may change on the way.
+            carried: Values; sizes without a name may change on the way.
             body: The nodes of one iteration.
             iteration: Name by which the body knows the iteration's number.
             goes_on: What the body computes to say whether another one follows; none means always.
         """
-        going = self._name("going")
+        going = self.name("going")
         if not goes_on:
-            goes_on = self._name("goes_on")
+            goes_on = self.name("goes_on")
             body.nodes.append(helper.make_node("Identity", [going], [goes_on]))
         graph = helper.make_graph(
             body.nodes,
@@ -122,21 +113,14 @@ class Graph:
             ],
             value_info=body._kinds,
         )
-        found = self.op("Loop", trips, "", *(part.before for part in carried), body=graph, outputs=len(carried))
-        names: list[str] = found if isinstance(found, list) else [found]
+        outputs = self.op("Loop", trips, "", *(part.before for part in carried), body=graph, outputs=len(carried))
+        names: list[str] = outputs if isinstance(outputs, list) else [outputs]
         self._kinds += [helper.make_value_info(name, part.kind) for name, part in zip(names, carried, strict=True)]
         return names
 
     def choose(self, condition: str, then: Branch, otherwise: Branch, names: Sequence[str] | None = None) -> list[str]:
-        """Adds a choice between two branches, of which one is computed; returns the names of its results.
-
-        Args:
-            condition: A truth value ``()``.
-            then: What is computed if it holds.
-            otherwise: What is computed if not; its results are of the same kinds.
-            names: Of the results; none gives them names.
-        """
-        chosen = list(names or (self._name("If") for _ in then.results))
+        """Adds a choice between two branches, of which one is computed; returns the names of its results."""
+        chosen = list(names or (self.name("If") for _ in then.results))
         branches = {
             which: helper.make_graph(
                 branch.graph.nodes,
@@ -153,14 +137,15 @@ class Graph:
     def rename(self, value: str, name: str) -> None:
         """Gives a node's output that nothing reads the name of an output of the graph."""
         for node in self.nodes:
-            for place, output in enumerate(node.output):
+            for index, output in enumerate(node.output):
                 if output == value:
-                    node.output[place] = name
+                    node.output[index] = name
         self._kinds = [known for known in self._kinds if known.name != value]
 
     def name(self, kind: str) -> str:
         """A name that nothing else has."""
-        return self._name(kind)
+        self._top._names += 1
+        return f"{kind}_{self._top._names}"
 
     def model(
         self,
@@ -188,10 +173,6 @@ class Graph:
         helper.set_model_props(model, metadata)
         return model
 
-    def _name(self, kind: str) -> str:
-        self._top._names += 1
-        return f"{kind}_{self._top._names}"
-
 
 @dataclass(frozen=True)
 class Carried:
@@ -218,105 +199,6 @@ class Branch:
     results: Sequence[tuple[str, Kind]]
 
 
-_SHARED, _OWN = "model.core.block.", "model.core.recurrences.{}."
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Names of the values that have a row for each row of the batch, besides the states.
-
-    Attributes:
-        first: What the core was given, ``(batch, tokens, hidden)``.
-        seen: Which keys a query may see, ``(batch, 1, tokens, tokens)``.
-        where: Index of the position that is read, ``(batch, 1)``; empty where another's is, or more than one.
-        real: Mask of real tokens, ``(batch, tokens)``; empty where nobody asks for it.
-    """
-
-    first: str = ""
-    seen: str = ""
-    where: str = ""
-    real: str = ""
-
-
-class PartWriter:
-    """Writes linear maps and norms by their names among the model's weights.
-
-    Args:
-        graph: The main graph.
-        config: The model's.
-        weights: By the names of the model's state; FP32.
-        linear: How linear maps and the token table are stored.
-    """
-
-    def __init__(self, graph: Graph, config: RecurraConfig, weights: Mapping[str, Array], linear: Linear) -> None:
-        self.graph = graph
-        self.config, self.weights, self.linear = config, weights, linear
-        self.rows = Rows()
-        self._recurrence = ""
-
-    @contextlib.contextmanager
-    def among(self, rows: Rows) -> Iterator[None]:
-        """Writes for other rows for the time: those of the body of a loop."""
-        before, self.rows = self.rows, rows
-        yield
-        self.rows = before
-
-    @contextlib.contextmanager
-    def within(self, recurrence: str) -> Iterator[None]:
-        """Writes the core's layers as one recurrence has them, by the name of its number, from 0."""
-        before, self._recurrence = self._recurrence, recurrence
-        yield
-        self._recurrence = before
-
-    def linear_map(
-        self, graph: Graph, states: str, name: str, part: str = "", outputs: Callable[[Array], Array] = np.asarray
-    ) -> str:
-        """A linear map by its name among the model's weights, or a part of its outputs.
-
-        Args:
-            graph: Where.
-            states: ``(..., inputs)``.
-            name: The map's name.
-            part: Name of the part, in place of the map's.
-            outputs: Takes the part's outputs from an array with an entry for each of the map's.
-        """
-        stored = part or name
-        product = self.linear.product(graph, states, stored, outputs(self.weights[f"{name}.weight"]))
-        mapped = str(graph.op("Add", product, self._own(graph, f"{name}.bias", f"{stored}.bias", outputs)))
-        if not self._is_own(f"{name}.down"):
-            return mapped
-        inner = graph.op("MatMul", states, self._own(graph, f"{name}.down", f"{name}.down", np.transpose))
-        up = self._own(graph, f"{name}.up", f"{stored}.up", lambda values: outputs(values).T)
-        return str(graph.op("Add", mapped, graph.op("MatMul", inner, up)))
-
-    def _is_own(self, name: str) -> bool:
-        """Whether each recurrence has a weight of its own where the shared layers would have it."""
-        return bool(self._recurrence) and name.replace(_SHARED, _OWN.format(0)) in self.weights
-
-    def _own(self, graph: Graph, name: str, stored: str, taken: Callable[[Array], Array] = np.asarray) -> str:
-        """What is taken of a weight: of the recurrence's own if it has one, of all of which stand in the file."""
-        if not self._is_own(name):
-            return graph.weight(stored, taken(self.weights[name]))
-        recurrences = range(self.config.num_recurrences)
-        own = np.stack([taken(self.weights[name.replace(_SHARED, _OWN.format(each))]) for each in recurrences])
-        values = graph.weight(stored.replace(_SHARED, _OWN.format("all")), own)
-        return str(graph.op("Gather", values, self._recurrence, axis=0))
-
-    def norm(self, graph: Graph, states: str, name: str) -> str:
-        """RMSNorm or LayerNorm."""
-        scale = self._own(graph, f"{name}.weight", f"{name}.weight")
-        epsilon = self.config.rms_norm_eps
-        if self.config.norm == "rms":
-            return str(graph.op("RMSNormalization", states, scale, axis=-1, epsilon=epsilon))
-        shift = self._own(graph, f"{name}.bias", f"{name}.bias")
-        return str(graph.op("LayerNormalization", states, scale, shift, axis=-1, epsilon=epsilon))
-
-    def without_padding(self, graph: Graph, states: str, value: float) -> str:
-        """States ``(batch, tokens, hidden)`` with a value in place of those of padding."""
-        real = graph.op("Cast", graph.op("Unsqueeze", self.rows.real, graph.numbers(2)), to=TensorProto.BOOL)
-        return str(graph.op("Where", real, states, graph.number(value)))
-
-
 _LARGEST = 127
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -337,11 +219,9 @@ class FullLinear(Linear):
     """Everything in FP32."""
 
     def product(self, graph: Graph, states: str, name: str, weight: Array) -> str:
-        """One product."""
         return str(graph.op("MatMul", states, graph.weight(f"{name}.weight", weight.T)))
 
     def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
-        """The table's rows."""
         return str(graph.op("Gather", graph.weight(f"{name}.weight", table), ids, axis=0))
 
 
@@ -375,7 +255,6 @@ class Int8Linear(Linear):
         return str(graph.op("Mul", product, graph.op("Mul", own_scale, scales)))
 
     def embed(self, graph: Graph, ids: str, name: str, table: Array) -> str:
-        """The rows, each by its own scale."""
         values, scale = quantise_rows(table)
         rows = graph.op("Gather", graph.weight(f"{name}.weight_int8", values), ids, axis=0)
         scales = graph.op("Gather", graph.weight(f"{name}.weight_scale", scale), ids, axis=0)

@@ -5,112 +5,116 @@ Operation by operation what `recurra.models` computes on padded rows; see `docs/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from onnx import TensorProto
 
-from recurra.deployment.onnx.graph import Array, Graph, Linear, PartWriter, Rows
+from recurra.deployment.onnx.graph import Array, Graph, Linear
 from recurra.models.configuration import RecurraConfig
 from recurra.models.names import GELU
 
+_SHARED, _OWN = "model.core.block.", "model.core.recurrences.{}."
 
-def write_feed_forward(parts: PartWriter, graph: Graph, states: str, name: str) -> str:
-    """Adds a feed-forward network.
 
-    Args:
-        parts: Writes maps and norms, and knows which tokens are real.
-        graph: Where.
-        states: ``(batch, tokens, hidden)``.
-        name: The network's name among the model's weights.
+@dataclass(frozen=True)
+class Rows:
+    """Names of the values that have a row for each row of the batch, besides the states.
 
-    Returns:
-        States of the same shape.
+    Attributes:
+        first: What the core was given, ``(batch, tokens, hidden)``.
+        seen: Which keys a query may see, ``(batch, 1, tokens, tokens)``.
+        where: Index of the position that is read, ``(batch, 1)``; empty where another's is, or more than one.
+        real: Mask of real tokens, ``(batch, tokens)``; empty where nobody asks for it.
     """
-    if parts.config.has_cycles:
-        return _write_cycles(parts, graph, states, name)
-    if parts.config.feed_forward == GELU:
-        return _perceptron(parts, graph, states, name)
-    gate, up = _gate_and_up(parts, graph, states, name)
-    gated = graph.op("Mul", graph.op("Mul", gate, graph.op("Sigmoid", gate)), up)
-    return parts.linear_map(graph, gated, f"{name}.down_proj")
+
+    first: str = ""
+    seen: str = ""
+    where: str = ""
+    real: str = ""
 
 
-def _gate_and_up(parts: PartWriter, graph: Graph, states: str, name: str) -> tuple[str, str]:
-    """Two products: to cut the result of one in halves copies it, a sixth of the time of a batch."""
-    gate, up = (
-        parts.linear_map(graph, states, f"{name}.gate_up_proj", f"{name}.{part}_proj", outputs)
-        for part, outputs in (("gate", _first_half), ("up", _second_half))
-    )
-    return gate, up
-
-
-def _first_half(values: Array) -> Array:
-    return values[: len(values) // 2]
-
-
-def _second_half(values: Array) -> Array:
-    return values[len(values) // 2 :]
-
-
-def _perceptron(parts: PartWriter, graph: Graph, states: str, name: str) -> str:
-    up = graph.op("Gelu", parts.linear_map(graph, states, f"{name}.up_proj"))
-    return parts.linear_map(graph, up, f"{name}.down_proj")
-
-
-def _write_cycles(parts: PartWriter, graph: Graph, states: str, name: str) -> str:
-    config = parts.config
-    for number in range(config.num_cycles):
-        cycle = f"{name}.cycles.{number}"
-        mixed = states
-        if config.has_convolution:
-            dilation = config.dilations[number % len(config.dilations)]
-            mixed = graph.op("Gelu", _convolve(parts, graph, states, f"{cycle}.mixer.depthwise", dilation))
-            if config.feed_forward != "depthwise":
-                mixed = parts.linear_map(graph, mixed, f"{cycle}.mixer.pointwise")
-        inner = parts.norm(graph, mixed, f"{cycle}.norm")
-        if config.feed_forward != "conv":
-            inner = _perceptron(parts, graph, inner, f"{cycle}.transform")
-        states = graph.op("Add", states, inner)
-    return states
-
-
-def _convolve(parts: PartWriter, graph: Graph, states: str, name: str, dilation: int) -> str:
-    """A depthwise convolution within each row; zeros are read in place of padding and beyond the row."""
-    config = parts.config
-    taps = parts.weights[f"{name}.weight"]
-    weight = graph.weight(f"{name}.weight", np.ascontiguousarray(taps.T[:, None]))
-    reach = (config.kernel_size - 1) * dilation
-    ahead = 0 if config.causal_convolution else reach // 2
-    convolved = graph.op(
-        "Conv",
-        graph.op("Transpose", parts.without_padding(graph, states, 0.0), perm=[0, 2, 1]),
-        weight,
-        group=config.hidden_size,
-        dilations=[dilation],
-        kernel_shape=[config.kernel_size],
-        pads=[reach - ahead, ahead],
-    )
-    return str(graph.op("Transpose", convolved, perm=[0, 2, 1]))
-
-
-class LayerWriter(PartWriter):
+class LayerWriter:
     """Writes layers into a graph, or into the bodies and branches in it.
 
     Args:
-        graph: The main graph.
-        config: The model's.
         weights: By the names of the model's state; FP32.
-        linear: How linear maps and the token table are stored.
-        max_length: Most tokens of a row.
     """
 
     def __init__(
         self, graph: Graph, config: RecurraConfig, weights: Mapping[str, Array], linear: Linear, max_length: int
     ) -> None:
-        super().__init__(graph, config, weights, linear)
+        self.graph = graph
+        self.config, self.weights, self.linear = config, weights, linear
         self.max_length = max_length
+        self.rows = Rows()
+        self._recurrence = ""
         self.places = self.cosines = self.sines = ""
+
+    @contextlib.contextmanager
+    def among(self, rows: Rows) -> Iterator[None]:
+        """Writes for other rows for the time: those of the body of a loop."""
+        before, self.rows = self.rows, rows
+        yield
+        self.rows = before
+
+    @contextlib.contextmanager
+    def within(self, recurrence: str) -> Iterator[None]:
+        """Writes the core's layers as one recurrence has them, by the name of its number, from 0."""
+        before, self._recurrence = self._recurrence, recurrence
+        yield
+        self._recurrence = before
+
+    def linear_map(
+        self, graph: Graph, states: str, name: str, part: str = "", outputs: Callable[[Array], Array] = np.asarray
+    ) -> str:
+        """A linear map by its name among the model's weights, or a part of its outputs.
+
+        Args:
+            graph: Where.
+            states: ``(..., inputs)``.
+            name: The map's name.
+            part: Name of the part, in place of the map's.
+            outputs: Takes the part's outputs from an array with an entry for each of the map's.
+        """
+        stored = part or name
+        product = self.linear.product(graph, states, stored, outputs(self.weights[f"{name}.weight"]))
+        mapped = str(graph.op("Add", product, self._own(graph, f"{name}.bias", f"{stored}.bias", outputs)))
+        if not self._is_own(f"{name}.down"):
+            return mapped
+        inner = graph.op("MatMul", states, self._own(graph, f"{name}.down", f"{name}.down", np.transpose))
+        up = self._own(graph, f"{name}.up", f"{stored}.up", lambda values: outputs(values).T)
+        return str(graph.op("Add", mapped, graph.op("MatMul", inner, up)))
+
+    def _is_own(self, name: str) -> bool:
+        """Whether each recurrence has a weight of its own where the shared layers would have it."""
+        return bool(self._recurrence) and name.replace(_SHARED, _OWN.format(0)) in self.weights
+
+    def _own(self, graph: Graph, name: str, stored: str, taken: Callable[[Array], Array] = np.asarray) -> str:
+        """What is taken of a weight: of the recurrence's own if it has one, of all of which stand in the file."""
+        if not self._is_own(name):
+            return graph.weight(stored, taken(self.weights[name]))
+        recurrences = range(self.config.num_recurrences)
+        own = np.stack([taken(self.weights[name.replace(_SHARED, _OWN.format(each))]) for each in recurrences])
+        values = graph.weight(stored.replace(_SHARED, _OWN.format("all")), own)
+        return str(graph.op("Gather", values, self._recurrence, axis=0))
+
+    def norm(self, graph: Graph, states: str, name: str) -> str:
+        """RMSNorm or LayerNorm."""
+        scale = self._own(graph, f"{name}.weight", f"{name}.weight")
+        epsilon = self.config.rms_norm_eps
+        if self.config.norm == "rms":
+            return str(graph.op("RMSNormalization", states, scale, axis=-1, epsilon=epsilon))
+        shift = self._own(graph, f"{name}.bias", f"{name}.bias")
+        return str(graph.op("LayerNormalization", states, scale, shift, axis=-1, epsilon=epsilon))
+
+    def without_padding(self, graph: Graph, states: str, value: float) -> str:
+        """States ``(batch, tokens, hidden)`` with a value in place of those of padding."""
+        real = graph.op("Cast", graph.op("Unsqueeze", self.rows.real, graph.numbers(2)), to=TensorProto.BOOL)
+        return str(graph.op("Where", real, states, graph.number(value)))
 
     def positions(self, ids: str) -> None:
         """Numbers of a row's positions ``(tokens,)``, and what the rotary embedding, if any, turns each by."""
@@ -140,8 +144,8 @@ class LayerWriter(PartWriter):
             tokens = graph.op("Shape", mask, start=1, end=2)
             seen = graph.op("Expand", seen, graph.op("Concat", graph.numbers(1, 1), tokens, graph.numbers(1), axis=0))
         where = self._last_places(mask) if self.config.pooling == "last" else ""
-        asked = self.config.has_convolution or self.config.pooling in ("max", "mean")
-        self.rows = Rows(seen=seen, where=where, real=mask if asked else "")
+        reads_mask = self.config.has_convolution or self.config.pooling in ("max", "mean")
+        self.rows = Rows(seen=seen, where=where, real=mask if reads_mask else "")
 
     def embed(self, ids: str, mask: str) -> str:
         """Embedding of tokens, ``(batch, tokens, hidden)``."""
@@ -180,10 +184,61 @@ class LayerWriter(PartWriter):
         attended = self._attention(graph, normed, f"{name}.attention", positions, narrow=narrow)
         states = str(graph.op("Add", graph.slice(states, 0, 1, 1) if narrow else states, attended))
         inner = self.norm(graph, states, f"{name}.{'feed_forward' if before else 'attention'}_norm")
-        changed = write_feed_forward(self, graph, inner, f"{name}.feed_forward")
+        changed = self._feed_forward(graph, inner, f"{name}.feed_forward")
         if before:
             return str(graph.op("Add", states, changed))
         return self.norm(graph, str(graph.op("Add", inner, changed)), f"{name}.feed_forward_norm")
+
+    def _feed_forward(self, graph: Graph, states: str, name: str) -> str:
+        if self.config.has_cycles:
+            return self._cycles(graph, states, name)
+        if self.config.feed_forward == GELU:
+            return self._perceptron(graph, states, name)
+        # Two products: to cut the result of one in halves copies it, a sixth of the time of a batch.
+        gate, up = (
+            self.linear_map(graph, states, f"{name}.gate_up_proj", f"{name}.{part}_proj", outputs)
+            for part, outputs in (("gate", _first_half), ("up", _second_half))
+        )
+        gated = graph.op("Mul", graph.op("Mul", gate, graph.op("Sigmoid", gate)), up)
+        return self.linear_map(graph, gated, f"{name}.down_proj")
+
+    def _perceptron(self, graph: Graph, states: str, name: str) -> str:
+        up = graph.op("Gelu", self.linear_map(graph, states, f"{name}.up_proj"))
+        return self.linear_map(graph, up, f"{name}.down_proj")
+
+    def _cycles(self, graph: Graph, states: str, name: str) -> str:
+        config = self.config
+        for number in range(config.num_cycles):
+            cycle = f"{name}.cycles.{number}"
+            mixed = states
+            if config.has_convolution:
+                dilation = config.dilations[number % len(config.dilations)]
+                mixed = graph.op("Gelu", self._convolve(graph, states, f"{cycle}.mixer.depthwise", dilation))
+                if config.feed_forward != "depthwise":
+                    mixed = self.linear_map(graph, mixed, f"{cycle}.mixer.pointwise")
+            inner = self.norm(graph, mixed, f"{cycle}.norm")
+            if config.feed_forward != "conv":
+                inner = self._perceptron(graph, inner, f"{cycle}.transform")
+            states = graph.op("Add", states, inner)
+        return states
+
+    def _convolve(self, graph: Graph, states: str, name: str, dilation: int) -> str:
+        """A depthwise convolution within each row; zeros are read in place of padding and beyond the row."""
+        config = self.config
+        taps = self.weights[f"{name}.weight"]
+        weight = graph.weight(f"{name}.weight", np.ascontiguousarray(taps.T[:, None]))
+        reach = (config.kernel_size - 1) * dilation
+        ahead = 0 if config.causal_convolution else reach // 2
+        convolved = graph.op(
+            "Conv",
+            graph.op("Transpose", self.without_padding(graph, states, 0.0), perm=[0, 2, 1]),
+            weight,
+            group=config.hidden_size,
+            dilations=[dilation],
+            kernel_shape=[config.kernel_size],
+            pads=[reach - ahead, ahead],
+        )
+        return str(graph.op("Transpose", convolved, perm=[0, 2, 1]))
 
     def _attention(self, graph: Graph, states: str, name: str, positions: str, *, narrow: bool) -> str:
         """Queries, keys and values by products of their own: cutting the result of one copies it."""
@@ -192,37 +247,26 @@ class LayerWriter(PartWriter):
         if narrow:
             asking, own, seen = (graph.slice(value, 0, 1, axis) for value, axis in ((states, 1), (own, 1), (seen, 2)))
         query, key, value = (
-            self.linear_map(graph, inputs, f"{name}.qkv_proj", f"{name}.{part}_proj", outputs)
-            for part, inputs, outputs in zip(
-                "qkv", (asking, states, states), (self._queries, self._keys, self._values), strict=True
-            )
+            self.linear_map(graph, inputs, f"{name}.qkv_proj", f"{name}.{part}_proj", partial(self._third, part))
+            for part, inputs in (("q", asking), ("k", states), ("v", states))
         )
         if self.config.position == "rotary":
             query, key = self._turn(graph, query, own), self._turn(graph, key, positions)
         attended = graph.op("Attention", query, key, value, seen, q_num_heads=heads, kv_num_heads=heads)
         return self.linear_map(graph, attended, f"{name}.out_proj")
 
-    def _queries(self, values: Array) -> Array:
-        """The third of queries, so turned that a rotary pair is ``(i, i + head_dim / 2)``.
+    def _third(self, part: str, values: Array) -> Array:
+        """Queries, keys or values, the former two so turned that a rotary pair is ``(i, i + head_dim / 2)``.
 
         Queries and keys are reordered alike, which changes no score; pairs side by side would be turned more slowly.
         """
-        return self._turned(np.split(values, 3)[0])
-
-    def _keys(self, values: Array) -> Array:
-        return self._turned(np.split(values, 3)[1])
-
-    def _values(self, values: Array) -> Array:
-        third: Array = np.split(values, 3)[2]
-        return third
-
-    def _turned(self, values: Array) -> Array:
         config = self.config
-        if config.position == "learned":
-            return values
+        third: Array = np.split(values, 3)["qkv".index(part)]
+        if part == "v" or config.position == "learned":
+            return third
         order = np.concatenate([np.arange(0, config.head_dim, 2), np.arange(1, config.head_dim, 2)])
-        heads = values.reshape(config.num_attention_heads, config.head_dim, -1)
-        return heads[:, order].reshape(values.shape)
+        heads = third.reshape(config.num_attention_heads, config.head_dim, -1)
+        return heads[:, order].reshape(third.shape)
 
     def _turn(self, graph: Graph, states: str, positions: str) -> str:
         """Rotary embedding of ``(batch, tokens, hidden)`` at positions ``(batch, tokens)``."""
@@ -286,8 +330,8 @@ class LayerWriter(PartWriter):
         size = graph.op(
             "Concat", graph.op("Shape", where, start=0, end=2), graph.numbers(self.config.hidden_size), axis=0
         )
-        found = graph.op("GatherElements", states, graph.op("Expand", where, size), axis=1)
-        return str(graph.op("Squeeze", found, graph.numbers(1)))
+        row = graph.op("GatherElements", states, graph.op("Expand", where, size), axis=1)
+        return str(graph.op("Squeeze", row, graph.numbers(1)))
 
     def _final_norm(self, graph: Graph, states: str) -> str:
         """The norm before a head, if there is one."""
@@ -298,3 +342,11 @@ class LayerWriter(PartWriter):
         weight, bias = self.weights["classifier.weight"], self.weights["classifier.bias"]
         product = graph.op("MatMul", pooled, graph.weight("classifier.weight", weight.T))
         return str(product), graph.weight("classifier.bias", bias)
+
+
+def _first_half(values: Array) -> Array:
+    return values[: len(values) // 2]
+
+
+def _second_half(values: Array) -> Array:
+    return values[len(values) // 2 :]

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from recurra.core.errors import ConfigurationError
 from recurra.core.files import write_text
-from recurra.deployment.onnx.contract import LOGITS, MODEL_NAME, PIECES, WORDS
+from recurra.deployment.onnx import LOGITS, MODEL_NAME, PIECES, WORDS
 from recurra.deployment.onnx.graph import Graph
 from recurra.models.controls import TOKENIZER_NAME
 from recurra.models.controls.linear import NGRAMS, LinearModel, Vectorizer
@@ -26,7 +26,7 @@ def build_linear(model: LinearModel) -> onnx.ModelProto:
     """Writes the graph.
 
     Inputs: for n-grams ``words`` and ``characters``, strings ``(words,)`` and ``(characters,)`` as
-    `recurra.deployment.onnx.linear_engine.units_of` gives them; for static vectors ``pieces``, int64 ``(pieces,)``,
+    `recurra.deployment.onnx.engine.units_of` gives them; for static vectors ``pieces``, int64 ``(pieces,)``,
     without special tokens. Output: ``logits``, FP32 ``(1, labels)``.
 
     Raises:

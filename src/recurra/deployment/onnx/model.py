@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from transformers import PreTrainedModel
 
 from recurra.core.errors import AuditError
-from recurra.deployment.onnx.contract import (
+from recurra.deployment.onnx import (
     CONFIDENCES,
     ENTROPIES,
     EXIT_LOGITS,
@@ -28,7 +28,6 @@ from recurra.deployment.onnx.contract import (
     MASK,
     MODEL_NAME,
     RECURRENCES,
-    check_writable,
 )
 from recurra.deployment.onnx.graph import (
     Array,
@@ -39,10 +38,9 @@ from recurra.deployment.onnx.graph import (
     Int8Linear,
     Kind,
     Linear,
-    Rows,
     tensor,
 )
-from recurra.deployment.onnx.layers import LayerWriter
+from recurra.deployment.onnx.layers import LayerWriter, Rows
 from recurra.models.configuration import RecurraConfig
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -71,7 +69,7 @@ class _Left:
     def values(self) -> list[tuple[str, Kind]]:
         """All of them, with their types and shapes."""
         states = tensor(FLOAT, None, "tokens", self.hidden)
-        found = [
+        values = [
             (self.states, states),
             (self.numbers, tensor(INT64, None)),
             (self.rows.seen, tensor(BOOL, None, 1, "tokens", "tokens")),
@@ -79,7 +77,7 @@ class _Left:
             (self.rows.where, tensor(INT64, None, 1)),
             (self.rows.real, tensor(INT64, None, "tokens")),
         ]
-        return [(name, kind) for name, kind in found if name]
+        return [(name, kind) for name, kind in values if name]
 
     def renamed(self, names: Sequence[str]) -> _Left:
         """The same values under other names, in the order of `values`."""
@@ -90,27 +88,8 @@ class _Left:
         return _Left(states, numbers, Rows(first=first, seen=seen, where=where, real=real), self.hidden)
 
 
-@dataclass(frozen=True)
-class _ExitsRead:
-    """What the loop that reads the exits leaves behind: names of values.
-
-    Attributes:
-        left: The rows that stay.
-        written: Logits, recurrences taken, logits of the exits; without rows if it did not run.
-        trips: How often it would have run with everybody; 0 if it did not run.
-    """
-
-    left: _Left
-    written: Sequence[str]
-    trips: str
-
-
 class ExitWriter:
-    """Writes the recurrences of a model with exits, its heads, and what is made of them.
-
-    Args:
-        layers: Writes the layers; its rows are those of the whole batch.
-    """
+    """Writes the recurrences of a model with exits, its heads, and what is made of them."""
 
     def __init__(self, layers: LayerWriter) -> None:
         self.layers, self.graph, self.config = layers, layers.graph, layers.config
@@ -130,15 +109,11 @@ class ExitWriter:
         ]
 
     def write(self, states: str) -> None:
-        """Adds the outputs to the main graph.
-
-        Args:
-            states: What the core is given, ``(batch, tokens, hidden)``.
-        """
+        """Adds the outputs to the main graph, of the states ``(batch, tokens, hidden)`` that the core is given."""
         graph, layers = self.graph, self.layers
         for name, never in ((CONFIDENCES, np.inf), (ENTROPIES, -1.0)):
             graph.weight(name, np.full(self.exits, never, dtype=np.float32))
-        asked = graph.op("Less", graph.op("ReduceMin", CONFIDENCES, keepdims=0), graph.number(_NEVER))
+        is_asked = graph.op("Less", graph.op("ReduceMin", CONFIDENCES, keepdims=0), graph.number(_NEVER))
         last = graph.op("Sub", self._trips, graph.constant(1, np.int64))
         if self.config.input_injection == "none":
             layers.rows = replace(layers.rows, first="")
@@ -148,7 +123,7 @@ class ExitWriter:
         result = layers.recurrence(body, inner, iteration, narrow=False)
         hidden, none = int(self.config.hidden_size), graph.constant(0, np.int64)
         carried = [Carried(states, inner, result, tensor(FLOAT, "batch", "tokens", hidden))]
-        (states,) = graph.loop(graph.op("Where", asked, none, last), carried, body, iteration=iteration)
+        (states,) = graph.loop(graph.op("Where", is_asked, none, last), carried, body, iteration=iteration)
 
         # OpenVINO takes a constant without numbers for a single number; it takes the empty part of another as it is.
         written = [
@@ -158,9 +133,12 @@ class ExitWriter:
         # One number, whichever: if the loop does not run, somebody is left. A truth value that is carried would not do:
         # what has a fixed shape comes out of a loop that did not run unset in OpenVINO.
         left = _Left(states, graph.numbers(0), layers.rows, hidden)
-        self._finish(self._read_exits(left, written, graph.op("Where", asked, last, none)), last)
+        # How often the loop over the exits would run with everybody; 0 if nobody is asked.
+        trips = graph.op("Where", is_asked, last, none)
+        left, written = self._read_exits(left, written, trips)
+        self._finish(left, written, trips, last)
 
-    def _read_exits(self, left: _Left, written: Sequence[str], trips: str) -> _ExitsRead:
+    def _read_exits(self, left: _Left, written: Sequence[str], trips: str) -> tuple[_Left, list[str]]:
         """So many recurrences, or fewer if nobody is left: none, or all but the last, behind which there is no exit."""
         graph, layers = self.graph, self.layers
         body = Graph(graph)
@@ -171,21 +149,21 @@ class ExitWriter:
         with layers.among(inner.rows):
             states = layers.recurrence(body, inner.states, iteration, narrow=False)
             now = replace(inner, states=states, numbers=numbers)
-            found = self._read_exit(body, now, begun, iteration)
-        goes_on = body.op("Cast", body.op("Size", found[1]), to=BOOL)
+            results = self._read_exit(body, now, begun, iteration)
+        goes_on = body.op("Cast", body.op("Size", results[1]), to=BOOL)
         kinds = [kind for _, kind in left.values]
         carried = [
             Carried(outer, name, result, kind)
             for outer, name, result, kind in zip(
                 [*(name for name, _ in left.values), *written],
                 [*(name for name, _ in inner.values), *before],
-                found,
+                results,
                 [*kinds, *self._written],
                 strict=True,
             )
         ]
-        found = graph.loop(trips, carried, body, iteration=iteration, goes_on=goes_on)
-        return _ExitsRead(left.renamed(found[: len(kinds)]), found[len(kinds) :], trips)
+        results = graph.loop(trips, carried, body, iteration=iteration, goes_on=goes_on)
+        return left.renamed(results[: len(kinds)]), results[len(kinds) :]
 
     def _begin(self, body: Graph, iteration: str, values: Sequence[str]) -> list[str]:
         """Before the first recurrence nothing is written and everybody is there; made here, it costs nobody else."""
@@ -205,11 +183,11 @@ class ExitWriter:
         ]
         kinds = [tensor(INT64, None), *self._written]
         first = body.op("Equal", iteration, body.constant(0, np.int64))
-        kept = [later.op("Identity", name) for name in values]
+        passed_on = [later.op("Identity", name) for name in values]
         return body.choose(
             first,
             Branch(start, list(zip(made, kinds, strict=True))),
-            Branch(later, list(zip(kept, kinds, strict=True))),
+            Branch(later, list(zip(passed_on, kinds, strict=True))),
         )
 
     def _read_exit(self, body: Graph, now: _Left, written: Sequence[str], iteration: str) -> list[str]:
@@ -217,52 +195,52 @@ class ExitWriter:
         exits, most = list(self.config.exits), int(self.config.num_recurrences)
         # Behind the exits' bounds stands one for recurrences without an exit, and for those beyond the configuration's.
         numbers = [exits.index(done) if done in exits else len(exits) for done in range(1, most + 1)]
-        place = body.op("Min", iteration, body.constant(most - 1, np.int64))
-        number = body.op("Gather", body.numbers(*numbers), place, axis=0)
+        position = body.op("Min", iteration, body.constant(most - 1, np.int64))
+        number = body.op("Gather", body.numbers(*numbers), position, axis=0)
         bounds = body.op("Concat", CONFIDENCES, body.constant([np.inf], np.float32), axis=0)
         bound = body.op("Gather", bounds, number, axis=0)
         asks = body.op("Less", bound, body.number(_NEVER))
 
         graph = Graph(body)
-        said = self._exit_head(graph, self.layers.read(graph, now.states), number)
-        leaves = self._leaves(graph, said, bound, number)
+        exit_scores = self._exit_head(graph, self.layers.read(graph, now.states), number)
+        leaves = self._leaves(graph, exit_scores, bound, number)
         staying = graph.op("Squeeze", graph.op("NonZero", graph.op("Not", leaves)), graph.numbers(0))
-        kept = [graph.op("Gather", name, staying, axis=0) for name, _ in now.values]
+        passed_on = [graph.op("Gather", name, staying, axis=0) for name, _ in now.values]
         logits, depths, exit_logits = written
         index = graph.op("Unsqueeze", now.numbers, graph.numbers(1))
         done = graph.op("Add", iteration, graph.constant(1, np.int64))
         exit_number = graph.op("Expand", number, graph.op("Shape", index))
-        kept += [
+        passed_on += [
             # What a deeper exit says takes the place of what this one said.
-            graph.op("ScatterND", logits, index, said),
+            graph.op("ScatterND", logits, index, exit_scores),
             graph.op("ScatterND", depths, index, graph.op("Where", leaves, done, self._trips)),
-            graph.op("ScatterND", exit_logits, graph.op("Concat", index, exit_number, axis=1), said),
+            graph.op("ScatterND", exit_logits, graph.op("Concat", index, exit_number, axis=1), exit_scores),
         ]
         kinds = [*(kind for _, kind in now.values), *self._written]
         passing = Graph(body)
         same = [passing.op("Identity", name) for name in (*(name for name, _ in now.values), *written)]
         return body.choose(
             asks,
-            Branch(graph, list(zip(kept, kinds, strict=True))),
+            Branch(graph, list(zip(passed_on, kinds, strict=True))),
             Branch(passing, list(zip(same, kinds, strict=True))),
         )
 
-    def _finish(self, found: _ExitsRead, last: str) -> None:
+    def _finish(self, left: _Left, written: Sequence[str], trips: str, last: str) -> None:
         """The last recurrence and the final head, if anybody is left."""
-        graph, layers, left = self.graph, self.layers, found.left
-        logits, depths, exits = found.written
+        graph, layers = self.graph, self.layers
+        logits, depths, exits = written
         going, gone = Graph(graph), Graph(graph)
         with layers.among(left.rows):
             states = layers.recurrence(going, left.states, last, narrow=self.config.pooling == "first")
             pooled = layers.read(going, states)
-        said = going.op("Add", *layers.head(going, pooled))
+        scores = going.op("Add", *layers.head(going, pooled))
         early, straight = Graph(going), Graph(going)
         index = early.op("Unsqueeze", left.numbers, early.numbers(1))
         kind = self._written[0]
         (whole,) = going.choose(
-            going.op("Greater", found.trips, going.constant(0, np.int64)),
-            Branch(early, [(early.op("ScatterND", logits, index, said), kind)]),
-            Branch(straight, [(straight.op("Identity", said), kind)]),
+            going.op("Greater", trips, going.constant(0, np.int64)),
+            Branch(early, [(early.op("ScatterND", logits, index, scores), kind)]),
+            Branch(straight, [(straight.op("Identity", scores), kind)]),
         )
         nothing_new = gone.op("Identity", logits)
         some = graph.op("Cast", graph.op("Size", left.numbers), to=BOOL)
@@ -285,21 +263,22 @@ class ExitWriter:
         bias = graph.op("Gather", graph.weight("exit_classifiers.bias", biases), number, axis=0)
         return str(graph.op("Gemm", pooled, weight, bias))
 
-    def _leaves(self, graph: Graph, said: str, bound: str, number: str) -> str:
+    def _leaves(self, graph: Graph, scores: str, bound: str, number: str) -> str:
         """Who is sure enough, ``(rows,)``; see `recurra.models.exits.rules`."""
-        shares = graph.op("Softmax", said, axis=-1)
+        shares = graph.op("Softmax", scores, axis=-1)
         sure = graph.op("GreaterOrEqual", graph.op("ReduceMax", shares, graph.numbers(-1), keepdims=0), bound)
         most = graph.op("Gather", ENTROPIES, number, axis=0)
-        asked, other = Graph(graph), Graph(graph)
-        scores = asked.op("LogSoftmax", said, axis=-1)
-        own = asked.op("Neg", asked.op("ReduceSum", asked.op("Mul", shares, scores), asked.numbers(-1), keepdims=0))
-        either = asked.op("Or", sure, asked.op("LessOrEqual", own, most))
-        (found,) = graph.choose(
+        entropy_branch, other = Graph(graph), Graph(graph)
+        log_shares = entropy_branch.op("LogSoftmax", scores, axis=-1)
+        product = entropy_branch.op("Mul", shares, log_shares)
+        own = entropy_branch.op("Neg", entropy_branch.op("ReduceSum", product, entropy_branch.numbers(-1), keepdims=0))
+        either = entropy_branch.op("Or", sure, entropy_branch.op("LessOrEqual", own, most))
+        (leaving,) = graph.choose(
             graph.op("GreaterOrEqual", most, graph.number(0.0)),
-            Branch(asked, [(either, tensor(BOOL, None))]),
+            Branch(entropy_branch, [(either, tensor(BOOL, None))]),
             Branch(other, [(other.op("Identity", sure), tensor(BOOL, None))]),
         )
-        return found
+        return leaving
 
 
 LINEAR: dict[str, type[Linear]] = {"fp32": FullLinear, "int8": Int8Linear}
@@ -317,18 +296,7 @@ def build_classifier(
     ``num_recurrences``, int64 ``()``, which may be left out and is then that of the configuration. Output: ``logits``,
     FP32 ``(batch, labels)``. A model with exits has the further inputs and outputs of
     `recurra.deployment.onnx.model`.
-
-    Args:
-        config: The model's.
-        weights: By the names of the model's state; FP32.
-        linear: How linear maps and the token table are stored.
-        max_length: Most tokens of a row.
-        metadata: Kept in the file.
-
-    Raises:
-        ConfigurationError: As `check_writable` does.
     """
-    check_writable(config)
     graph = Graph()
     layers = LayerWriter(graph, config, weights, linear, max_length)
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"]) for name in (INPUT_IDS, MASK)]
@@ -373,18 +341,7 @@ def _core(layers: LayerWriter, states: str, *, narrow: bool) -> str:
 
 
 def write_onnx(model: PreTrainedModel, precision: str, max_length: int, folder: Path, metadata: dict[str, str]) -> None:
-    """Writes ``config.json`` and ``model.onnx``.
-
-    Args:
-        model: The run's classifier, in FP32.
-        precision: ``fp32`` or ``int8``.
-        max_length: Most tokens of a row.
-        folder: Where to write.
-        metadata: Kept in the file.
-
-    Raises:
-        AuditError: If the file is larger than its weights allow: some would stand in it more than once.
-    """
+    """Writes ``config.json`` and ``model.onnx``."""
     weights = {name: values.detach().float().cpu().numpy() for name, values in model.state_dict().items()}
     graph = build_classifier(model.config, weights, LINEAR[precision](), max_length=max_length, metadata=metadata)
     onnx.checker.check_model(graph)
@@ -402,11 +359,7 @@ def stored_bytes(name: str, values: Array, precision: str) -> int:
 
 
 def check_size(file_bytes: int, weight_bytes: int) -> None:
-    """Holds the size of a file against that of its weights.
-
-    Raises:
-        AuditError: If it is more than 3 % and the graph's own size above.
-    """
+    """Holds the size of a file against that of its weights."""
     most = (1 + LARGEST_EXCESS) * weight_bytes + GRAPH_BYTES
     if file_bytes > most:
         raise AuditError(

@@ -39,13 +39,7 @@ class Sessions:
     model is loaded once for one thread and once for all, the second time when it is first needed.
 
     Args:
-        path: The model.
-        precision: Of its weights.
         threads: Those that may be used; 0 means one for each core.
-
-    Raises:
-        UnavailableError: If ONNX Runtime is not installed, or is too old.
-        CheckpointError: If this version of it cannot read the model.
     """
 
     def __init__(self, path: Path, precision: str, threads: int = 0) -> None:
@@ -71,12 +65,7 @@ class Sessions:
     def run(
         self, lengths: Integers, budget: int, compute: Callable[[Any, Integers], Result]
     ) -> Iterator[tuple[Integers, Result]]:
-        """Computes rows in batches.
-
-        Args:
-            lengths: Tokens of each row.
-            budget: Most tokens of a batch.
-            compute: Given a session and a batch's rows; called from several threads.
+        """Computes rows in batches of so many tokens at most; ``compute`` is called from several threads.
 
         Yields:
             The rows of each batch and what was computed for them.
@@ -112,18 +101,14 @@ class Sessions:
 def _identity(path: Path) -> tuple[int, ...]:
     """What another file under this name, or this one with another content, has not; empty if there is none."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def require_onnxruntime() -> Any:
-    """Returns the package.
-
-    Raises:
-        UnavailableError: If it is not installed, or is one that computes wrongly.
-    """
+    """Returns the package."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -138,11 +123,7 @@ def require_onnxruntime() -> Any:
 
 
 def open_session(path: Path, threads: int = 0) -> Any:
-    """Loads a model into ONNX Runtime.
-
-    Args:
-        path: The model.
-        threads: Threads that share a computation; 0 means one for each core.
+    """Loads a model into ONNX Runtime; 0 threads mean one for each core.
 
     Raises:
         UnavailableError: If ONNX Runtime is not installed, or is too old.
@@ -166,16 +147,12 @@ def open_session(path: Path, threads: int = 0) -> Any:
 
 
 def run_session(session: Any, outputs: Sequence[str], feeds: Mapping[str, Any]) -> list[npt.NDArray[Any]]:
-    """Computes outputs of a loaded model.
-
-    Raises:
-        CheckpointError: If ONNX Runtime cannot: what the files of the export say does not fit together.
-    """
+    """Computes outputs of a loaded model."""
     try:
-        found: list[npt.NDArray[Any]] = session.run(outputs, feeds)
+        values: list[npt.NDArray[Any]] = session.run(outputs, feeds)
     except Exception as error:
         if not type(error).__module__.startswith("onnxruntime."):
             raise
         first = one_line(str(error), 200)
         raise CheckpointError(f"ONNX Runtime cannot compute the export ({first}); export the run again") from error
-    return found
+    return values

@@ -15,7 +15,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import Tensor, nn
 
 from recurra.core.errors import ConfigurationError
-from recurra.deployment.onnx.contract import INPUT_IDS, LOGITS, MASK, MODEL_NAME
+from recurra.deployment.onnx import INPUT_IDS, LOGITS, MASK, MODEL_NAME
 
 _OPSET = 17
 

@@ -25,7 +25,14 @@ from recurra.data.tables import (
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import LabelDecision
 from recurra.deployment.explanation import explain
-from recurra.deployment.prediction.layout import JsonLinesWriter, Layout, PredictedRows, PredictionWriter, TableWriter
+from recurra.deployment.prediction.layout import (
+    JsonLinesWriter,
+    Layout,
+    ParquetWriter,
+    PredictedRows,
+    PredictionWriter,
+    TableWriter,
+)
 
 
 @dataclass
@@ -33,7 +40,6 @@ class PredictionCounts:
     """What went through a stream.
 
     Attributes:
-        rows: Texts, the empty ones among them.
         empty: Texts without a character but white space; they are predicted like any other and keep their place.
         labels: Rows by predicted label; a row with several counts for each, one without a label for none.
         abstained: Rows that got no label; none if every row was to get one.
@@ -51,11 +57,10 @@ class PredictionCounts:
 
 
 @dataclass(frozen=True)
-class KeptColumns:
+class InputColumns:
     """Columns of a file that stand beside what is predicted for its rows.
 
     Attributes:
-        source: The file.
         names: All its columns, in their order.
         notes: How the file is read, where that is not the plain case.
     """
@@ -65,12 +70,8 @@ class KeptColumns:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, source: str | None, text_column: str, encoding: str | None = None) -> KeptColumns | None:
-        """Those of a file with columns; none of texts, plain lines and standard input.
-
-        Raises:
-            DataError: If the file cannot be read, or its columns cannot all be kept.
-        """
+    def of(cls, source: str | None, text_column: str, encoding: str | None = None) -> InputColumns | None:
+        """Those of a file with columns; none of texts, plain lines and standard input."""
         if source is None or source == STANDARD_INPUT or (format_of(source) == ".txt" and not is_fasttext(source)):
             return None
         table = TableFile(source, text_column.split(","), encoding=encoding, allowed=STREAM_FORMATS)
@@ -82,30 +83,6 @@ class KeptColumns:
         return cls(table.path, names, tuple(table.notes))
 
 
-def predict_chunks(
-    classifier: Classifier,
-    chunks: Iterable[TextRows],
-    *,
-    explain_words: int | None = None,
-) -> Iterator[PredictedRows]:
-    """Yields predictions chunk by chunk, rows in their order; those without a label where `Decision.abstained` says so.
-
-    Args:
-        classifier: What predicts; cleans the texts itself.
-        chunks: Raw texts, for example from `recurra.data.tables.stream_rows`.
-        explain_words: How many words to say of each row that speak most for its most probable label, of a multi-label
-            model for each that it gets (`recurra.deployment.decision.LabelDecision.explained`); none says none.
-    """
-    for chunk in chunks:
-        found = classifier.predict_proba(chunk.texts)
-        abstained = classifier.decision.abstained(found)
-        explanations = None
-        if explain_words is not None:
-            whole = explain(classifier.predict_proba, chunk.texts, found, classifier.decision)
-            explanations = [one.strongest(explain_words) for one in whole]
-        yield PredictedRows(chunk.texts, found, kept=chunk.columns, abstained=abstained, explanations=explanations)
-
-
 def write_stream(
     classifier: Classifier,
     chunks: Iterable[TextRows],
@@ -114,27 +91,38 @@ def write_stream(
     advance: Callable[[int], None] | None = None,
     explain_words: int | None = None,
 ) -> PredictionCounts:
-    """Predicts all chunks and writes them.
+    """Predicts raw texts chunk by chunk and writes them in their order.
 
     Args:
-        classifier: What predicts.
-        chunks: Raw texts.
+        classifier: What predicts; cleans the texts itself.
+        chunks: Raw texts, for example from `recurra.data.tables.stream_rows`.
         writer: Where predictions go.
         advance: Called with the number of rows after each chunk.
-        explain_words: Likewise.
+        explain_words: How many words to say of each row that speak most for its most probable label, of a multi-label
+            model for each that it gets (`recurra.deployment.decision.LabelDecision.explained`); none says none.
     """
-    counts = PredictionCounts(abstained=0 if classifier.decision.abstains else None)
-    for rows in predict_chunks(classifier, chunks, explain_words=explain_words):
-        writer.write(rows)
-        counts.rows += len(rows)
-        counts.empty += sum(not text.strip() for text in rows.texts)
-        labelled = rows.probabilities
-        if rows.abstained is not None:
-            counts.abstained = (counts.abstained or 0) + int(rows.abstained.sum())
-            labelled = labelled[~rows.abstained]
-        counts.labels.update(itertools.chain.from_iterable(classifier.decision.labels(labelled)))
+    decision = classifier.decision
+    counts = PredictionCounts(abstained=0 if decision.abstains else None)
+    for chunk in chunks:
+        probabilities = classifier.predict_proba(chunk.texts)
+        abstained = decision.abstained(probabilities)
+        explanations = None
+        if explain_words is not None:
+            whole = explain(classifier.predict_proba, chunk.texts, probabilities, decision)
+            explanations = [explanation.strongest(explain_words) for explanation in whole]
+        writer.write(
+            PredictedRows(
+                chunk.texts, probabilities, input_columns=chunk.columns, abstained=abstained, explanations=explanations
+            )
+        )
+        counts.rows += len(chunk.texts)
+        counts.empty += sum(not text.strip() for text in chunk.texts)
+        if abstained is not None:
+            counts.abstained = (counts.abstained or 0) + int(abstained.sum())
+            probabilities = probabilities[~abstained]
+        counts.labels.update(itertools.chain.from_iterable(decision.labels(probabilities)))
         if advance is not None:
-            advance(len(rows))
+            advance(len(chunk.texts))
     return counts
 
 
@@ -142,30 +130,18 @@ def source_chunks(
     texts: Sequence[str],
     source: str | None,
     text_column: str,
-    kept: KeptColumns | None = None,
+    columns: InputColumns | None = None,
     *,
     encoding: str | None = None,
 ) -> Iterator[TextRows]:
-    """Yields the texts to predict in chunks, from a list or from a file.
-
-    Args:
-        texts: Texts, if they are given one by one.
-        source: A file, or ``-`` for standard input, if not.
-        text_column: Column of the file with the text.
-        kept: Columns of the file that come along.
-        encoding: Of the file, if it is neither UTF-8 nor has a mark.
-
-    Raises:
-        ConfigurationError: If both are given, or neither.
-        DataError: If the file cannot be read.
-    """
+    """Yields the texts to predict in chunks: those of a list, or of a file, with others of its columns."""
     if texts and source is not None:
         raise ConfigurationError(f"{len(texts)} texts and the file '{source}' are given; give one of the two")
     if source is None:
         if not texts:
             raise ConfigurationError("no texts are given; write them behind the run, or --input FILE, or --input -")
         return iter([TextRows(list(texts), [])])
-    return stream_rows(source, text_column, [] if kept is None else kept.names, encoding=encoding)
+    return stream_rows(source, text_column, [] if columns is None else columns.names, encoding=encoding)
 
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -173,10 +149,6 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 def check_output(path: Path, source: Path | str | None = None) -> None:
     """Refuses a file that cannot be meant, before any work is done.
-
-    Args:
-        path: Where predictions shall be written.
-        source: The file that they are made from.
 
     Raises:
         ConfigurationError: For an unknown extension.
@@ -204,19 +176,12 @@ def open_writer(
     ids: bool = False,
     truth: bool = False,
     escape_formulas: bool = False,
-    kept: KeptColumns | None = None,
+    columns: InputColumns | None = None,
     explains: bool = False,
 ) -> Iterator[PredictionWriter]:
     """Opens a file of predictions by its extension; it takes its place when all is written, and not at all otherwise.
 
-    Args:
-        path: CSV, TSV, JSONL or Parquet.
-        decision: What makes labels of probabilities.
-        ids: Whether rows carry an id.
-        truth: Whether rows carry the true label.
-        escape_formulas: Whether cells of CSV and TSV that a spreadsheet would run are written as text.
-        kept: Columns of the input that are written before ours.
-        explains: Whether labels are explained.
+    Columns of the input are written before ours; see `Layout` and `TableWriter`.
 
     Raises:
         ConfigurationError: For an unknown extension, or columns that cannot stand beside ours.
@@ -224,14 +189,13 @@ def open_writer(
         UnavailableError: If it is Parquet and pyarrow is not installed, which a server has no use for.
     """
     check_output(path)
-    names = [] if kept is None else kept.names
-    layout = Layout(decision, ids=ids, truth=truth, kept=names, explains=explains)
+    names = [] if columns is None else columns.names
+    layout = Layout(decision, ids=ids, truth=truth, input_columns=names, explains=explains)
     suffix = path.suffix.lower()
     with atomic_path(path) as temporary:
         if suffix == ".parquet":
-            from recurra.deployment.prediction.parquet_writer import ParquetWriter
-
-            with contextlib.closing(ParquetWriter(temporary, layout, None if kept is None else kept.source)) as parquet:
+            source = None if columns is None else columns.source
+            with contextlib.closing(ParquetWriter(temporary, layout, source)) as parquet:
                 yield parquet
             return
         # The csv module writes its own line ends.

@@ -72,11 +72,7 @@ class FolderJob:
         return sorted(names)
 
     def check(self, *, begin: bool = False) -> None:
-        """Refuses an output folder with predictions of something else; with ``begin`` an empty one is begun.
-
-        Raises:
-            RecurraError: If it does, or what is asked for cannot be.
-        """
+        """Refuses an output folder with predictions of something else; with ``begin`` an empty one is begun."""
         if self.part_format not in PART_FORMATS:
             raise ConfigurationError(unknown("format of parts", self.part_format, PART_FORMATS))
         if self.part_format == "parquet":
@@ -171,15 +167,8 @@ def predict_folder(
 ) -> FolderResult:
     """Predicts the files of a folder into a folder, each into a file of its own.
 
-    Several processes may work at one folder: what two of them predict at the same time is written twice, whole.
-
-    Args:
-        job: What is asked for.
-        reporter: For progress.
-        compute: What predicts the files, such as `RayEngine`; none predicts one after the other in this process.
-
-    Raises:
-        RecurraError: If there is nothing to predict, or the output folder cannot be used.
+    Several processes may work at one folder: what two of them predict at the same time is written twice, whole. Without
+    ``compute``, such as `predict_on_ray`, files are predicted one after the other in this process.
     """
     names = job.names()
     job.check(begin=True)
@@ -224,66 +213,68 @@ class RayWorker:
         return {"name": row["name"], "outcome": json.dumps(outcome)}
 
 
-@dataclass(frozen=True)
-class RayEngine:
-    """Predicts on the cluster that Ray is connected to: files are the rows of a data set.
+def predict_on_ray(
+    job: FolderJob,
+    names: list[str],
+    *,
+    ray: ModuleType,
+    reporter: Reporter,
+    workers: int = 0,
+    cpus: float = 1.0,
+    retries: int = 3,
+) -> Outcomes:
+    """Predicts files on the cluster that Ray is connected to, in rounds: files are the rows of a data set.
 
     A file whose worker died is not tried again by Ray, which would wait for that very worker to come back, but stands
-    in the data set of the next round.
+    in the data set of the next round. Raises if a node sees other files than this one, or if Ray itself fails.
 
-    Attributes:
+    Args:
+        job: The job.
+        names: The files.
         ray: The connected package.
         reporter: Says what was lost.
         workers: Most workers at a time; 0 takes as many as the cluster has cores for.
         cpus: Cores of a worker.
         retries: Rounds in a row without a finished file, behind the first, before the rest is given up.
     """
+    job = replace(job, model=job.model.resolve(), source=job.source.resolve(), output=job.output.resolve())
+    most = workers or max(1, int(ray.cluster_resources().get("CPU", 0) / cpus))
+    pending, idle = dict.fromkeys(names), 0
+    while pending and idle <= retries:
+        waiting = len(pending)
+        for row in _ray_rows(job, list(pending), ray, most, cpus):
+            outcome = json.loads(row["outcome"])
+            if "unable" in outcome:
+                raise StorageError(outcome["unable"])
+            del pending[row["name"]]
+            yield row["name"], outcome
+        idle = 0 if len(pending) < waiting else idle + 1
+        if pending:
+            some = ", ".join(map(one_line, list(pending)[:5]))
+            reporter.say(f"{len(pending):,} files lost with a worker that died: {some}")
+    for name in pending:
+        yield name, {"failure": f"{one_line(name)}: the worker that was at it died each time; see Ray's logs"}
 
-    ray: ModuleType
-    reporter: Reporter
-    workers: int = 0
-    cpus: float = 1.0
-    retries: int = 3
 
-    def __call__(self, job: FolderJob, names: list[str]) -> Outcomes:
-        """Predicts files, in rounds; raises if a node sees other files than this one, or if Ray itself fails."""
-        job = replace(job, model=job.model.resolve(), source=job.source.resolve(), output=job.output.resolve())
-        pending, idle = dict.fromkeys(names), 0
-        while pending and idle <= self.retries:
-            waiting = len(pending)
-            for row in self._rows(job, list(pending)):
-                outcome = json.loads(row["outcome"])
-                if "unable" in outcome:
-                    raise StorageError(outcome["unable"])
-                del pending[row["name"]]
-                yield row["name"], outcome
-            idle = 0 if len(pending) < waiting else idle + 1
-            if pending:
-                some = ", ".join(map(one_line, list(pending)[:5]))
-                self.reporter.say(f"{len(pending):,} files lost with a worker that died: {some}")
-        for name in pending:
-            yield name, {"failure": f"{one_line(name)}: the worker that was at it died each time; see Ray's logs"}
-
-    def _rows(self, job: FolderJob, names: list[str]) -> Iterator[dict[str, str]]:
-        data = _ray_data()
-        context = data.DataContext.get_current()
-        context.enable_progress_bars = context.print_on_execution_start = False
-        # What a dead worker was at is missing from the answer, and nothing else.
-        context.max_errored_blocks = -1
-        most = self.workers or max(1, int(self.ray.cluster_resources().get("CPU", 0) / self.cpus))
-        # A file that waits for a worker that dies would be lost with the one that it is at.
-        pool = data.ActorPoolStrategy(min_size=1, max_size=min(most, len(names)), max_tasks_in_flight_per_actor=1)
-        given = {"job": job, "threads": max(1, int(self.cpus))}
-        try:
-            files = data.from_items([{"name": name} for name in names], override_num_blocks=len(names))
-            yield from files.map(
-                RayWorker, fn_constructor_kwargs=given, compute=pool, num_cpus=self.cpus, max_task_retries=0
-            ).iter_rows()
-        except (self.ray.exceptions.RayError, data.exceptions.SystemException) as error:
-            raise RunError(
-                f"the Ray cluster failed ({type(error).__name__}); what is done stays: start the same command "
-                "again when the cluster works; see Ray's logs"
-            ) from error
+def _ray_rows(job: FolderJob, names: list[str], ray: ModuleType, workers: int, cpus: float) -> Iterator[dict[str, str]]:
+    data = _ray_data()
+    context = data.DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False
+    # What a dead worker was at is missing from the answer, and nothing else.
+    context.max_errored_blocks = -1
+    # A file that waits for a worker that dies would be lost with the one that it is at.
+    pool = data.ActorPoolStrategy(min_size=1, max_size=min(workers, len(names)), max_tasks_in_flight_per_actor=1)
+    arguments = {"job": job, "threads": max(1, int(cpus))}
+    try:
+        files = data.from_items([{"name": name} for name in names], override_num_blocks=len(names))
+        yield from files.map(
+            RayWorker, fn_constructor_kwargs=arguments, compute=pool, num_cpus=cpus, max_task_retries=0
+        ).iter_rows()
+    except (ray.exceptions.RayError, data.exceptions.SystemException) as error:
+        raise RunError(
+            f"the Ray cluster failed ({type(error).__name__}); what is done stays: start the same command "
+            "again when the cluster works; see Ray's logs"
+        ) from error
 
 
 def _ray_data() -> Any:

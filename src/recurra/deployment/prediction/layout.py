@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 import numpy as np
@@ -28,20 +30,16 @@ class PredictedRows:
     """Some rows with what was predicted for them, in the order of the input.
 
     Attributes:
-        texts: As they came.
         probabilities: Shape ``(rows, labels)``.
-        ids: Identities of the rows, if they are written.
-        truth: Names of the true labels, if they are written.
-        kept: Values of the columns of the input that are kept, one list a column.
+        input_columns: Values of the columns of the input that are written too, one list a column.
         abstained: Rows that get no label, ``(rows,)``; none if every row gets one.
-        explanations: Words that speak most for the labels of each row, if they are written.
     """
 
     texts: Sequence[str]
     probabilities: npt.NDArray[np.float64]
     ids: Sequence[str] | None = None
     truth: Sequence[str] | None = None
-    kept: Sequence[Sequence[Any]] = ()
+    input_columns: Sequence[Sequence[Any]] = ()
     abstained: npt.NDArray[np.bool_] | None = None
     explanations: Sequence[AnyExplanation] | None = None
 
@@ -72,15 +70,11 @@ class Layout:
     ``abstained`` stands behind ``probability`` where rows may get no label, then ``words`` where labels are explained,
     of a multi-label model ``words_by_label``.
 
-    Columns of the input that are kept come first and as they are, the text's own among them in place of ``text``; a
-    column of ours with the name of one of them has `PREDICTED` behind its name.
+    Columns of the input that are written too come first and as they are, the text's own among them in place of
+    ``text``; a column of ours with the name of one of them has `PREDICTED` behind its name.
 
     Args:
-        decision: What makes labels of probabilities.
-        ids: Whether rows carry an id.
-        truth: Whether rows carry the true label.
-        kept: Names of the columns of the input that are kept, the text's own among them; none keeps none.
-        explains: Whether labels are explained.
+        input_columns: Names of the columns of the input that are written too, the text's own among them.
 
     Raises:
         ConfigurationError: If the input has both a column of our name and one of that with `PREDICTED` behind it.
@@ -92,30 +86,30 @@ class Layout:
         *,
         ids: bool = False,
         truth: bool = False,
-        kept: Sequence[str] = (),
+        input_columns: Sequence[str] = (),
         explains: bool = False,
     ) -> None:
         self.label_names = decision.label_names
-        self.kept = list(kept)
+        self.input_columns = list(input_columns)
         self.explains = explains
         self.words = Explanation.key if decision.exclusive else LabelledExplanation.key
         self._decision = decision
         self._ids = ids
         self._truth = truth
         for name in (*self._own_names(), *(f"probability_{label}" for label in self.label_names), PROBABILITIES):
-            if name in self.kept and f"{name}{PREDICTED}" in self.kept:
+            if name in self.input_columns and f"{name}{PREDICTED}" in self.input_columns:
                 raise ConfigurationError(
                     f"the input has the columns '{name}' and '{name}{PREDICTED}', and the predictions need one of the "
                     "two names: rename a column, or leave the input's columns out with --no-keep-columns"
                 )
 
     def name(self, own: str) -> str:
-        """What a column of ours is called beside those that are kept."""
-        return f"{own}{PREDICTED}" if own in self.kept else own
+        """What a column of ours is called beside those of the input."""
+        return f"{own}{PREDICTED}" if own in self.input_columns else own
 
     def _own_names(self) -> list[str]:
         front = [name for name, there in (("id", self._ids), ("truth", self._truth)) if there]
-        text = [] if self.kept else ["text"]
+        text = [] if self.input_columns else ["text"]
         chosen = ["probability"] if self._decision.exclusive else []
         more = [name for name, there in (("abstained", self._decision.abstains), (self.words, self.explains)) if there]
         return [*front, *text, "label", *chosen, *more]
@@ -123,7 +117,7 @@ class Layout:
     @property
     def row_columns(self) -> list[str]:
         """All columns but the probabilities of the classes, in order."""
-        return [*self.kept, *map(self.name, self._own_names())]
+        return [*self.input_columns, *map(self.name, self._own_names())]
 
     @property
     def columns(self) -> list[str]:
@@ -134,7 +128,7 @@ class Layout:
         """The values of each column, in the order of `columns`."""
         probabilities = np.round(rows.probabilities, _DIGITS)
         front: list[list[Any]] = [list(part) for part in (rows.ids, rows.truth) if part is not None]
-        front = [*map(list, rows.kept), *front] if self.kept else [*front, list(rows.texts)]
+        front = [*map(list, rows.input_columns), *front] if self.input_columns else [*front, list(rows.texts)]
         front.append(rows.label_texts(self._decision))
         if self._decision.exclusive:
             best = self._decision.decide(rows.probabilities)
@@ -153,12 +147,8 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 class TableWriter:
     """Writes CSV or TSV with a header.
 
-    Args:
-        stream: Where to write.
-        layout: The columns.
-        delimiter: Between cells.
-        escape_formulas: Whether words that a spreadsheet would take for a formula get an apostrophe in front, which it
-            takes for text; other programs then read the apostrophe.
+    With ``escape_formulas``, words that a spreadsheet would take for a formula get an apostrophe in front, which it
+    takes for text; other programs then read the apostrophe.
     """
 
     def __init__(self, stream: TextIO, layout: Layout, delimiter: str, *, escape_formulas: bool = False) -> None:
@@ -166,24 +156,22 @@ class TableWriter:
         self._writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
         # The module quotes what holds its own line end; a carriage return ends a line for other readers.
         self._quoting = csv.writer(stream, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
-        self._cell = escape_formula if escape_formulas else _as_it_is
+        self._escape = escape_formulas
         self._writer.writerow(map(self._cell, layout.columns))
 
     def write(self, rows: PredictedRows) -> None:
         """Writes some rows."""
         for values in zip(*self._layout.values(rows), strict=True):
-            cells = [self._cell(as_cell(value)) for value in values]
+            cells = [self._cell(value) for value in values]
             returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
             (self._quoting if returns else self._writer).writerow(cells)
 
-
-def as_cell(value: Any) -> Any:
-    """A value as a cell of CSV: words, numbers and nothing as they are, the rest as `as_text` writes it."""
-    return (
-        value
-        if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool))
-        else as_text(value)
-    )
+    def _cell(self, value: Any) -> Any:
+        """Words, numbers and nothing as they are, the rest as text; a formula behind an apostrophe if asked for."""
+        if isinstance(value, bool) or not (value is None or isinstance(value, str | int | float)):
+            value = as_text(value)
+        formula = self._escape and isinstance(value, str) and value.startswith(_FORMULA_STARTS)
+        return f"'{value}" if formula else value
 
 
 def as_text(value: Any) -> str:
@@ -204,26 +192,11 @@ def _as_json_value(value: Any) -> Any:
     return value.plain() if isinstance(value, AnyExplanation) else as_text(value)
 
 
-def escape_formula(value: Any) -> Any:
-    """Puts an apostrophe before words with which a formula begins in spreadsheets; numbers stay as they are."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
 class JsonLinesWriter:
     """Writes one JSON object a line; the probabilities of the classes are an object of their own."""
 
     def __init__(self, stream: TextIO, layout: Layout, *, between: str = "") -> None:
-        """Starts at the present place of the stream.
-
-        Args:
-            stream: Where to write.
-            layout: The columns.
-            between: What stands before the line feed between two rows: a comma inside a JSON array.
-        """
+        # What stands before the line feed between two rows: a comma inside a JSON array.
         self._stream = stream
         self._layout = layout
         self._between = between
@@ -258,7 +231,7 @@ class LineWriter:
         """Writes some rows; white space inside a text becomes single spaces, so that a row stays one line."""
         decision = self._decision
         decided = decision.decide(rows.probabilities)
-        explained = [""] * len(rows) if rows.explanations is None else [f"\t{one}" for one in rows.explanations]
+        explained = [""] * len(rows) if rows.explanations is None else [f"\t{words}" for words in rows.explanations]
         for text, label, number, row, words in zip(
             rows.texts, rows.label_texts(decision), decided, rows.probabilities, explained, strict=True
         ):
@@ -266,37 +239,50 @@ class LineWriter:
             self._stream.write(f"{label or ''}\t{chosen}\t{' '.join(text.split())}{words}\n")
 
 
-class JsonDocumentWriter:
-    """Writes one JSON document with a list of predictions, row by row; a context manager.
+@contextlib.contextmanager
+def json_document(
+    stream: TextIO, decision: LabelDecision, computation: Computation | None = None, *, explains: bool = False
+) -> Iterator[JsonLinesWriter]:
+    """Writes one JSON document, with how predictions were computed and a list of them, row by row."""
+    how = f'"computation": {json.dumps(computation.plain())}, ' if computation else ""
+    stream.write(f'{{{how}"predictions": [\n')
+    yield JsonLinesWriter(stream, Layout(decision, explains=explains), between=",")
+    stream.write("\n]}\n")
 
-    Args:
-        stream: Where to write.
-        decision: What makes labels of probabilities.
-        computation: How the predictions were computed, to be said in the document too.
-        explains: Whether labels are explained.
+
+class ParquetWriter:
+    """Writes Parquet, a row group for each chunk.
+
+    Columns of the input that are written too have their types if it is Parquet, and are text otherwise.
     """
 
-    def __init__(
-        self,
-        stream: TextIO,
-        decision: LabelDecision,
-        computation: Computation | None = None,
-        *,
-        explains: bool = False,
-    ) -> None:
-        self._stream = stream
-        self._computation = computation
-        self._rows = JsonLinesWriter(stream, Layout(decision, explains=explains), between=",")
+    def __init__(self, path: Path, layout: Layout, source: Path | None = None) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-    def __enter__(self) -> JsonDocumentWriter:
-        how = f'"computation": {json.dumps(self._computation.plain())}, ' if self._computation else ""
-        self._stream.write(f'{{{how}"predictions": [\n')
-        return self
+        self._pyarrow, self._layout = pa, layout
+        typed = source is not None and source.suffix.lower() == ".parquet"
+        schema = pq.read_schema(source) if typed else None
+        kinds = {layout.name(name): pa.string() for name in ("id", "truth", "text", "label", layout.words)} | {
+            layout.name("abstained"): pa.bool_()
+        }
+        own = [(name, kinds.get(name, pa.float64())) for name in layout.columns[len(layout.input_columns) :]]
+        others = [(name, pa.string() if schema is None else schema.field(name).type) for name in layout.input_columns]
+        self._schema = pa.schema([*others, *own])
+        self._as_words = 0 if typed else len(others)
+        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
 
     def write(self, rows: PredictedRows) -> None:
         """Writes some rows."""
-        self._rows.write(rows)
+        values = self._layout.values(rows)
+        for index in range(self._as_words):
+            values[index] = [None if value is None else as_text(value) for value in values[index]]
+        if self._layout.explains:
+            index = self._layout.columns.index(self._layout.name(self._layout.words))
+            values[index] = [as_text(value) for value in values[index]]
+        columns = [self._pyarrow.array(column, field.type) for column, field in zip(values, self._schema, strict=True)]
+        self._writer.write_table(self._pyarrow.Table.from_arrays(columns, schema=self._schema))
 
-    def __exit__(self, *error: object) -> None:
-        if error[0] is None:
-            self._stream.write("\n]}\n")
+    def close(self) -> None:
+        """Writes the end of the file."""
+        self._writer.close()

@@ -29,7 +29,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from recurra.core.version import __version__
 from recurra.deployment.explanation import MOST_PARTS, Span, explanations_of, spans_of, without
-from recurra.deployment.export.formats.registry import FORMATS
+from recurra.deployment.export.formats import FORMATS
 from recurra.deployment.serving.batching import Computed
 from recurra.deployment.serving.bodies import (
     BodyReader,
@@ -218,16 +218,16 @@ class Application:
             self._bodies.release(len(body))
         return _respond(ClassifyResponse(results))
 
-    async def _results(self, asked: ClassifyRequest, request: Request) -> list[ModelResult]:
-        texts, extras = asked.texts, Extras(asked.exit_rule is not None, asked.recurrences)
+    async def _results(self, query: ClassifyRequest, request: Request) -> list[ModelResult]:
+        texts, extras = query.texts, Extras(query.exit_rule is not None, query.recurrences)
         # From here on to the last text that is submitted nothing is waited for: these models answer, or none.
-        models = self._models.chosen(asked.model_names(self._models.names))
+        models = self._models.chosen(query.model_names(self._models.names))
         for model in models:
-            if asked.abstain_below is not None and not model.classifier.decision.exclusive:
+            if query.abstain_below is not None and not model.classifier.decision.exclusive:
                 name = model.description.name
                 message = f"'abstain_below' is not for the multi-label model '{name}', which gives any number of labels"
                 raise Refusal(422, "invalid", message)
-        spans = _occluded_spans(texts, self._limits) if asked.explain else []
+        spans = _occluded_spans(texts, self._limits) if query.explain else []
         changed = [without(text, span) for text, ranges in zip(texts, spans, strict=False) for span in ranges]
         futures: list[Future[Computed]] = []
         try:
@@ -244,8 +244,8 @@ class Application:
             # Nobody waits for what is left of a request that was refused, is too late, or whose client is gone.
             for future in futures:
                 future.cancel()
-        results = [_result(*pair, asked.abstain_below) for pair in zip(models, computed, strict=False)]
-        for number, model in enumerate(models if asked.explain else ()):
+        results = [_result(*pair, query.abstain_below) for pair in zip(models, computed, strict=False)]
+        for number, model in enumerate(models if query.explain else ()):
             probabilities = computed[number].answers.probabilities
             rest = computed[len(models) + number].answers.probabilities if changed else probabilities[:0]
             explanations = explanations_of(texts, spans, probabilities, rest, model.classifier.decision)

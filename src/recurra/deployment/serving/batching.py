@@ -45,10 +45,7 @@ class Batcher:
     request.
 
     Args:
-        name: Of the model.
         ask: Computes raw texts with extras; is called by ``workers`` threads.
-        limits: Of the queue and of batches.
-        workers: Batches that are computed at once.
         observe: Called with each successful batch's texts and seconds, for the metrics.
         failed: Called with what a request's computation raised.
     """

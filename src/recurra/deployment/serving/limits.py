@@ -51,11 +51,7 @@ class Rate:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``100/s``, ``100/m`` or ``100/h``.
-
-        Raises:
-            ConfigurationError: If it is anything else.
-        """
+        """Reads ``100/s``, ``100/m`` or ``100/h``."""
         match = _RATE.fullmatch(text)
         if match is None:
             raise ConfigurationError(
@@ -71,18 +67,12 @@ class ServerLimits(Settings):
     """Limits of a server; a client that goes beyond one is told which.
 
     Attributes:
-        max_body_bytes: Bytes of a request.
-        max_texts: Texts of a request.
-        max_characters: Characters of a text.
         body_timeout_s: Seconds within which a request must have arrived, its head and its body each.
         timeout_s: Seconds after which an accepted request is given up.
-        batch_texts: Texts that are computed together.
         alone: Whether every request is computed by itself, so that no text shares a batch with those of another user.
             In int8 a batch shares a scale, and a probability may move in its third decimal with its neighbours.
-        max_waiting_texts: Texts that wait for one model.
         max_wait_s: Expected wait above which a request is turned away.
         max_held_bytes: Bytes of all requests that are in memory.
-        max_connections: Open connections.
         rate: How often a key may ask, or an address without one; none is no limit.
     """
 
@@ -162,11 +152,7 @@ class ApiKeys:
 
 
 def read_keys(file: Path | None, variable: str | None) -> ApiKeys | None:
-    """Reads the keys from a file or an environment variable, one a line; none if neither is named.
-
-    Raises:
-        ConfigurationError: If both are named, or there is no key there.
-    """
+    """Reads the keys from a file or an environment variable, one a line; none if neither is named."""
     if file is not None and variable is not None:
         raise ConfigurationError("--api-key-file and --api-key-env are both given; give one of the two")
     if file is not None:
@@ -192,7 +178,6 @@ class RateLimiter:
     Args:
         rate: Requests and the seconds in which they may come; so many may come at once.
         most: Addresses that are remembered; keys always are.
-        clock: Tells the time in seconds.
     """
 
     def __init__(self, rate: Rate, most: int = _MOST_CLIENTS, clock: Callable[[], float] = time.monotonic) -> None:

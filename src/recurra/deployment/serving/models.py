@@ -95,11 +95,7 @@ class ModelSource:
 
 
 def name_folders(arguments: Sequence[str]) -> dict[str, Path]:
-    """Gives each folder of a command line (``FOLDER`` or ``NAME=FOLDER``) its name.
-
-    Raises:
-        ConfigurationError: If a name is none, or is there twice.
-    """
+    """Gives each folder of a command line (``FOLDER`` or ``NAME=FOLDER``) its name."""
     folders: dict[str, Path] = {}
     for argument in arguments:
         before, equals, after = argument.partition("=")
@@ -128,11 +124,7 @@ def open_models(folders: dict[str, Path], *, threads: int = 0) -> list[ServedMod
 
 
 def hash_model(folder: Path) -> str:
-    """The hash of all that makes a run or an export answer as it does, as its own seals have it.
-
-    Raises:
-        CheckpointError: If the folder is neither.
-    """
+    """The hash of all that makes a run or an export answer as it does, as its own seals have it."""
     if is_export(folder):
         return read_manifest(folder).content_hash
     if not (folder / RECORD_NAME).exists() and not (folder / MODEL_NAME).is_dir():

@@ -120,11 +120,7 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Takes an address; connections are accepted later.
-
-    Raises:
-        UnavailableError: If it cannot be had.
-    """
+    """Takes an address; connections are accepted later."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
@@ -178,19 +174,7 @@ def serve(
     quiet: bool = False,
     started: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
-    """Serves models until a signal ends it.
-
-    Args:
-        arguments: ``FOLDER`` or ``NAME=FOLDER`` each.
-        limits: What it accepts.
-        host: Address to listen on.
-        port: Port to listen on; 0 takes a free one.
-        threads: Threads of a computation of ONNX Runtime; 0 takes all cores.
-        api_key_file: File with API keys.
-        api_key_env: Environment variable with API keys.
-        quiet: Log errors only.
-        started: Called with address and models when requests are taken.
-    """
+    """Serves models until a signal ends it; ``started`` is called with address and models when requests are taken."""
     limit_fragmentation()
     log, keys, folders = EventLog(quiet=quiet), read_keys(api_key_file, api_key_env), name_folders(arguments)
     with listen(host, port) as listening:

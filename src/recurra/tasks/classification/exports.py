@@ -11,7 +11,7 @@ from functools import cache, partial
 
 from recurra.core.record import LatencyRecord, MetricsRecord
 from recurra.core.terminal import count, points, significant
-from recurra.deployment.export.formats.registry import storage_order
+from recurra.deployment.export.formats import storage_order
 from recurra.deployment.export_record import WITH_EXITS, ExportedExits, ExportRecord, fits
 from recurra.evaluation.significance import mean_interval
 from recurra.tasks.classification.measures import ACCURACY, ClassifierSummary, PublishedLine

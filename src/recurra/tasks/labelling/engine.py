@@ -21,9 +21,8 @@ from recurra.core.sealed import MODEL_NAME
 from recurra.data.configuration import DataConfig
 from recurra.data.corpora import load_dataset, recorded_data
 from recurra.data.dataset import TextSplit
-from recurra.deployment.classifier import Classifier
+from recurra.deployment.classifier import Classifier, load_engine
 from recurra.deployment.decision import LabelDecision
-from recurra.deployment.engines.interface import load_engine
 from recurra.deployment.export_record import WITH_EXITS
 from recurra.evaluation.audits.grading import grade
 from recurra.evaluation.audits.registry import Subject, run_audits

@@ -18,8 +18,8 @@ from recurra import Classifier
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
-from recurra.deployment.engines.computation import softmax
-from recurra.deployment.engines.interface import load_engine
+from recurra.deployment.classifier import load_engine
+from recurra.deployment.engines.computation import Engine, softmax
 from recurra.deployment.export.build import save_tokenizer
 from recurra.deployment.export.manifest import CalibrationRecord, VocabularyRecord
 from recurra.deployment.onnx.engine import OnnxEngine
@@ -166,7 +166,7 @@ def test_no_texts_give_nothing(folders: dict[str, Path]) -> None:
 
 
 def test_what_cannot_be_is_one_clear_line(folders: dict[str, Path]) -> None:
-    class Flat:
+    class Flat(Engine):
         def logits(self, texts: Any, batch_size: int) -> np.ndarray:
             return np.zeros((len(texts), 2), dtype=np.float32)
 

@@ -13,7 +13,7 @@ from recurra import Classifier
 from recurra.core.errors import ConfigurationError
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import as_transformers, train_wordpiece, wordpiece
-from recurra.deployment.engines.interface import load_engine
+from recurra.deployment.classifier import load_engine
 from recurra.deployment.export.build import save_tokenizer, trim
 from recurra.deployment.onnx.engine import OnnxEngine
 from recurra.deployment.onnx.model import write_onnx

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from scipy.special import softmax
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import AutoTokenizer, pipeline
 
 from recurra import Classifier
 from recurra.cli.main import main
@@ -22,9 +22,9 @@ from recurra.core.record import AuditResult, OneLabelRecord, read_record, write_
 from recurra.core.sealed import seal_model
 from recurra.data.cleaning import clean_texts
 from recurra.data.vocabulary import train_wordpiece, wordpiece
-from recurra.deployment.export import ExportOptions, export_run
-from recurra.deployment.export.formats import safetensors as safetensors_format
-from recurra.deployment.export.manifest import ExportManifest, needs_torch, read_export
+from recurra.deployment.export import formats
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import ExportManifest, ExportOptions, needs_torch, read_export
 from recurra.models.controls import LINEAR_NAME
 from recurra.models.controls.fitting import fit_static
 from recurra.models.inference import imitates_bf16
@@ -148,16 +148,6 @@ def test_fp16_products_on_a_cpu_are_refused_when_asked_for(exports: dict[str, An
         Classifier.from_export(exports["fp16"][0], precision="fp16")
 
 
-def test_fp16_on_a_cpu_is_the_rounded_model_in_fp32(run: Path, exports: dict[str, Any]) -> None:
-    model = AutoModelForSequenceClassification.from_pretrained(run / "model").half().float().eval()
-    tokenizer = AutoTokenizer.from_pretrained(run / "model")
-    inputs = tokenizer(clean_texts(TEXTS), padding=True, truncation=True, return_tensors="pt")
-    with torch.inference_mode():
-        wanted = model(**inputs).logits.numpy()
-    found = Classifier.from_export(exports["fp16"][0], precision="fp32").logits(TEXTS)
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
-
-
 def test_the_stock_tools_read_an_export(exports: dict[str, Any]) -> None:
     folder, _ = exports["fp32"]
     stock = pipeline("text-classification", model=str(folder), device="cpu")
@@ -175,6 +165,13 @@ def test_an_export_is_evaluated_on_the_runs_splits(precision: str, run: Path, ex
     assert result.plain()["computation"]["compute_precision"] in DTYPES
     if precision == "fp32":
         assert result.metrics == of_run.metrics
+
+
+def test_a_smaller_vocabulary_is_stored_with_its_table(run: Path, tmp_path: Path) -> None:
+    manifest = export_run(run, tmp_path / "out", ExportOptions(vocabulary=0))
+    rows = load_file(tmp_path / "out" / "model.safetensors")["model.embeddings.token.weight"].shape[0]
+    assert manifest.vocabulary is not None and rows == manifest.vocabulary.pieces < manifest.vocabulary.of
+    assert Classifier.open(tmp_path / "out").predict(TEXTS).shape == (60,)
 
 
 def test_two_exports_of_a_run_hold_the_same_weights(run: Path, exports: dict[str, Any], tmp_path: Path) -> None:
@@ -329,15 +326,15 @@ def test_a_weight_that_fp16_cannot_hold_is_named(run: Path, tmp_path: Path) -> N
 def test_an_export_that_computes_something_else_is_not_written(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = safetensors_format.write_safetensors
+    write = formats.write_safetensors
 
-    def spoil(source: Path, precision: str, folder: Path) -> None:
+    def spoil(source: Any, precision: str, folder: Path) -> None:
         write(source, precision, folder)
         weights = load_file(folder / "model.safetensors")
         weights["classifier.weight"] = weights["classifier.weight"].flip(0)
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
-    monkeypatch.setattr(safetensors_format, "write_safetensors", spoil)
+    monkeypatch.setattr(formats, "write_safetensors", spoil)
     with pytest.raises(AuditError, match="the fp32 export disagrees with the run's model"):
         export_run(run, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

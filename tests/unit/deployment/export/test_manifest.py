@@ -19,7 +19,7 @@ from recurra.core.record import CodeRecord, write_record
 from recurra.core.sealed import describe_file
 from recurra.data.cleaning import CLEANINGS, FIRST
 from recurra.deployment.engines.computation import Computation, compute_precision
-from recurra.deployment.export.formats.interface import StoredModel
+from recurra.deployment.export.formats import StoredModel
 from recurra.deployment.export.manifest import (
     CheckRecord,
     ExportManifest,

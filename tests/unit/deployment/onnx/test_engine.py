@@ -21,8 +21,8 @@ from recurra import Classifier
 from recurra.cli.main import main
 from recurra.core.errors import AuditError, CheckpointError, ConfigurationError, UnavailableError
 from recurra.core.sealed import describe_file
-from recurra.deployment.export import ExportOptions, export_run
-from recurra.deployment.export.manifest import ExportManifest, needs_torch, read_export, write_manifest
+from recurra.deployment.export.build import export_run
+from recurra.deployment.export.manifest import ExportManifest, ExportOptions, needs_torch, read_export, write_manifest
 from recurra.tasks.classification.engine import evaluate_run
 from reviews import review_rows, train_tiny, write_csv
 

@@ -19,9 +19,9 @@ runtime = pytest.importorskip("onnxruntime", reason="pip install 'recurra[onnx]'
 
 from onnx_graphs import FEED_FORWARDS, rows  # noqa: E402
 from onnx_graphs import session_of as run_of  # noqa: E402
-from recurra import RecurraForSequenceClassification, preset  # noqa: E402
+from recurra import RecurraForSequenceClassification  # noqa: E402
 from recurra.deployment.onnx.graph import FullLinear, Int8Linear, Linear  # noqa: E402
-from recurra.deployment.onnx.model import build_classifier, write_onnx  # noqa: E402
+from recurra.deployment.onnx.model import build_classifier  # noqa: E402
 from recurra.models.exits.rules import (  # noqa: E402
     ConfidenceRule,
     EntropyRule,
@@ -219,17 +219,6 @@ def test_nothing_in_it_stops_runtimes_that_take_the_standard_less_exactly() -> N
         for part in node.attribute[0].g.input[2:]:
             # What is carried has sizes that are not known: of others a loop that does not run gives anything.
             assert any(not size.HasField("dim_value") for size in part.type.tensor_type.shape.dim), part.name
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_the_file_is_hardly_larger_than_the_weights(tmp_path: Path, precision: str) -> None:
-    model = RecurraForSequenceClassification(
-        preset("recurrent", num_labels=2, num_recurrences=4, exits=[1, 2, 3], heads="separate")
-    )
-    write_onnx(model, precision, 128, tmp_path, {})
-    size = (tmp_path / "model.onnx").stat().st_size
-    weights = sum(values.numel() for values in model.state_dict().values()) * (4 if precision == "fp32" else 1)
-    assert size <= 1.03 * weights
 
 
 @pytest.mark.parametrize("pooling", ["first", "last", "max"])

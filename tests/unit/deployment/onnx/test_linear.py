@@ -14,9 +14,9 @@ from sklearn.feature_extraction.text import CountVectorizer
 
 from recurra.core.errors import CheckpointError, ConfigurationError
 from recurra.data.vocabulary import train_wordpiece, wordpiece
-from recurra.deployment.onnx.contract import MODEL_NAME
+from recurra.deployment.onnx import MODEL_NAME
+from recurra.deployment.onnx.engine import OnnxLinearEngine, units_of
 from recurra.deployment.onnx.linear import build_linear, write_linear
-from recurra.deployment.onnx.linear_engine import OnnxLinearEngine, units_of
 from recurra.models.controls.fitting import fit_linear, fit_static, fit_tuned
 from recurra.models.controls.linear import CHARACTERS, NGRAMS, WORDS, HashedColumns, LinearModel, Vectorizer
 from reviews import review_rows

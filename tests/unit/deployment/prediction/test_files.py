@@ -14,7 +14,7 @@ import pytest
 
 from recurra.core.errors import ConfigurationError, StorageError
 from recurra.deployment.decision import OneLabel
-from recurra.deployment.prediction.files import SUFFIXES, KeptColumns, check_output, open_writer
+from recurra.deployment.prediction.files import SUFFIXES, InputColumns, check_output, open_writer
 from recurra.deployment.prediction.layout import Layout, PredictedRows
 
 NAMES = ["bad", "good", "so, so"]
@@ -94,12 +94,12 @@ def test_columns_of_the_input_are_kept_and_ours_give_way(tmp_path: Path, suffix:
     kept = {"text": ["x", "y"], "label": ["old", "older"], "stars": [4, 5]}
     table = pa.table({**kept, "stars": pa.array(kept["stars"], pa.int8())})
     pq.write_table(table, source)
-    columns = KeptColumns.of(str(source), "text")
-    assert columns == KeptColumns(source, ["text", "label", "stars"])
+    columns = InputColumns.of(str(source), "text")
+    assert columns == InputColumns(source, ["text", "label", "stars"])
     path = tmp_path / f"p{suffix}"
-    with open_writer(path, OneLabel(NAMES), kept=columns) as writer:
+    with open_writer(path, OneLabel(NAMES), columns=columns) as writer:
         writer.write(
-            PredictedRows(kept["text"], np.array([[0.1, 0.7, 0.2], [0.6, 0.2, 0.2]]), kept=list(kept.values()))
+            PredictedRows(kept["text"], np.array([[0.1, 0.7, 0.2], [0.6, 0.2, 0.2]]), input_columns=list(kept.values()))
         )
     found = read(path)
     assert [(row["text"], row["label"], row["label_predicted"]) for row in found] == [
@@ -119,22 +119,27 @@ def test_rows_that_do_not_abstain_and_explain_nothing_say_so(tmp_path: Path) -> 
 
 def test_a_name_that_is_taken_twice_is_refused_and_one_that_gives_way_is_not() -> None:
     decision = OneLabel(NAMES)
-    assert Layout(decision, kept=["text", "label"]).row_columns == ["text", "label", "label_predicted", "probability"]
-    assert "label_predicted" in Layout(decision, kept=["text", "label_predicted"]).row_columns
+    assert Layout(decision, input_columns=["text", "label"]).row_columns == [
+        "text",
+        "label",
+        "label_predicted",
+        "probability",
+    ]
+    assert "label_predicted" in Layout(decision, input_columns=["text", "label_predicted"]).row_columns
     with pytest.raises(ConfigurationError, match="the columns 'label' and 'label_predicted', and the predictions need"):
-        Layout(decision, kept=["text", "label", "label_predicted"])
+        Layout(decision, input_columns=["text", "label", "label_predicted"])
 
 
 @pytest.mark.parametrize(("name", "text", "notes"), [("r.csv", "text;x\na;1\n", 1), ("R.TSV", "text\tx\na\t1\n", 0)])
 def test_kept_columns_know_how_the_file_is_read(name: str, text: str, notes: int, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
-    columns = KeptColumns.of(str(tmp_path / name), "text")
+    columns = InputColumns.of(str(tmp_path / name), "text")
     assert columns is not None and columns.names == ["text", "x"] and len(columns.notes) == notes
 
 
 @pytest.mark.parametrize("source", [None, "-", "rows.txt", "ROWS.TXT"])
 def test_plain_texts_have_no_columns_to_keep(source: str | None) -> None:
-    assert KeptColumns.of(source, "text") is None
+    assert InputColumns.of(source, "text") is None
 
 
 def test_files_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from recurra.cli.main import main
 from recurra.core.errors import RunError, StorageError
 from recurra.core.progress import Reporter
 from recurra.deployment.prediction import folder as module
-from recurra.deployment.prediction.folder import FolderJob, FolderResult, RayEngine, RayWorker
+from recurra.deployment.prediction.folder import FolderJob, FolderResult, RayWorker, predict_on_ray
 from reviews import review_rows, snapshot, train_linear
 
 TEXTS = [text for text, _ in review_rows(40, seed=6)]
@@ -276,7 +277,8 @@ def job(run: Path, tmp_path: Path) -> FolderJob:
 def on_ray(job: FolderJob, cluster: Any, monkeypatch: pytest.MonkeyPatch, retries: int = 1) -> FolderResult:
     monkeypatch.setattr(module, "_ray_data", lambda: cluster)
     reporter = Reporter(quiet=True)
-    return module.predict_folder(job, reporter, RayEngine(cluster, reporter, retries=retries))
+    compute = partial(predict_on_ray, ray=cluster, reporter=reporter, retries=retries)
+    return module.predict_folder(job, reporter, compute)
 
 
 def test_what_was_lost_is_begun_again(job: FolderJob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from recurra.core.errors import ConfigurationError
 from recurra.data.tables import TextRows
 from recurra.deployment.classifier import Classifier
 from recurra.deployment.decision import AnyLabels, OneLabel
-from recurra.deployment.prediction.files import predict_chunks, source_chunks, write_stream
-from recurra.deployment.prediction.layout import JsonDocumentWriter, LineWriter, PredictedRows
+from recurra.deployment.prediction.files import source_chunks, write_stream
+from recurra.deployment.prediction.layout import LineWriter, PredictedRows, json_document
 
 
 class LengthEngine:
@@ -27,6 +27,16 @@ class LengthEngine:
     def logits(self, texts: Sequence[str], batch_size: int) -> np.ndarray:
         lengths = np.array([len(text) for text in texts], dtype=np.float32)
         return np.stack([-lengths, lengths - 4], axis=1)
+
+
+class Collected:
+    """Rows as a writer gets them."""
+
+    def __init__(self) -> None:
+        self.rows: list[PredictedRows] = []
+
+    def write(self, rows: PredictedRows) -> None:
+        self.rows.append(rows)
 
 
 def chunk(texts: Sequence[str]) -> TextRows:
@@ -43,7 +53,9 @@ TEXTS = st.lists(st.text(max_size=8), min_size=1, max_size=12)
 @given(TEXTS, st.integers(1, 5))
 def test_chunks_do_not_change_predictions(texts: list[str], size: int) -> None:
     chunks = [chunk(texts[start : start + size]) for start in range(0, len(texts), size)]
-    parts = list(predict_chunks(classifier(), chunks))
+    writer = Collected()
+    write_stream(classifier(), chunks, writer)
+    parts = writer.rows
     assert [text for part in parts for text in part.texts] == texts
     together = np.concatenate([part.probabilities for part in parts])
     np.testing.assert_array_equal(together, classifier().predict_proba(texts))
@@ -51,23 +63,17 @@ def test_chunks_do_not_change_predictions(texts: list[str], size: int) -> None:
 
 @given(TEXTS)
 def test_everything_is_counted_and_empty_texts_keep_their_place(texts: list[str]) -> None:
-    written: list[PredictedRows] = []
-    steps: list[int] = []
-
-    class Writer:
-        def write(self, rows: PredictedRows) -> None:
-            written.append(rows)
-
-    counts = write_stream(classifier(), [chunk(texts), chunk(["", " ", "a long text"])], Writer(), advance=steps.append)
+    writer, steps = Collected(), list[int]()
+    counts = write_stream(classifier(), [chunk(texts), chunk(["", " ", "a long text"])], writer, advance=steps.append)
     assert counts.rows == len(texts) + 3 == sum(steps) == sum(counts.labels.values())
     assert counts.empty == 2 + sum(not text.strip() for text in texts)
-    assert [list(part.texts) for part in written] == [texts, ["", " ", "a long text"]]
+    assert [list(part.texts) for part in writer.rows] == [texts, ["", " ", "a long text"]]
 
 
 @given(st.lists(TEXTS, max_size=3))
 def test_the_json_document_is_one_document(chunks: list[list[str]]) -> None:
     stream = io.StringIO()
-    with JsonDocumentWriter(stream, OneLabel(["short", "long"])) as writer:
+    with json_document(stream, OneLabel(["short", "long"])) as writer:
         write_stream(classifier(), map(chunk, chunks), writer)
     found = json.loads(stream.getvalue())["predictions"]
     assert [row["text"] for row in found] == [text for texts in chunks for text in texts]
@@ -98,7 +104,7 @@ def test_rows_below_the_threshold_get_no_label_and_the_others_theirs(texts: list
     stream = io.StringIO()
     doubting = classifier()
     doubting.decision = doubting.decision.abstaining_below(least)
-    with JsonDocumentWriter(stream, doubting.decision) as writer:
+    with json_document(stream, doubting.decision) as writer:
         counts = write_stream(doubting, [chunk(texts)], writer)
     rows = json.loads(stream.getvalue())["predictions"]
     expected = [None if row.max() < least else ("short", "long")[row.argmax()] for row in found]
@@ -113,7 +119,6 @@ def test_rows_below_the_threshold_get_no_label_and_the_others_theirs(texts: list
 
 def test_several_labels_a_row_do_not_abstain() -> None:
     decision = AnyLabels(["short", "long"], [0.5, 0.5], ";")
-    several = Classifier(LengthEngine(), ["short", "long"], decision=decision)
     with pytest.raises(ConfigurationError, match="leave --abstain-below out"):
         decision.abstaining_below(0.9)
-    assert all(rows.abstained is None for rows in predict_chunks(several, [chunk(["a"])]))
+    assert decision.abstained(np.zeros((1, 2))) is None

@@ -205,17 +205,6 @@ def test_who_asks_too_often_waits_and_nobody_else_does() -> None:
     assert guarded.counted("recurra_refused_total", code="rate_limited") == 4
 
 
-def test_the_life_of_the_server_is_no_request() -> None:
-    seen: list[str] = []
-
-    async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(scope["type"])
-
-    guarded = Guarded(application, {"keys": ApiKeys([KEY])})
-    asyncio.run(guarded.application({"type": "lifespan"}, fine, fine))  # type: ignore[arg-type]
-    assert seen == ["lifespan"] and guarded.events == []
-
-
 class Blocks(HTMLParser):
     """The contents of script and style."""
 

@@ -20,7 +20,7 @@ from recurra.deployment.engines.computation import Classified, softmax
 from recurra.deployment.serving.batching import Batcher
 from recurra.deployment.serving.bodies import Extras, answer
 from recurra.deployment.serving.limits import Refusal, ServerLimits
-from served import SlowEngine, mark, slow_model
+from served import mark, slow_model
 
 
 def expected(texts: list[str]) -> np.ndarray:
@@ -226,10 +226,3 @@ def test_the_end_finishes_what_was_accepted(make) -> None:
     assert [future.result(20).batch_texts for future in futures] == [1] * 5
     ending.join(20)
     assert not ending.is_alive()
-
-
-def test_slow_engines_tell_texts_apart() -> None:
-    engine = SlowEngine()
-    engine.open.set()
-    first, second = engine.logits(["a", "b"], 2)
-    assert first[0] != second[0]

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from recurra.core.errors import ConfigurationError
-from recurra.deployment.serving.limits import ApiKeys, Rate, RateLimiter, ServerLimits, network_of, read_keys
+from recurra.deployment.serving.limits import ApiKeys, Rate, RateLimiter, network_of, read_keys
 
 KEYS = ["0123456789abcdef", "fedcba9876543210", "a-third-key-of-ours"]
 
@@ -144,28 +143,3 @@ def test_keys_are_read_from_where_the_user_says(tmp_path: Path, monkeypatch: pyt
 def test_a_key_that_cannot_be_one_is_told(key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"has {len(key)} characters; at least 16 printable ASCII characters"):
         ApiKeys([key])
-
-
-LEAST = {
-    "max_body_bytes": 1024,
-    "max_texts": 1,
-    "max_characters": 1,
-    "batch_texts": 1,
-    "max_waiting_texts": 1,
-    "max_held_bytes": 1024,
-    "max_connections": 1,
-}
-
-
-@pytest.mark.parametrize("name", LEAST)
-def test_a_limit_below_which_nothing_works_is_refused(name: str) -> None:
-    assert getattr(ServerLimits(**{name: LEAST[name]}), name) == LEAST[name]
-    with pytest.raises(ValidationError, match=name):
-        ServerLimits(**{name: LEAST[name] - 1})
-
-
-@pytest.mark.parametrize("name", ["body_timeout_s", "timeout_s", "max_wait_s"])
-def test_a_time_is_longer_than_none(name: str) -> None:
-    assert getattr(ServerLimits(**{name: 0.01}), name) == 0.01
-    with pytest.raises(ValidationError, match=name):
-        ServerLimits(**{name: 0})

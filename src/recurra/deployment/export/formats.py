@@ -1,0 +1,344 @@
+"""The formats that a run can be exported as, and the precisions of weights. Imports nothing heavy.
+
+Help texts, manifests, studies, reports and the server read `FORMATS`, so methods import torch, onnx and the like when
+they are called.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import shutil
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from recurra.core.errors import AuditError, ConfigurationError, UnavailableError, unknown
+from recurra.core.files import write_json
+from recurra.data.cleaning import browser_steps, recorded_cleaning
+from recurra.deployment.onnx import CONFIDENCES, ENTROPIES, MODEL_NAME
+from recurra.models.controls import LINEAR_NAME
+from recurra.models.names import FOREIGN_MODEL_TYPE
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from recurra.core.record import LabelRunRecord
+    from recurra.deployment.engines.computation import Engine
+    from recurra.deployment.engines.trained import TransformerEngine
+    from recurra.models.controls.linear import LinearModel
+
+# The name that transformers looks for.
+_SAFETENSORS_NAME = "model.safetensors"
+# What the ONNX graph is written for; a classifier of another kind is exported as safetensors.
+_GRAPH_TAKES: dict[str, tuple[object, ...]] = {
+    "norm": ("rms", "layer"),
+    "attention_bias": (True,),
+    "embedding_norm": (True,),
+    "embedding_cycles": (0,),
+}
+
+
+@dataclass(frozen=True)
+class StoredPrecision:
+    """A precision of stored weights. Below these bounds an export is broken rather than rounded.
+
+    Attributes:
+        least_agreement: Share of labels that must be those of the run's model.
+        logit_tolerance: How far a logit may lie from the run's, as a share of the largest; none if that says nothing.
+        most_lost_points: Points of accuracy that may be lost where labels are known; none if labels say enough.
+    """
+
+    name: str
+    bits: int
+    least_agreement: float
+    logit_tolerance: float | None = None
+    most_lost_points: float | None = None
+
+
+# FP32 may differ in the order of sums alone.
+FP32 = StoredPrecision("fp32", 32, least_agreement=0.999, logit_tolerance=1e-3)
+BF16 = StoredPrecision("bf16", 16, least_agreement=0.95)
+FP16 = StoredPrecision("fp16", 16, least_agreement=0.98)
+INT8 = StoredPrecision("int8", 8, least_agreement=0.95, most_lost_points=0.5)
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model as it lies in an export's folder; see `recurra.deployment.export.manifest.ExportManifest`."""
+
+    folder: Path
+    precision: str
+    max_length: int
+    pad_token_id: int
+    linear: bool = False
+    windows: int = 1
+
+
+class ExportFormat(ABC):
+    """A way to store a classifier of ours and to predict with what was stored.
+
+    The tokenizer, the run's record, the card and the manifest are written for every format alike.
+
+    Attributes:
+        precisions: What the weights can be stored in, the first being the widest.
+        weight_files: Files that hold the weights, if they are there.
+        needs_torch: Whether `open` takes torch and transformers for a Transformer; a linear model never needs them.
+        packages: What `write` imports beyond the dependencies of this package.
+        usage: Markdown for the card: how other programs read the folder. ``{cleaning}``, ``{max_length}`` and
+            ``{pad_token_id}`` stand for those of the export.
+        linear_usage: The same for a linear model.
+    """
+
+    name: ClassVar[str]
+    precisions: ClassVar[tuple[StoredPrecision, ...]]
+    weight_files: ClassVar[tuple[str, ...]]
+    needs_torch: ClassVar[bool]
+    packages: ClassVar[tuple[str, ...]] = ()
+    install: ClassVar[str] = ""
+    usage: ClassVar[str]
+    linear_usage: ClassVar[str]
+
+    @abstractmethod
+    def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
+        """Writes weights and configuration of a run's model, which the engine holds in FP32.
+
+        Raises:
+            AuditError: If the weights do not fit the precision, or what was written is not what was meant.
+        """
+
+    @abstractmethod
+    def write_linear(self, model: LinearModel, folder: Path) -> None:
+        """Writes a linear model with all that it reads texts with, in FP32."""
+
+    @abstractmethod
+    def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> Engine:
+        """Reads what `write` or `write_linear` wrote.
+
+        Raises:
+            ConfigurationError: If it cannot be computed in that precision.
+            UnavailableError: If a package is missing.
+            CheckpointError: If the model cannot be read.
+        """
+
+    def check_model(self, config: object) -> None:  # noqa: B027 - safetensors takes every configuration
+        """Refuses a model that the format is not made for, by its `recurra.models.configuration.RecurraConfig`.
+
+        Raises:
+            ConfigurationError: Naming the key, its value, and what is allowed.
+        """
+
+    def check_packages(self) -> None:
+        """Looks whether what `write` needs is installed, without importing it."""
+        for package in self.packages:
+            if importlib.util.find_spec(package) is None:
+                raise UnavailableError(
+                    f"the format {self.name} needs the package {package}; pip install '{self.install}'"
+                )
+
+
+class SafetensorsFormat(ExportFormat):
+    """What transformers reads as it is; a linear model is read by us alone, without torch."""
+
+    name = "safetensors"
+    precisions = (FP32, BF16, FP16)
+    weight_files = (_SAFETENSORS_NAME, LINEAR_NAME)
+    needs_torch = True
+    usage = (
+        '`recurra.Classifier.from_export(".")` in Python; after `import recurra` the stock classes of transformers '
+        "read this folder too, and\nthen the texts have to be cleaned first: {cleaning}."
+    )
+    linear_usage = (
+        '`recurra.Classifier.from_export(".")` in Python, which imports scikit-learn here, not torch or transformers.'
+        "\n`linear.safetensors` holds n-grams and weights as plain arrays: see the guide of exports. "
+        "Texts are cleaned first: {cleaning}."
+    )
+
+    def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:  # noqa: ARG002
+        write_safetensors(engine.model, precision, folder)
+
+    def write_linear(self, model: LinearModel, folder: Path) -> None:
+        model.save(folder)
+
+    def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> Engine:  # noqa: ARG002 - torch has its own
+        if stored.linear:
+            _refuse_precision(precision)
+            from recurra.deployment.engines.computation import LinearEngine
+
+            return LinearEngine.load(stored.folder)
+        from recurra.deployment.engines.trained import TransformerEngine
+
+        return TransformerEngine.load(
+            stored.folder, precision=precision, max_length=stored.max_length, windows=stored.windows
+        )
+
+
+def write_safetensors(model: PreTrainedModel, precision: str, folder: Path) -> None:
+    """Writes ``config.json`` and ``model.safetensors`` with every weight in ``precision``.
+
+    Raises:
+        AuditError: If a weight does not fit it.
+    """
+    from recurra.models.inference import PRECISIONS
+
+    stored = copy.deepcopy(model).to(device="cpu", dtype=PRECISIONS[precision])
+    for name, weight in stored.state_dict().items():
+        if not weight.isfinite().all():
+            wider = "fp32" if precision == "bf16" else "fp32 or bf16"
+            raise AuditError(
+                f"weight '{name}' has values that {precision} cannot hold; nothing was written; export in {wider}"
+            )
+    stored.save_pretrained(folder)
+    # The library leaves the file readable by its owner alone.
+    (folder / _SAFETENSORS_NAME).chmod(0o644)
+
+
+class OnnxFormat(ExportFormat):
+    """A graph in FP32 or int8, which ONNX Runtime computes without torch."""
+
+    name = "onnx"
+    precisions = (FP32, INT8)
+    weight_files = (MODEL_NAME,)
+    needs_torch = False
+    packages = ("onnx", "onnxruntime")
+    install = "recurra[onnx]"
+    usage = (
+        '`recurra.Classifier.from_export(".")` in Python. Other programs clean the texts first ({cleaning}), tokenise\n'
+        "them with `tokenizer.json`, cut them at {max_length} tokens and pad with token {pad_token_id}."
+    )
+    linear_usage = (
+        '`recurra.Classifier.from_export(".")` in Python. Other programs clean the texts first ({cleaning}), and cut\n'
+        "them as the graph's inputs say: `words` are runs of letters and digits, `characters` those of each word\n"
+        "between blanks, with a blank at either end and an empty string behind it, `pieces` what `tokenizer.json`\n"
+        "makes of the text without special tokens."
+    )
+
+    def check_model(self, config: object) -> None:
+        if _is_foreign(config):
+            return
+        for key, allowed in _GRAPH_TAKES.items():
+            if (value := getattr(config, key)) not in allowed:
+                raise ConfigurationError(
+                    f"'{key}' of the model is {value!r}; the ONNX graph is written for "
+                    f"{' and '.join(map(repr, allowed))} alone; take --format safetensors"
+                )
+
+    def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
+        metadata = {"run_id": record.run_id, "labels": json.dumps(record.data.label_names)}
+        if _is_foreign(engine.model.config):
+            from recurra.deployment.onnx.traced import write_traced
+
+            write_traced(engine.model, precision, folder, metadata)
+            return
+        from recurra.deployment.onnx.model import write_onnx
+
+        write_onnx(engine.model, precision, engine.max_length, folder, metadata)
+
+    def write_linear(self, model: LinearModel, folder: Path) -> None:
+        from recurra.deployment.onnx.linear import write_linear
+
+        write_linear(model, folder)
+
+    def open(self, stored: StoredModel, *, precision: str | None = None, threads: int = 0) -> Engine:
+        from recurra.deployment.onnx.engine import OnnxEngine, OnnxLinearEngine
+
+        if stored.linear:
+            _refuse_precision(precision)
+            return OnnxLinearEngine.load(stored.folder, threads)
+        if precision not in (None, stored.precision):
+            raise ConfigurationError(
+                f"'{stored.folder}' is an ONNX export and computes in {stored.precision}, not in {precision}; "
+                "leave --precision out, or export safetensors"
+            )
+        return OnnxEngine.load(
+            stored.folder,
+            precision=stored.precision,
+            max_length=stored.max_length,
+            pad_token_id=stored.pad_token_id,
+            windows=stored.windows,
+            threads=threads,
+        )
+
+
+class WebFormat(OnnxFormat):
+    """A graph with a page that computes it in the browser and sends nothing, for any static host."""
+
+    name = "web"
+    usage = (
+        "Put the folder on any static host, or run `python -m http.server` in it and open http://localhost:8000.\n"
+        "`index.html` classifies in the browser and sends nothing; `recurra.mjs` is what a page of your own imports.\n"
+        'In Python it is an ONNX export: `recurra.Classifier.from_export(".")`. Texts are cleaned ({cleaning})\n'
+        "and cut at {max_length} tokens in both; token {pad_token_id} fills."
+    )
+
+    def write(self, engine: TransformerEngine, record: LabelRunRecord, precision: str, folder: Path) -> None:
+        super().write(engine, record, precision, folder)
+        _drop_exit_defaults(folder / MODEL_NAME)
+        for asset in (Path(__file__).parent / "web").iterdir():
+            shutil.copy(asset, folder)
+        write_json(folder / "web.json", browser_steps(recorded_cleaning(record.config)))
+
+    def write_linear(self, model: LinearModel, folder: Path) -> None:  # noqa: ARG002
+        raise ConfigurationError(f"a linear model is not written as {self.name}; take --format onnx or safetensors")
+
+
+def _is_foreign(config: object) -> bool:
+    """Whether a classifier's layers are transformers' own."""
+    return getattr(config, "model_type", "") == FOREIGN_MODEL_TYPE
+
+
+def _drop_exit_defaults(path: Path) -> None:
+    """Makes the bounds of exits inputs without defaults: ONNX Runtime in a browser takes no input that has one."""
+    import onnx
+
+    model = onnx.load(path)
+    remaining = [value for value in model.graph.initializer if value.name not in (CONFIDENCES, ENTROPIES)]
+    if len(remaining) < len(model.graph.initializer):
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(remaining)
+        onnx.save(model, path)
+
+
+FORMATS: dict[str, ExportFormat] = {item.name: item for item in (SafetensorsFormat(), OnnxFormat(), WebFormat())}
+
+
+def find_format(name: str) -> ExportFormat:
+    """Returns a format by its name."""
+    if name not in FORMATS:
+        raise ConfigurationError(unknown("export format", name, FORMATS))
+    return FORMATS[name]
+
+
+def find_precision(name: str, precision: str) -> StoredPrecision:
+    """Returns a precision of a format."""
+    own = {item.name: item for item in find_format(name).precisions}
+    if precision not in own:
+        others = [other.name for other in FORMATS.values() if precision in {item.name for item in other.precisions}]
+        hint = f"; {precision} is written as {' or '.join(others)}" if others else ""
+        raise ConfigurationError(f"{unknown(f'precision of {name} exports', precision, own)}{hint}")
+    return own[precision]
+
+
+def list_precisions() -> str:
+    """Names every format with its precisions, for a help text."""
+    return "; ".join(
+        f"{item.name}: {', '.join(precision.name for precision in item.precisions)}" for item in FORMATS.values()
+    )
+
+
+def storage_order(name: str, precision: str) -> tuple[int, str, int, str]:
+    """Sorts exports as a reader asks for them: formats in their order, in each the wider precision first.
+
+    What is not known here, because another version wrote it, comes last.
+    """
+    known = FORMATS.get(name)
+    position = len(FORMATS) if known is None else list(FORMATS).index(name)
+    bits = {item.name: item.bits for item in known.precisions} if known else {}
+    return position, name, -bits.get(precision, 0), precision
+
+
+def _refuse_precision(precision: str | None) -> None:
+    if precision is not None:
+        raise ConfigurationError(f"a linear model is computed in fp64, not in {precision}; leave --precision out")

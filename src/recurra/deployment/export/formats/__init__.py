@@ -1,1 +1,0 @@
-"""The formats that a run can be exported as, one module each."""
