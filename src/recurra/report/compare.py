@@ -116,7 +116,7 @@ def scored_model(
 ) -> ScoredModel:
     """Reads how a model's runs did on a split; rows that are ``known`` are not decoded again."""
     evaluated = all(split in run.record.metrics for run in runs)
-    values = tuple(measure.read(run.record.metrics[split]) for run in runs) if evaluated else ()
+    values = tuple(measure.of_run(run.record.metrics[split]) for run in runs) if evaluated else ()
     return ScoredModel(
         label=label,
         split=split,

@@ -20,7 +20,7 @@ from recurra.tasks.measures import Measure
 from recurra.tasks.reporting import Records, Reporting
 from recurra.tasks.summary import ContrastLine, Summary, TableSummary
 
-TEMPLATES = Path(__file__).parent / "render" / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 LARGEST_BUBBLE = 26.0
 SMALLEST_BUBBLE = 2.5
 WIDE, ROW_HEIGHT = 560.0, 38.0

@@ -1,4 +1,4 @@
-"""What a report writes into a study's folder: the page, figures as SVG, numbers as CSV and LaTeX for a paper."""
+"""What a report writes into a study's folder: the page, figures as SVG, numbers as CSV."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from recurra.core.terminal import slug
 from recurra.deployment.export_record import ExportRecord
 from recurra.report.figures import Drawings, draw, standalone
 from recurra.report.load import load_runs
-from recurra.report.render.csv import csv_tables, csv_text, latex_table, latex_tables, numbers_of
-from recurra.report.render.html import render_page, render_report
+from recurra.report.render import csv_text, render_report
+from recurra.report.results import long_table, of_table, plain_line
 from recurra.report.summary import plain_summary, reporting_of, summarise
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.questions import NO_QUESTIONS, Questions
 from recurra.tasks.summary import Summary
-from recurra.tasks.tables import pooled_contrasts
 
 FIGURES = "figures"
 TABLES = "tables"
@@ -87,14 +86,14 @@ def write_study_report(
     """
     drawn = draw(summary, runs)
     target = folder / REPORT_NAME
-    write_text(target, render_page(summary, runs, drawn, title=title, command=command))
+    write_text(target, render_report(summary, runs, title=title, command=command, drawn=drawn))
     write_json(folder / SUMMARY_NAME, plain_summary(summary))
     write_files(folder, summary, drawn)
     return target
 
 
 def write_files(folder: Path, summary: Summary, drawn: Drawings) -> list[Path]:
-    """Writes ``figures/*.svg``, ``tables/*.csv`` and ``tables/*.tex``; removes what only an earlier call wrote.
+    """Writes ``figures/*.svg`` and ``tables/*.csv``; removes what only an earlier call wrote.
 
     Args:
         folder: The study's folder.
@@ -156,17 +155,12 @@ def named_figures(summary: Summary, drawn: Drawings) -> dict[str, tuple[Chart, s
 
 
 def _tables(summary: Summary) -> dict[str, str]:
-    """CSV of each part over all tables, and LaTeX of each part of each table."""
+    """CSV of the one long table, and of what a task has beside it."""
     if not summary.task:
         return {}
-    parts = reporting_of(summary.task).tables
-    slugs = table_slugs(summary)
-    files = {f"{TABLES}/{key}.csv": content for key, content in csv_tables(summary.tables, parts).items()}
-    if summary.pooled:
-        pooled = pooled_contrasts(reporting_of(summary.task).judge)
-        files[f"{TABLES}/{pooled.key}.csv"] = csv_text(numbers_of(summary, pooled))
-        files[f"{TABLES}/{pooled.key}.tex"] = latex_table(summary, pooled)
+    rows: dict[str, list[dict[str, Any]]] = {"results": long_table(summary)}
     for table in summary.tables:
-        for key, content in latex_tables(table, parts).items():
-            files[f"{TABLES}/{slugs[table.key]}-{key}.tex"] = content.encode("utf-8", "replace").decode("utf-8")
-    return files
+        for key, lines in reporting_of(summary.task).lines(table).items():
+            rows.setdefault(key, []).extend(plain_line(line, of_table(table), key) for line in lines)
+    rows["pooled"] = [plain_line(line, {}, "") for line in summary.pooled]
+    return {f"{TABLES}/{key}.csv": csv_text(part) for key, part in rows.items() if part}

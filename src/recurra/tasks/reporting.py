@@ -12,12 +12,12 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.terminal import significant
 from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.predictions import Predictions, read_predictions
-from recurra.tasks.columns import Table
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import ExportLine, Measure, MeasuredExports
 from recurra.tasks.questions import Judging, Limits, Questions
 from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ModelSummary, Summary, TableSummary, unspoiled
+from recurra.tasks.tables import Cells, Table
 
 Records = Mapping[str, LoadedRun]
 
@@ -44,9 +44,7 @@ class Reporting(ABC):
     Attributes:
         task: Its name, as records have it.
         measures: What its tables may be judged by, the first unless `measure_of` says otherwise.
-        tables: Its tables in the order in which they are read, the results first.
-        splits: The table of the splits that was run on.
-        overview: A row a table over all studies; its rows are made from ``(study, address, table)``.
+        overview_note: Below the table that has a row a table over all studies.
         alarms: What must be read before any figure, beside failed audits.
         published_tables: Names of published tables that a study file may put beside ours.
         figures_name_their_table: Whether a drawing's file is named after its table where a study has one table only.
@@ -54,9 +52,7 @@ class Reporting(ABC):
 
     task: str
     measures: tuple[Measure, ...]
-    tables: tuple[Table, ...]
-    splits: Table
-    overview: Table
+    overview_note: str
     alarms: tuple[Alarm, ...] = ()
     figures_name_their_table: bool = True
     published_tables: Collection[str] = ()
@@ -221,6 +217,27 @@ class Reporting(ABC):
         return made
 
     # What is shown.
+
+    @abstractmethod
+    def figures(self, table: Any) -> Sequence[Measure]:
+        """What is measured of the models of a table on a split, in the order in which it is shown."""
+
+    @abstractmethod
+    def tables(self, table: Any) -> Sequence[Table]:
+        """Tables for readers, the results first."""
+
+    @abstractmethod
+    def splits(self, table: Any) -> Table:
+        """The splits that were run on."""
+
+    @abstractmethod
+    def overview(self, table: Any) -> Cells | None:
+        """The table in a row; none if it is of no interest among others."""
+
+    def lines(self, table: Any) -> dict[str, Sequence[Any]]:
+        """What a table has beside its results for other programs: lines, frozen dataclasses, by the name of a file."""
+        names = ("contrasts", "tests", "audits", "exports", "published")
+        return {name: getattr(table, name) for name in names}
 
     def facts(self, table: TableSummary) -> list[tuple[str, str]]:
         """What a table is about, beside what every table says: a name and a text each."""

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
-from recurra.tasks.measures import ExportLine
+from recurra.tasks.measures import ExportLine, Score
 
-SUMMARY_VERSION = 3
+SUMMARY_VERSION = 4
 # The priority under which the model stands that is taken if nothing else is asked.
 RECOMMENDED = "Recommended"
 # Of p, after correction for the number of tests.
@@ -394,6 +394,9 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, Score):
+        rest = {key: part for key, part in vars(value).items() if key != "figures" and part}
+        return plain(rest | value.figures)
     if is_dataclass(value):
         return {key: plain(item) for key, item in vars(value).items()}
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value

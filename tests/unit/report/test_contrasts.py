@@ -17,12 +17,11 @@ from scipy import stats
 from factories import RunFactory, leakage
 from recurra.evaluation.predictions import read_predictions
 from recurra.report import summarise_runs
+from recurra.report.documents import study_page
 from recurra.report.figures import draw
 from recurra.report.files import write_files
 from recurra.report.load import load_runs
-from recurra.report.render.html import render_report
-from recurra.report.render.markdown import study_page
-from recurra.report.render.terminal import terminal_blocks
+from recurra.report.render import render_report, terminal_tables
 from recurra.report.summary import plain_summary, summarise
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.questions import Contrast, PublishedReference, Questions
@@ -314,11 +313,10 @@ def test_every_place_shows_what_holds_over_all_data(tmp_path: Path) -> None:
     gap = f"+{found.gap * 100:.1f} ± {found.half * 100:.1f}"
     (line,) = re.findall(r"^\| sharing at equal width.*$", study_page(summary, "results/x"), re.MULTILINE)
     assert gap in line.split("|")[-2]
-    assert f"- {found.statement}" in [line for block in terminal_blocks(summary) for line in block.lines]
+    assert f"- {found.statement}" in [line for _, _, lines in terminal_tables(summary) for line in lines]
     page = render_report(summary, runs, title="x")
     assert "What the study asked, over all data" in page and gap in page
     assert plain_summary(summary)["pooled"][0]["statement"] == found.statement
     write_files(tmp_path, summary, draw(summary, runs))
     rows = list(csv.DictReader(io.StringIO((tmp_path / "tables" / "pooled.csv").read_text(encoding="utf-8"))))
     assert [float(row["gap"]) for row in rows] == [line.gap for line in summary.pooled]
-    assert gap.replace("±", r"$\pm$") in (tmp_path / "tables" / "pooled.tex").read_text(encoding="utf-8")

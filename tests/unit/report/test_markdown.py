@@ -16,8 +16,8 @@ from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.record import read_record, write_record
 from recurra.report import read_study, render_results_markdown, study_page, summarise_folders
 from recurra.report.__main__ import main
-from recurra.report.documents import questions_of
-from recurra.report.render.markdown import across, text
+from recurra.report.documents import across, questions_of
+from recurra.report.render import markdown_text as text
 from recurra.tasks.summary import Summary
 
 SMALL = {"train": 900, "validation": 300, "test": 400}

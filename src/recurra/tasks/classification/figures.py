@@ -94,7 +94,8 @@ def _accuracy_by_rows(heading: str, parts: Sequence[tuple[int, ClassificationTab
         for model in table.models:
             score = model.scores.get(table.headline_split)
             if score is not None:
-                curves[model.label].append(Point(rows, score.accuracy.mean, score.accuracy.low, score.accuracy.high))
+                accuracy = score.figures["accuracy"]
+                curves[model.label].append(Point(rows, accuracy.mean, accuracy.low, accuracy.high))
     lines = [Line(label, index, points) for index, (label, points) in enumerate(curves.items())]
     caption = "Upright lines are the 95 % intervals: over seeds where there are several, else over examples."
     return drawing.chart_by_rows(heading, lines, f"accuracy on {parts[0][1].headline_split}", key, caption)

@@ -1,37 +1,18 @@
-"""The tables of language models, each column declared once. What leaks is called so in every row."""
+"""What is measured of language models, and their tables. What leaks is called so in every row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from recurra.core import terminal as form
 from recurra.core.exits_record import EarlyExitRecord, ExitsRecord
-from recurra.core.record import FINAL_HEAD, LanguageEpochRecord, LanguageMetricsRecord
+from recurra.core.record import FINAL_HEAD, LanguageEpochRecord
 from recurra.core.record_parts import TRAINING_SPLIT
-from recurra.tasks.columns import (
-    COUNT,
-    DURATION,
-    EVERYWHERE,
-    NUMBERS,
-    PAGE,
-    READERS,
-    RUNS,
-    SIGNIFICANT,
-    TIMING,
-    Cell,
-    Column,
-    Fields,
-    Format,
-    Place,
-    Table,
-    estimates,
-    numbers,
-)
 from recurra.tasks.measures import Estimate, Measure
 from recurra.tasks.summary import ModelSummary, TableSummary
-from recurra.tasks.tables import AUDITS, contrasts, tests_by_seeds
+from recurra.tasks.tables import NONE, Cells, Table, results
 
 PUBLISHED_MODEL = "crt-deep (leaks)"
 PUBLISHED_TEXT = "WikiText-103 validation, epoch 10"
@@ -137,25 +118,59 @@ class LanguageTable(TableSummary):
     splits: dict[str, dict[str, int]]
 
 
-def _loss(metrics: LanguageMetricsRecord) -> float:
-    return metrics.final.loss
+def perplexity(value: float) -> str:
+    """A perplexity: more decimals where it is small."""
+    if value < 10:
+        return f"{value:.3f}"
+    return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"
 
 
-def _loss_of(model: LanguageModelSummary, split: str) -> Estimate | None:
-    return model.scores[split][FINAL_HEAD].estimate if split in model.scores else None
+@dataclass(frozen=True)
+class HeadMeasure(Measure):
+    """A measure of one head of a model, or of its final one."""
+
+    head: str = FINAL_HEAD
+
+    def of(self, model: Any, split: str) -> Estimate | None:
+        """Estimate of a model on a split; means of perplexities have no interval of their own."""
+        head = model.scores.get(split, {}).get(self.head)
+        if head is None:
+            return None
+        kind = self.key.partition(":")[0]
+        if kind == "loss":
+            return head.estimate
+        value = getattr(head, kind)
+        return None if value is None else Estimate(value, None, None, None, (), "none")
 
 
-LOSS = Measure(
+LOSS = HeadMeasure(
     "loss",
     "Loss",
     "nats a token",
     higher_is_better=False,
-    read=_loss,
-    of=_loss_of,
+    read=lambda metrics: metrics.final.loss,
     limits=(0.0, None),
     ahead="above (worse than)",
     behind="below (better than)",
 )
+TOKEN_PERPLEXITY = HeadMeasure(
+    "token_perplexity", "Perplexity a token", "", False, lambda metrics: metrics.final.token_perplexity,
+    write=perplexity,
+)  # fmt: skip
+WORD_PERPLEXITY = HeadMeasure(
+    "word_perplexity", "Perplexity a word", "", False, lambda metrics: metrics.final.word_perplexity, write=perplexity
+)
+BITS_PER_BYTE = HeadMeasure(
+    "bits_per_byte", "Bits a byte", "", False, lambda metrics: metrics.final.bits_per_byte, digits=3
+)
+FIGURES = (LOSS, TOKEN_PERPLEXITY, WORD_PERPLEXITY, BITS_PER_BYTE)
+
+
+def figures_of_heads(table: LanguageTable) -> list[HeadMeasure]:
+    """What is measured of the final head, and the same of every exit: ``loss:exit-2``."""
+    heads = dict.fromkeys(head for model in table.models for scores in model.scores.values() for head in scores)
+    exits = [head for head in heads if head != FINAL_HEAD]
+    return [*FIGURES, *(replace(part, key=f"{part.key}:{head}", head=head) for head in exits for part in FIGURES)]
 
 
 _RESULTS = (
@@ -164,195 +179,53 @@ _RESULTS = (
     "predicted. As trained: perplexity on validation without the token behind each block, which no position in it can "
     "read; an honest model hardly differs, one that leaks can read all the others."
 )
-_DIFFERENCES = (
-    "Loss of the second model less that of the first, nats a token of the final head, seed by seed; Student's t over "
-    "seeds, p of the paired test corrected over the pairs by Holm. Another text could turn out differently."
-)
 _EARLY_EXIT = (
     "Kept by `recurra exits RUN --keep`. Loss of decoding with everything that is filled in, on at most 16,384 tokens; "
     "wall-clock of decoding in FP32, batch by batch in turns with the full model."
 )
-_ENDS_LEFT: frozenset[Place] = frozenset(("terminal", "html"))
 
 
-def perplexity(value: float) -> str:
-    """A perplexity: more decimals where it is small."""
-    if value < 10:
-        return f"{value:.3f}"
-    return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"
+def results_table(table: LanguageTable, figures: Sequence[Measure]) -> Table:
+    """What each language model scores and costs."""
 
+    def more(model: LanguageModelSummary) -> Cells:
+        trained = (model.as_trained.token_perplexity, model.as_trained.word_perplexity)
+        seen = model.scores.get(TRAINING_SPLIT)
+        unseen = model.scores[table.headline_split][FINAL_HEAD].loss
+        return {
+            "Less that on train": NONE if seen is None else f"{unseen - seen[FINAL_HEAD].loss:+.3f}",
+            "As trained, a token / a word": " / ".join(NONE if part is None else perplexity(part) for part in trained),
+            "Steps": form.count(model.steps),
+            "Tokens/s": form.count(model.tokens_per_s),
+        }
 
-_PERPLEXITY = Format(perplexity)
-_LOSS = estimates()
-_BITS = numbers(lambda value: form.decimal(value, 3))
-_SIGNED = numbers(lambda value: f"{value:+.3f}")
-Head = Callable[[Any], HeadSummary | None]
-
-
-def _head_columns(head: Head, *, suffix: str = "", of: str = "") -> list[Column]:
-    """Loss, perplexities and bits of a head.
-
-    Args:
-        head: Reads it from a row.
-        suffix: Of the keys.
-        of: Follows the heading of the loss.
-    """
-
-    def read(name: str) -> Callable[[Any], Any]:
-        return lambda row: getattr(found, name) if (found := head(row)) is not None else None
-
-    return [
-        Column(f"loss{suffix}", f"Loss{of}", read("estimate"), _LOSS),
-        Column(f"token_perplexity{suffix}", "Perplexity a token", read("token_perplexity"), _PERPLEXITY),
-        Column(f"word_perplexity{suffix}", "a word", read("word_perplexity"), _PERPLEXITY),
-        Column(f"bits_per_byte{suffix}", "Bits a byte", read("bits_per_byte"), _BITS),
-    ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A row of the results: a model on a split."""
-
-    model: LanguageModelSummary
-    split: str
-
-    @property
-    def final(self) -> HeadSummary:
-        """Its last head."""
-        return self.model.scores[self.split][FINAL_HEAD]
-
-    @property
-    def unseen_less_seen(self) -> float | None:
-        """Its loss less that on text that it was trained on; none where the latter was not measured."""
-        seen = self.model.scores.get(TRAINING_SPLIT)
-        return None if seen is None else self.final.loss - seen[FINAL_HEAD].loss
-
-
-def _on(table: LanguageTable, splits: Sequence[str]) -> list[Scored]:
-    return [Scored(model, split) for model in table.models for split in splits if split in model.scores]
-
-
-def _as_trained(head: HeadSummary) -> str:
-    values = (head.token_perplexity, head.word_perplexity)
-    return " / ".join(form.NONE if value is None else perplexity(value) for value in values)
-
-
-def _as_trained_fields(key: str, head: Any) -> Fields:
-    return {f"{key}_{name}": getattr(head, name) for name in ("loss", "token_perplexity", "word_perplexity")}
-
-
-def _result_columns(table: LanguageTable) -> list[Column]:
-    size: frozenset[Place] = frozenset(("csv", "latex"))
-    seen = [Column("unseen_less_seen", "Less that on train", lambda row: row.unseen_less_seen, _SIGNED)]
-    if not any(TRAINING_SPLIT in model.scores for model in table.models):
-        seen = []
-    return [
-        Column("model", "Model", lambda row: row.model.label),
-        Column("split", "", lambda row: row.split, places=NUMBERS),
-        Column("leaks", "", lambda row: row.model.leaks, places=NUMBERS),
-        Column("seeds", "Seeds", lambda row: row.model.runs, RUNS),
-        *_head_columns(lambda row: row.final),
-        *seen,
-        Column("parameters", "Parameters", lambda row: row.model.parameters, COUNT),
-        Column("non_embedding_parameters", "", lambda row: row.model.non_embedding_parameters, places=NUMBERS),
-        Column("file_size_mib", "MiB", lambda row: row.model.file_size_mib, SIGNIFICANT, size),
-        Column("flops_per_token", "FLOPs/token", lambda row: row.model.flops_per_token, numbers(form.amount)),
-        *(
-            Column(
-                f"batch_{batch}", f"ms, batch {batch}",
-                lambda row, batch=batch: row.model.latency.get(str(batch)), TIMING,  # type: ignore[misc]
-            )
-            for batch in table.batch_sizes
-        ),
-        Column(
-            "as_trained", "As trained, a token / a word", lambda row: row.model.as_trained,
-            Format(_as_trained, spread=_as_trained_fields), EVERYWHERE - {"latex"},
-        ),
-        Column("steps", "Steps", lambda row: row.model.steps, COUNT),
-        Column("tokens_per_s", "Tokens/s", lambda row: row.model.tokens_per_s, COUNT, EVERYWHERE - {"latex"}),
-        Column("training_wall_s", "Training", lambda row: row.model.training_wall_s, DURATION),
-        Column("audits", "Causality and other audits", lambda row: row.model.verdict, left=_ENDS_LEFT),
-    ]  # fmt: skip
-
-
-def _results_caption(table: LanguageTable) -> str:
     split = table.splits[table.headline_split]
     counted = f"{split['tokens']:,} tokens, {split['words']:,} words, {split['bytes']:,} bytes"
-    return f"On {table.headline_split} ({counted}). {_RESULTS}"
+    note = f"On {table.headline_split} ({counted}). {_RESULTS}"
+    shown = results(table, figures, LOSS, note=note, more=more, audits=lambda model: model.verdict)
+    return replace(shown, brief=("Model", "Loss", "Perplexity a word", "Parameters", "Training", "Audits"))
 
 
-RESULTS = Table(
-    "results",
-    lambda table: f"Results on the {table.headline_split} split",
-    _result_columns,
-    lambda table: _on(table, [table.headline_split]),
-    caption=_results_caption,
-    paper_note=lambda _: "Loss ± half the 95 % interval over seeds.",
-    numbers=lambda table: _on(table, list(table.models[0].scores)),
-    row_class=lambda row: "spoiled" if row.model.failed_audits else "",
-    brief=("model", "loss", "word_perplexity", "parameters", "training_wall_s", "audits"),
-)
-
-
-@dataclass(frozen=True)
-class HeadRow:
-    """A head of a model on every split, or a published one on the first."""
-
-    model: str
-    head: str
-    by_split: dict[str, HeadSummary]
-    audits: str
-
-
-def _head_rows(table: LanguageTable) -> list[HeadRow]:
+def heads_table(table: LanguageTable) -> Table:
+    """Every head of each model that has several, on every split; published ones beside the first."""
     splits = list(table.models[0].scores)  # The first is the one that the published figures are of.
-    rows = [
-        HeadRow(
-            model.label,
-            head,
-            {split: model.scores[split][head] for split in splits if split in model.scores},
-            "leaks" if model.leaks else model.verdict,
-        )
-        for model in table.models
-        if len(model.scores[splits[0]]) > 1
-        for head in model.scores[splits[0]]
-    ]
+    rows: list[Cells] = []
+    for model in table.models:
+        heads = model.scores[splits[0]]
+        for head in heads if len(heads) > 1 else ():
+            cells = {"Model": model.label, "Head": head}
+            for split in splits:
+                for part in FIGURES:
+                    value = replace(part, head=head).of(model, split)
+                    cells[f"{part.heading}, {split}"] = part.text(value)
+            rows.append(cells | {"Audits": "leaks" if model.leaks else model.verdict})
     published = f"published, {PUBLISHED_MODEL}, {PUBLISHED_TEXT}"
     for line in PUBLISHED_EXITS if rows else ():
-        name = FINAL_HEAD if line is PUBLISHED_EXITS[-1] else f"exit-{line.loop}"
-        head = HeadSummary(line.loss, (line.loss,), None, None, None, line.perplexity, None, None)
-        rows.append(HeadRow(published, name, {splits[0]: head}, "leaks"))
-    return rows
-
-
-# On a page its name is not broken at the hyphen.
-_HEAD = Format(cell=lambda name: Cell(name.replace("-", "\N{NON-BREAKING HYPHEN}")))
-
-
-def _head_table_columns(table: LanguageTable) -> list[Column]:
-    def on(split: str) -> Head:
-        return lambda row: row.by_split.get(split)
-
-    figures = [
-        column
-        for split in table.models[0].scores
-        for column in _head_columns(on(split), suffix=f"_{split}", of=f", {split}")
-    ]
-    return [
-        Column("model", "Model", lambda row: row.model),
-        Column("head", "Head", lambda row: row.head, _HEAD, left=EVERYWHERE),
-        *figures,
-        Column("audits", "Audits", lambda row: row.audits),
-    ]
-
-
-HEADS = Table(
-    "exits",
-    lambda _: "By head",
-    _head_table_columns,
-    _head_rows,
-    short="by head",
-)
+        figures = {f"Loss, {splits[0]}": LOSS.value(line.loss)}
+        figures[f"{TOKEN_PERPLEXITY.heading}, {splits[0]}"] = perplexity(line.perplexity)
+        head = FINAL_HEAD if line is PUBLISHED_EXITS[-1] else f"exit-{line.loop}"
+        rows.append({"Model": published, "Head": head, **figures, "Audits": "leaks"})
+    return Table("exits", "By head", rows, page_only=False)
 
 
 @dataclass(frozen=True)
@@ -373,7 +246,8 @@ class EarlyExit:
         return next((timed.speed_up for timed in self.record.timed if timed.batch_size == size), None)
 
 
-def _early_exits(table: LanguageTable) -> list[EarlyExit]:
+def early_exits(table: LanguageTable) -> list[EarlyExit]:
+    """Every way of early exit that was kept of the runs of a table."""
     rows = []
     for model in table.models:
         seeds = {run.run_id: run.seed for run in model.runs}
@@ -386,109 +260,71 @@ def _early_exits(table: LanguageTable) -> list[EarlyExit]:
     return rows
 
 
-def _early_exit_columns(table: LanguageTable) -> list[Column]:
-    kept = [one for model in table.models for exits in model.exits for one in exits.fixed]
-    sizes = sorted({timed.batch_size for one in kept for timed in one.timed})
-    two = numbers(lambda value: f"{value:.2f}")
-    return [
-        Column("model_seed", "Model, seed", lambda row: f"{row.model}, {row.seed}", places=READERS),
-        Column("model", "", lambda row: row.model, places=NUMBERS),
-        Column("seed", "", lambda row: row.seed, places=NUMBERS),
-        Column("leaves", "Leaves", lambda row: row.label, left=EVERYWHERE),
-        Column("loss", "Loss", lambda row: row.loss, numbers(lambda value: f"{value:.4f}")),
-        Column("loops", "Loops a token", lambda row: row.loops, two),
-        *(
-            Column(
-                f"speed_up_batch_{size}", f"Times as fast, batch {size}",
-                lambda row, size=size: row.speed(size), two,  # type: ignore[misc]
-            )
-            for size in sizes
-        ),
-    ]  # fmt: skip
+def early_exit_table(table: LanguageTable) -> Table:
+    """What leaving early costs and saves."""
+    lines = early_exits(table)
+    sizes = sorted({timed.batch_size for line in lines if line.record for timed in line.record.timed})
+    rows = [
+        {
+            "Model, seed": f"{line.model}, {line.seed}",
+            "Leaves": line.label,
+            "Loss": f"{line.loss:.4f}",
+            "Loops a token": f"{line.loops:.2f}",
+            **{f"Times as fast, batch {size}": form.decimal(line.speed(size), 2) for size in sizes},
+        }
+        for line in lines
+    ]
+    return Table("leaving", "Leaving early", rows, _EARLY_EXIT if rows else "")
 
 
-EARLY_EXIT = Table(
-    "leaving",
-    lambda _: "Leaving early",
-    _early_exit_columns,
-    _early_exits,
-    caption=lambda _: _EARLY_EXIT,
-    paper_note=lambda _: _EARLY_EXIT,
-    places=EVERYWHERE - {"terminal"},
-)
-
-
-@dataclass(frozen=True)
-class Beside:
-    """Ours, or a published figure beside it, with what is not the same."""
-
-    model: str
-    figures: str
-    text: str
-    loss: float | None
-    word_perplexity: float | None
-    differs: str | None
-    leaks: str
-
-
-def _published_rows(table: LanguageTable) -> list[Beside]:
+def published_table(table: LanguageTable) -> Table:
+    """Ours, with published figures beside them and what is not the same."""
     split = table.headline_split
     varied = len({model.feed_forward for model in table.models} & set(PUBLISHED_CYCLES)) > 1
-    rows = []
+    rows: list[Cells] = []
     for model in table.models:
         score = model.scores[split][FINAL_HEAD]
-        leaks = "leaks" if model.leaks else "no"
         rows.append(
-            Beside(model.label, "ours", f"{table.data} {split}", score.loss, score.word_perplexity, None, leaks)
+            {
+                "Model": model.label,
+                "Figures": "ours",
+                "Text": f"{table.data} {split}",
+                "Loss": LOSS.value(score.loss),
+                "Perplexity a word": NONE if score.word_perplexity is None else perplexity(score.word_perplexity),
+                "What differs": NONE,
+                "Leaks": "leaks" if model.leaks else "no",
+            }
         )
         made_of = model.feed_forward
         if varied and made_of in PUBLISHED_CYCLES:
-            name = f"crt-deep at 3 loops, {made_of}{'' if made_of == 'linear' else ' (leaks)'}"
-            text, differs = "WikiText-103 validation", "size, text, training"
-            loss = PUBLISHED_CYCLES[made_of]
-            rows.append(Beside(name, "published, table 3", text, loss, None, differs, "published code leaks"))
-    for found in PUBLISHED_REFERENCES:
-        differs = f"size, tokenizer; {found.note}"
-        rows.append(Beside(found.model, "published", f"{found.text} test", None, found.perplexity, differs, "no"))
-    return rows
+            rows.append(
+                {
+                    "Model": f"crt-deep at 3 loops, {made_of}{'' if made_of == 'linear' else ' (leaks)'}",
+                    "Figures": "published, table 3",
+                    "Text": "WikiText-103 validation",
+                    "Loss": LOSS.value(PUBLISHED_CYCLES[made_of]),
+                    "What differs": "size, text, training",
+                    "Leaks": "published code leaks",
+                }
+            )
+    rows += [
+        {
+            "Model": line.model,
+            "Figures": "published",
+            "Text": f"{line.text} test",
+            "Perplexity a word": perplexity(line.perplexity),
+            "What differs": f"size, tokenizer; {line.note}",
+            "Leaks": "no",
+        }
+        for line in PUBLISHED_REFERENCES
+    ]
+    return Table("published", "Published beside ours", rows)
 
 
-PUBLISHED = Table(
-    "published",
-    lambda _: "Published beside ours",
-    lambda _: [
-        Column("model", "Model", lambda row: row.model),
-        Column("figures", "Figures", lambda row: row.figures, left=EVERYWHERE),
-        Column("text", "Text", lambda row: row.text, left=EVERYWHERE),
-        Column("loss", "Loss", lambda row: row.loss, numbers(lambda value: f"{value:.4f}")),
-        Column("word_perplexity", "Perplexity a word", lambda row: row.word_perplexity, _PERPLEXITY),
-        Column("differs", "What differs", lambda row: row.differs, left=PAGE),
-        Column("leaks", "Leaks", lambda row: row.leaks, left=PAGE),
-    ],
-    _published_rows,
-    places=EVERYWHERE - {"terminal"},
-)
-
-SPLITS = Table(
-    "data",
-    lambda _: "Splits",
-    lambda _: [
-        Column("split", "Split", lambda row: row[0]),
-        *(
-            Column(name, name.capitalize(), lambda row, name=name: row[1][name], COUNT)  # type: ignore[misc]
-            for name in ("tokens", "words", "bytes")
-        ),
-    ],
-    lambda table: list(table.splits.items()),
-    places=PAGE,
-)
-
-TABLES = (
-    RESULTS,
-    contrasts(lambda _: LOSS),
-    tests_by_seeds(LOSS, _DIFFERENCES),
-    HEADS,
-    EARLY_EXIT,
-    PUBLISHED,
-    replace(AUDITS, empty={}),
-)
+def splits_table(table: LanguageTable) -> Table:
+    """The splits by size."""
+    rows = [
+        {"Split": name, **{part.capitalize(): form.count(split[part]) for part in ("tokens", "words", "bytes")}}
+        for name, split in table.splits.items()
+    ]
+    return Table("data", "Splits", rows)
