@@ -157,6 +157,9 @@ def _print_study(result: StudyResult, *, wide: bool) -> None:
             _print_aligned(title, headings, table.cells(headings), table.left(headings))
         print_lines(lines)
     print_lines(result.shown.warnings)
+    if not result.shown.tables:
+        print_lines(["No run finished: there is nothing to report."])
+        return
     if result.report is not None:
         print_lines([f"report: {result.report}"])
     if not (result.output / "runs").is_dir():
@@ -164,4 +167,4 @@ def _print_study(result: StudyResult, *, wide: bool) -> None:
         return
     with contextlib.suppress(RunError):
         command, argument = task(result.shown.task).usage
-        print_lines([f"next: recurra {command} {shlex.quote(str(result.output))} {argument}"])
+        print_lines([f"next: recurra {command} {shlex.quote(str(result.best_path))} {argument}"])

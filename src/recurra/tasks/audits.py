@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 from recurra.core import terminal as form
 from recurra.core.record import AuditResult
@@ -13,6 +14,7 @@ from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import AuditLine
 
 
+@cache
 def of_data(name: str) -> bool:
     """Whether an audit looks at the data alone, and so says the same of every model."""
     return looks_at(name, Subject.LABELLED_DATA, Subject.TOKENS)
@@ -62,13 +64,13 @@ def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
     for label, runs in groups.items():
         for run in runs:
             for audit in run.record.audits:
-                own = effect_of(audit) or (audit.status == "passed" and not of_data(audit.name))
+                own = (audit.status == "passed" and not of_data(audit.name)) or effect_of(audit)
                 same = "" if own else audit.summary
                 if audit.status == "measured":
                     same = label
                 found[(audit.name, audit.status, same)].append((label, run.record.seed, audit))
     order = {"failed": 0, "note": 1, "measured": 2, "skipped": 3, "passed": 4}
-    splits = [split for runs in groups.values() for run in runs for split in run.record.data.splits]
+    splits = list(dict.fromkeys(split for runs in groups.values() for run in runs for split in run.record.data.splits))
     lines = [_line(name, status, members, runs_of, splits) for (name, status, _), members in found.items()]
     return sorted(lines, key=lambda line: (order[line.status], line.scope, line.name))
 

@@ -574,3 +574,19 @@ def test_timings_on_a_busy_machine_are_called_so(tmp_path: Path, share: object, 
     latency = {**study_latency(folders), **({} if share is None else {"waited": share})}
     found = " ".join(summarise(load_runs(folders)[0], latency).warnings)
     assert said in found if said else not found
+
+
+def test_rows_of_one_class_give_no_verdict_on_any_model(tmp_path: Path) -> None:
+    factory = RunFactory(tmp_path, rows=SMALL)
+    folders = [factory.run(name, accuracy) for name, accuracy in (("linear", 0.8), ("recurrent", 0.9))]
+    runs, _ = load_runs(folders)
+    for run in runs:
+        metrics = run.record.metrics["test"]
+        right = sum(metrics.confusion_matrix[1])
+        of_one = metrics.model_copy(update={"confusion_matrix": [[0, 0], [0, right]], "rows": right, "accuracy": 1.0})
+        run.record.metrics["test"] = of_one
+    (table,) = summarise(runs).tables
+    assert "they cannot tell if a model knows other classes, so there is no verdict" in table.conclusion
+    assert "no classifier" not in table.conclusion and "scores highest" not in table.conclusion
+    assert table.tests == [] and table.recommended is None
+    assert all(model.fronts == [] for model in table.models)

@@ -48,8 +48,14 @@ def conclude(table: ClassificationTable, measure: Measure) -> str:
     scored = [model for model in table.models if split in model.scores]
     if not scored:
         return "No model was evaluated on a common split: nothing can be concluded."
-    sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored, measure)
     rows = scored[0].scores[split].rows
+    if one := only_class(scored[0].scores[split].confusion_matrix):
+        verdict = (
+            f"All {rows:,} {split} rows are '{table.label_names[one[0]]}': they cannot tell if a model knows other "
+            "classes, so there is no verdict. Give rows of every class to test on."
+        )
+        return " ".join([verdict, *_audit_sentences(table.audits, split)])
+    sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored, measure)
     if rows < FEW_ROWS:
         sentences.append(
             f"{rows} {split} rows are too few to choose by: one of them is worth {100 / rows:.0f} points. Label more."
@@ -184,6 +190,12 @@ def _never_said(table: ClassificationTable, model: ClassifierSummary) -> tuple[s
     names = words([f"'{table.label_names[index]}'" for index in ignored[:3]])
     more = f" and {ignored.size - 3} more classes" if ignored.size > 3 else ""
     return f"{names}{more}" if ignored.size else "", float(rows[ignored].sum() / rows.sum())
+
+
+def only_class(confusion_matrix: Sequence[Sequence[int]]) -> list[int]:
+    """The class that all rows of a split are of; none if they are of several."""
+    present = [label for label, row in enumerate(confusion_matrix) if sum(row)]
+    return present if len(present) == 1 else []
 
 
 def majority_share(model: ClassifierSummary, split: str) -> float:

@@ -20,6 +20,7 @@ from recurra.tasks.classification.conclusions import (
     conclude,
     fault_of,
     level_models,
+    only_class,
     overview,
     said_costs,
 )
@@ -102,10 +103,15 @@ class ClassificationReporting(LabellingReporting):
         return judge(table)
 
     def barred(self, runs: Sequence[LoadedRun], split: str, measure: Measure) -> str:
-        """A model that has one answer for every text has learned nothing; unless texts are ranked, not answered."""
+        """A model that has one answer for every text has learned nothing; unless texts are ranked, not answered.
+
+        On rows of one class nobody can tell.
+        """
+        record = _record(runs[0])
+        if split in record.metrics and only_class(record.metrics[split].confusion_matrix):
+            return f"all rows of {split} are of one class"
         if measure.ranks:
             return ""
-        record = _record(runs[0])
         answers = {
             label
             for run in runs
