@@ -204,7 +204,8 @@ def load_files(config: DataConfig) -> TextDataset:
         raise DataError(
             f"{table.source} has too few rows to split off {' and '.join(missing)}{config.of_folds}: "
             f"{len(table)} rows, {len(set(whole.texts))} different texts{of_groups}; give at least {_MINIMUM_UNITS} "
-            f"different {'groups' if of_groups else 'texts'} of one class, or your own files with --validation and --test"
+            f"different {'groups' if of_groups else 'texts'} of one class, or "
+            "your own files with --validation and --test"
         )
     splits = {"train": whole.select(parts["train"])}
     for name in ("validation", "test"):

@@ -13,11 +13,11 @@ from recurra.report.figures import Drawings, draw, standalone
 from recurra.report.load import load_runs
 from recurra.report.render import csv_text, render_report
 from recurra.report.results import long_table, of_table, plain_line
-from recurra.report.summary import plain_summary, reporting_of, summarise
+from recurra.report.summary import reporting_of, summarise
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.questions import NO_QUESTIONS, Questions
-from recurra.tasks.summary import Summary
+from recurra.tasks.summary import Summary, plain
 
 FIGURES = "figures"
 TABLES = "tables"
@@ -87,7 +87,7 @@ def write_study_report(
     drawn = draw(summary, runs)
     target = folder / REPORT_NAME
     write_text(target, render_report(summary, runs, title=title, command=command, drawn=drawn))
-    write_json(folder / SUMMARY_NAME, plain_summary(summary))
+    write_json(folder / SUMMARY_NAME, plain(summary))
     write_files(folder, summary, drawn)
     return target
 
@@ -145,11 +145,10 @@ def _figures(summary: Summary, drawn: Drawings) -> dict[str, str]:
 def named_figures(summary: Summary, drawn: Drawings) -> dict[str, tuple[Chart, str]]:
     """Drawings by file name, with their SVG."""
     slugs = table_slugs(summary)
-    named = len(summary.tables) > 1 or (summary.task and reporting_of(summary.task).figures_name_their_table)
     shown = {f"{slug(chart.heading)[:120]}.svg": (chart, standalone(chart)) for chart in drawn.study}
     for table in summary.tables:
         for chart in drawn.tables[table.key]:
-            name = f"{f'{slugs[table.key]}-' if named else ''}{slug(chart.heading)[:60]}.svg"
+            name = f"{slugs[table.key]}-{slug(chart.heading)[:60]}.svg"
             shown[name] = (chart, standalone(chart))
     return shown
 

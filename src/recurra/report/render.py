@@ -55,7 +55,7 @@ def render_report(
         .render(
             summary=summary,
             sections=_sections(summary, drawn),
-            alarms=_alarms(summary),
+            alarms=reporting_of(summary.task).alarms(summary.tables) if summary.task else [],
             study_charts=drawn.study,
             pooled=_pooled(summary) if summary.pooled else None,
             first_chart=_first_chart(summary, drawn),
@@ -114,14 +114,6 @@ def _first_chart(summary: Summary, drawn: Drawings) -> Chart | None:
         return None
     charts = drawn.tables[summary.tables[0].key]
     return next((chart for kind in ("trade-off", "size") for chart in charts if chart.kind == kind), None)
-
-
-def _alarms(summary: Summary) -> list[tuple[str, Sequence[tuple[str, str]]]]:
-    """What the task raises beside failed audits: a heading and lines of a name and where it stands."""
-    if not summary.task:
-        return []
-    found = [(alarm.heading, alarm.lines(summary.tables)) for alarm in reporting_of(summary.task).alarms]
-    return [(heading, lines) for heading, lines in found if lines]
 
 
 def _facts(table: TableSummary, reporting: Reporting) -> list[tuple[str, str]]:

@@ -31,13 +31,10 @@ def kept_waiting(latency: Mapping[str, Any] | None) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its 95 % interval.
+    """A figure, its mean over seeds, with its 95 % interval.
 
     Attributes:
-        mean: Mean over seeds (with one seed: the figure).
-        sd: Standard deviation over seeds, ``None`` for one seed.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
+        sd: Over seeds, ``None`` for one.
         values: The figure of each seed, in the order of the seeds.
         basis: What the interval is over: ``seeds`` (Student's t), ``examples`` (for example Wilson for accuracy) or
             ``none`` (no interval).
@@ -115,10 +112,7 @@ class ExportLine:
         only_reference: Rows that only the run's model got right.
         rows: Rows of all seeds.
         largest_logit_difference: Over the rows of the exports' own checks.
-        median_ms: Median milliseconds a text by batch size; empty if it was not timed.
-        p90_ms: 90th percentile likewise.
-        p99_ms: 99th percentile likewise.
-        texts_per_s: Texts a second by batch size.
+        median_ms: Milliseconds a text by batch size; empty if it was not timed.
         memory_mib: Peak of a process that opens it and labels texts; none if it was not measured.
         published: Published figures of the same preset in this precision.
     """

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,10 @@ from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import ExportLine, Measure, MeasuredExports
 from recurra.tasks.questions import Judging, Limits, Questions
-from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ModelSummary, Summary, TableSummary, unspoiled
+from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ModelSummary, TableSummary, unspoiled
 from recurra.tasks.tables import Cells, Table
 
 Records = Mapping[str, LoadedRun]
-
-
-@dataclass(frozen=True)
-class Alarm:
-    """What must be read before any figure: a heading, and a line a table."""
-
-    heading: str
-    lines: Callable[[Sequence[TableSummary]], Sequence[tuple[str, str]]]
 
 
 def nearest(models: Sequence[ModelSummary], limits: Limits) -> Advice:
@@ -45,16 +36,12 @@ class Reporting(ABC):
         task: Its name, as records have it.
         measures: What its tables may be judged by, the first unless `measure_of` says otherwise.
         overview_note: Below the table that has a row a table over all studies.
-        alarms: What must be read before any figure, beside failed audits.
         published_tables: Names of published tables that a study file may put beside ours.
-        figures_name_their_table: Whether a drawing's file is named after its table where a study has one table only.
     """
 
     task: str
     measures: tuple[Measure, ...]
     overview_note: str
-    alarms: tuple[Alarm, ...] = ()
-    figures_name_their_table: bool = True
     published_tables: Collection[str] = ()
 
     def measure_of(self, table: TableRuns, judging: Judging) -> Measure:
@@ -257,6 +244,6 @@ class Reporting(ABC):
         """Drawings across the tables of a study."""
         return []
 
-    def as_before(self, summary: Summary, values: dict[str, Any]) -> dict[str, Any]:
-        """The plain values of a summary with the fields that earlier versions had; see ``docs/reference``."""
-        return values
+    def alarms(self, tables: Sequence[Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+        """What must be read before any figure, beside failed audits: a heading, and a name and a table a line."""
+        return []

@@ -33,7 +33,7 @@ def test_a_comparison_stands_for_its_recommended_run(tmp_path: Path) -> None:
 def test_one_run_is_not_several(tmp_path: Path) -> None:
     comparison = make_comparison(tmp_path / "x", "a", best="a")
     assert find_run(comparison).note == f"'{comparison}' holds one run; taking it, {comparison / 'runs' / 'a'} (linear)"
-    with pytest.raises(CheckpointError, match="holds one run, and .* recommends none; give it: "):
+    with pytest.raises(CheckpointError, match=r"holds one run, and .* recommends none; give it: "):
         find_run(make_comparison(tmp_path / "y", "a"))
 
 

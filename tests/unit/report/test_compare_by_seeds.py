@@ -13,7 +13,7 @@ from language_records import language_record
 from recurra.report.compare import ScoredModel, compare_models
 from recurra.report.contrasts import answer_contrasts
 from recurra.report.summary import summarise
-from recurra.tasks.language.columns import LOSS, LanguageTable
+from recurra.tasks.language.tables import LOSS, LanguageTable
 from recurra.tasks.loaded_runs import LoadedRun, TableKey
 from recurra.tasks.questions import Contrast, Questions
 from recurra.tasks.summary import PairTest

@@ -22,9 +22,10 @@ from recurra.report.figures import draw
 from recurra.report.files import write_files
 from recurra.report.load import load_runs
 from recurra.report.render import render_report, terminal_tables
-from recurra.report.summary import plain_summary, summarise
+from recurra.report.summary import summarise
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.questions import Contrast, PublishedReference, Questions
+from recurra.tasks.summary import plain
 
 SHARING = Contrast(name="sharing at equal width", a="recurrent", b="stacked-narrow")
 
@@ -277,7 +278,7 @@ def test_over_data_sets_each_counts_once_and_the_interval_is_over_them(tmp_path:
 
 def test_two_data_sets_say_nothing_of_others(tmp_path: Path) -> None:
     summary = summarise(runs_on(tmp_path, {"sst2": (0.8, 0.7), "domains": (0.9, 0.8)}), questions=SEVERAL)
-    assert len(summary.tables) == 2 and summary.pooled == [] and "pooled" not in plain_summary(summary)
+    assert len(summary.tables) == 2 and summary.pooled == [] and "pooled" not in plain(summary)
 
 
 def test_data_that_failed_an_audit_say_nothing_of_others(tmp_path: Path) -> None:
@@ -316,7 +317,7 @@ def test_every_place_shows_what_holds_over_all_data(tmp_path: Path) -> None:
     assert f"- {found.statement}" in [line for _, _, lines in terminal_tables(summary) for line in lines]
     page = render_report(summary, runs, title="x")
     assert "What the study asked, over all data" in page and gap in page
-    assert plain_summary(summary)["pooled"][0]["statement"] == found.statement
+    assert plain(summary)["pooled"][0]["statement"] == found.statement
     write_files(tmp_path, summary, draw(summary, runs))
     rows = list(csv.DictReader(io.StringIO((tmp_path / "tables" / "pooled.csv").read_text(encoding="utf-8"))))
     assert [float(row["gap"]) for row in rows] == [line.gap for line in summary.pooled]

@@ -36,17 +36,13 @@ class ClassifierSummary(ModelSummary):
 
 @dataclass(frozen=True)
 class PublishedLine:
-    """Published figures beside those of one model of ours.
+    """Published figures beside those of one model of ours, ``model``.
 
     Attributes:
-        model: Label of our model.
         source: Which table of the papers.
         what: The experiment, in words.
         protocol: The split that was published on.
-        accuracy: The published figure; so are the next four.
-        f1: See ``accuracy``.
-        precision: See ``accuracy``; none if it was not published.
-        recall: See ``precision``.
+        precision: None if it was not published; so is ``recall``.
         latency_ms: Milliseconds a text, on a machine that is not named.
         difference: Our mean accuracy less the published one; none if ours has no score.
         inside: Whether the published accuracy lies in our 95 % interval; none if we have none.

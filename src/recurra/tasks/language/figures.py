@@ -10,7 +10,7 @@ from recurra.core.record import FINAL_HEAD
 from recurra.core.terminal import decimal
 from recurra.tasks import drawing
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
-from recurra.tasks.language.columns import LanguageModelSummary, LanguageTable
+from recurra.tasks.language.tables import LanguageModelSummary, LanguageTable
 
 
 def language_charts(table: LanguageTable, key: str) -> list[Chart]:

@@ -25,7 +25,8 @@ from recurra.evaluation.audits.registry import meaning
 from recurra.models.names import LANGUAGE_PRESETS
 from recurra.tasks.audits import group_of
 from recurra.tasks.drawing import Chart
-from recurra.tasks.language.columns import (
+from recurra.tasks.language.figures import language_charts
+from recurra.tasks.language.tables import (
     LOSS,
     HeadSummary,
     LanguageModelSummary,
@@ -39,12 +40,11 @@ from recurra.tasks.language.columns import (
     results_table,
     splits_table,
 )
-from recurra.tasks.language.figures import language_charts
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import Measure, over_seeds
 from recurra.tasks.questions import Questions
-from recurra.tasks.reporting import Alarm, Records, Reporting
-from recurra.tasks.summary import AuditLine, ModelSummary, PairTest, Summary, TableSummary
+from recurra.tasks.reporting import Records, Reporting
+from recurra.tasks.summary import AuditLine, ModelSummary, PairTest, TableSummary
 from recurra.tasks.tables import NONE, Cells, Table, audits, contrasts, half_width, tests
 
 # Its exponential is still a number.
@@ -200,18 +200,17 @@ def _failed(table: LanguageTable) -> str:
     return f"failed: {words(named)}" if named else "passed"
 
 
-def _leaking(tables: Sequence[Any]) -> list[tuple[str, str]]:
-    return [(model.label, table.title) for table in tables for model in table.models if model.leaks]
-
-
 class LanguageReporting(Reporting):
     """The next token of running text: nats a token, paired by seeds; what leaks is held against nobody."""
 
     task = "language modelling"
     measures = (LOSS,)
     overview_note = _OVERVIEW
-    alarms = (Alarm("A model reads the future: do not quote its figures without the word leaks", _leaking),)
-    figures_name_their_table = False
+
+    def alarms(self, tables: Sequence[Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+        leaking = [(model.label, table.title) for table in tables for model in table.models if model.leaks]
+        heading = "A model reads the future: do not quote its figures without the word leaks"
+        return [(heading, leaking)] if leaking else []
 
     def figures(self, table: LanguageTable) -> Sequence[Measure]:
         return figures_of_heads(table)
@@ -344,23 +343,6 @@ class LanguageReporting(Reporting):
 
     def charts(self, table: LanguageTable, runs: Records, key: str) -> list[Chart]:
         return language_charts(table, key)
-
-    def as_before(self, summary: Summary, values: dict[str, Any]) -> dict[str, Any]:
-        """Keeps the names of summaries of version 2, where ``protocol`` is that of training."""
-        values["machines"] = sorted(
-            {f"{item.cpu or 'unknown processor'}, {item.threads} thread(s)" for item in summary.machines}
-        )
-        for table, plain in zip(summary.tables, values["tables"], strict=True):
-            plain["reading"], plain["protocol"] = table.protocol, table.training
-            plain["differences"] = [
-                {
-                    **{name: getattr(test, name) for name in ("first", "second", "low", "high", "p", "p_holm")},
-                    "seeds": list(test.seeds),
-                    "mean": test.gap,
-                }
-                for test in table.tests
-            ]
-        return values
 
 
 def _record(run: LoadedRun) -> LanguageRunRecord:

@@ -14,10 +14,9 @@ from exported import export_record
 from factories import RunFactory, latency_of
 from recurra.core.record import read_record
 from recurra.report import summarise_folders, summarise_runs, write_report
-from recurra.report.summary import plain_summary
 from recurra.tasks.classification.exports import PUBLISHED
 from recurra.tasks.questions import PublishedReference, Questions
-from recurra.tasks.summary import Summary
+from recurra.tasks.summary import Summary, plain
 from rendered import part_rows
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
@@ -71,7 +70,7 @@ def summary(folders: list[Path]) -> Summary:
 
 @pytest.fixture(scope="module")
 def table(summary: Summary) -> dict:
-    (table,) = plain_summary(summary)["tables"]
+    (table,) = plain(summary)["tables"]
     return table
 
 
