@@ -106,7 +106,8 @@ def write_files(folder: Path, summary: Summary, drawn: Drawings) -> list[Path]:
     Raises:
         StorageError: If one cannot be written.
     """
-    files = {**_figures(summary, drawn), **_tables(summary)}
+    figures = {f"{FIGURES}/{name}": content for name, (_, content) in named_figures(summary, drawn).items()}
+    files = figures | _tables(summary)
     for name, content in files.items():
         write_text(folder / name, content)
     for name in _written_before(folder) - set(files):
@@ -136,10 +137,6 @@ def table_slugs(summary: Summary) -> dict[str, str]:
             if candidate not in taken
         )
     return slugs
-
-
-def _figures(summary: Summary, drawn: Drawings) -> dict[str, str]:
-    return {f"{FIGURES}/{name}": content for name, (_, content) in named_figures(summary, drawn).items()}
 
 
 def named_figures(summary: Summary, drawn: Drawings) -> dict[str, tuple[Chart, str]]:

@@ -137,9 +137,9 @@ class Reporting(ABC):
     def score(self, split: str, metrics: Sequence[Any], measure: Measure) -> Any:
         """A model on one split, from the metrics of its seeds, with an estimate of what it is judged by."""
 
-    @abstractmethod
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ModelSummary:
         """Adds to a model's summary what only this task has."""
+        return common
 
     @abstractmethod
     def split_lines(self, run: LoadedRun) -> Any:

@@ -493,16 +493,6 @@ def test_headline_is_a_split_that_chose_no_checkpoint(tmp_path: Path) -> None:
     assert table["headline_split"] == "validation"
 
 
-def test_costs_are_ratios_to_the_accuracy(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path, rows=SMALL)
-    (table,) = summarise_runs([factory.run("recurrent", 0.8)])["tables"]
-    found = model(table, "recurrent")
-    accuracy = found["scores"]["test"]["accuracy"]["mean"]
-    assert found["accuracy_per_million_parameters"] == pytest.approx(accuracy / 10.972162)
-    assert found["accuracy_per_gflop"] == pytest.approx(accuracy / 0.0126)
-    assert found["file_size_mib"] == pytest.approx(43_900_000 / 1048576)
-
-
 def test_runs_without_a_record_are_listed_and_nothing_else_breaks(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
     good = factory.run("recurrent")

@@ -15,16 +15,14 @@ from recurra.tasks.classification.measures import (
     ACCURACY,
     MACRO_F1,
     ClassificationTable,
-    ClassifierSummary,
-    CostTable,
     cheapest_answer,
     judge,
     margin,
 )
-from recurra.tasks.measures import Estimate, Measure
+from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Limits
 from recurra.tasks.reporting import nearest
-from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ContrastLine, PairTest, unspoiled
+from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ContrastLine, ModelSummary, PairTest, unspoiled
 from recurra.tasks.tables import Cells, half_width
 
 # Rows of a class that a model must have seen judged before silence about it counts.
@@ -67,7 +65,7 @@ def conclude(table: ClassificationTable, measure: Measure) -> str:
     return " ".join(sentences)
 
 
-def _one(model: ClassifierSummary, split: str) -> str:
+def _one(model: ModelSummary, split: str) -> str:
     score = model.scores[split]
     barred = f" It is no classifier: {model.barred}." if model.barred else ""
     return (
@@ -76,7 +74,7 @@ def _one(model: ClassifierSummary, split: str) -> str:
     )
 
 
-def _several(table: ClassificationTable, models: Sequence[ClassifierSummary], measure: Measure) -> list[str]:
+def _several(table: ClassificationTable, models: Sequence[ModelSummary], measure: Measure) -> list[str]:
     split = table.headline_split
     faults = [f"{model.label} is no classifier: {fault}." for model in models if (fault := fault_of(table, model))]
     able = [model for model in models if not fault_of(table, model)]
@@ -121,7 +119,7 @@ def _several(table: ClassificationTable, models: Sequence[ClassifierSummary], me
     return [*sentences, *misses, *faults]
 
 
-def _why(table: ClassificationTable, model: ClassifierSummary, measure: Measure) -> list[str]:
+def _why(table: ClassificationTable, model: ModelSummary, measure: Measure) -> list[str]:
     """What models are judged by and why, and what an answer for all costs; nothing where that is accuracy as ever."""
     split = table.headline_split
     unequal = are_unequal(sum(row) for row in model.scores[split].confusion_matrix)
@@ -129,13 +127,13 @@ def _why(table: ClassificationTable, model: ClassifierSummary, measure: Measure)
         reason = f"The classes are unequal, so models are judged by {measure.in_text} and not by accuracy"
     else:
         reason = f"Models are judged by {measure.in_text}, as asked"
-    if isinstance(table, CostTable):
+    if table.costs is not None:
         said, cost = cheapest_answer(table.costs, model.scores[split].confusion_matrix)
         return [f"{reason}; it is {measure.value(cost)} for who always says '{table.label_names[said]}'."]
     return [] if measure.key == ACCURACY.key and not unequal else [f"{reason}."]
 
 
-def without_reading(table: ClassificationTable, model: ClassifierSummary) -> str:
+def without_reading(table: ClassificationTable, model: ModelSummary) -> str:
     """What the commonest label gets, and what length and punctuation do, on the rows that a model was judged on."""
     share = f"the commonest label alone is right on {_percent(majority_share(model, table.headline_split))}"
     if table.form_accuracy is None:
@@ -143,12 +141,12 @@ def without_reading(table: ClassificationTable, model: ClassifierSummary) -> str
     return f"{share}, length and punctuation alone on {_percent(table.form_accuracy)}"
 
 
-def said_costs(table: CostTable) -> str:
+def said_costs(table: ClassificationTable) -> str:
     """The costs of mistakes, as many as can be read."""
-    names = table.label_names
+    names, costs = table.label_names, table.costs or []
     cells = [
         f"'{true}' said '{said}' {cost:g}"
-        for true, row in zip(names, table.costs, strict=True)
+        for true, row in zip(names, costs, strict=True)
         for said, cost in zip(names, row, strict=True)
         if cost
     ]
@@ -156,7 +154,7 @@ def said_costs(table: CostTable) -> str:
     return f"{'; '.join(cells[:MOST_COSTS])}{more}"
 
 
-def fault_of(table: ClassificationTable, model: ClassifierSummary) -> str:
+def fault_of(table: ClassificationTable, model: ModelSummary) -> str:
     """Why a model should not be used whatever it scores: it has one answer, no gain over that, or ignores a class.
 
     A class counts as ignored if no seed ever names it and `FEWEST` rows or more of the split are of it. Of more than
@@ -170,7 +168,7 @@ def fault_of(table: ClassificationTable, model: ClassifierSummary) -> str:
     never, share = _never_said(table, model)
     if never and (len(table.label_names) <= MANY_LABELS or share >= MOST_IGNORED):
         return f"it never says {never}"
-    if isinstance(table, CostTable):
+    if table.costs is not None:
         said, least = cheapest_answer(table.costs, score.confusion_matrix)
         mean = judge(table).mean(model, split)
         name = table.label_names[said]
@@ -182,7 +180,7 @@ def fault_of(table: ClassificationTable, model: ClassifierSummary) -> str:
     return ""
 
 
-def _never_said(table: ClassificationTable, model: ClassifierSummary) -> tuple[str, float]:
+def _never_said(table: ClassificationTable, model: ModelSummary) -> tuple[str, float]:
     """Classes that a model ignores, in words, and their share of the rows; nothing if there are none."""
     matrix = np.asarray(model.scores[table.headline_split].confusion_matrix)
     rows = matrix.sum(axis=1)
@@ -198,7 +196,7 @@ def only_class(confusion_matrix: Sequence[Sequence[int]]) -> list[int]:
     return present if len(present) == 1 else []
 
 
-def majority_share(model: ClassifierSummary, split: str) -> float:
+def majority_share(model: ModelSummary, split: str) -> float:
     """Accuracy of the most frequent answer on the rows that a model was judged on."""
     counts = np.asarray(model.scores[split].confusion_matrix).sum(axis=1)
     return float(counts.max() / counts.sum())
@@ -223,12 +221,12 @@ def _percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
-def best_model(models: Sequence[ClassifierSummary], split: str, measure: Measure) -> ClassifierSummary:
+def best_model(models: Sequence[ModelSummary], split: str, measure: Measure) -> ModelSummary:
     """The model with the best mean; of equals the one with fewer parameters."""
     return max(models, key=lambda model: (measure.merit(measure.mean(model, split)), -model.parameters))
 
 
-def find_test(tests: Sequence[PairTest], first: ClassifierSummary, second: ClassifierSummary) -> PairTest | None:
+def find_test(tests: Sequence[PairTest], first: ModelSummary, second: ModelSummary) -> PairTest | None:
     """The test between two models, in whichever order it was made."""
     wanted = {first.label, second.label}
     return next((test for test in tests if {test.first, test.second} == wanted), None)
@@ -236,30 +234,6 @@ def find_test(tests: Sequence[PairTest], first: ClassifierSummary, second: Class
 
 COMPARED = ("recurrent", "baseline")
 LINEAR = "linear"
-
-
-def _named(table: ClassificationTable, label: str) -> ClassifierSummary | None:
-    """The model of a preset as it is; a variant of it has another label."""
-    return next((model for model in table.models if model.label == label), None)
-
-
-def _contrast(table: ClassificationTable) -> ContrastLine | None:
-    return next((line for line in table.contrasts if (line.a, line.b) == COMPARED), None)
-
-
-def _estimate(table: ClassificationTable, label: str) -> Estimate | None:
-    model = _named(table, label)
-    score = model.scores.get(table.headline_split) if model else None
-    return score.figures[ACCURACY.key] if score else None
-
-
-def _published(table: ClassificationTable, label: str) -> str:
-    return "; ".join(form.decimal(line.accuracy) for line in table.published if line.model == label) or form.NONE
-
-
-def _seeds(table: ClassificationTable) -> str:
-    models = [model for label in COMPARED if (model := _named(table, label))]
-    return " or ".join(map(str, sorted({len(model.seeds) for model in models})))
 
 
 def _gap(line: ContrastLine) -> str:
@@ -279,15 +253,18 @@ OVERVIEW_NOTE = (
 
 def overview(table: ClassificationTable) -> Cells | None:
     """A table of both models of the papers in a row."""
-    if any(_named(table, label) is None for label in COMPARED):
+    models = {model.label: model for model in table.models}
+    if not set(COMPARED) <= set(models):
         return None
-    line = _contrast(table)
-    cells = {"Data": table.title, "Seeds": _seeds(table)}
+    line = next((line for line in table.contrasts if (line.a, line.b) == COMPARED), None)
+    seeds_each = sorted({len(models[label].seeds) for label in COMPARED})
+    cells = {"Data": table.title, "Seeds": " or ".join(map(str, seeds_each))}
     for label in (LINEAR, "baseline", "recurrent"):
-        value = _estimate(table, label)
+        value = ACCURACY.of(models[label], table.headline_split) if label in models else None
         cells[label] = form.NONE if value is None else half_width(value, ACCURACY)
         if label in COMPARED:
-            cells[f"{label}, published"] = _published(table, label)
+            published = [form.decimal(line.accuracy) for line in table.published if line.model == label]
+            cells[f"{label}, published"] = "; ".join(published)
     failed = sorted({group for model in table.models for group in model.failed_groups})
     return cells | {
         "Gap in points": form.NONE if line is None else _gap(line),
@@ -330,7 +307,7 @@ def advise(table: ClassificationTable, measure: Measure, limits: Limits) -> list
     return [item for item in advice if item is not None]
 
 
-def _choice(table: ClassificationTable, models: Sequence[ClassifierSummary], measure: Measure) -> _Choice:
+def _choice(table: ClassificationTable, models: Sequence[ModelSummary], measure: Measure) -> _Choice:
     split = table.headline_split
     least = margin(table, models[0].scores[split].confusion_matrix) if models else 0.0
     guess = without_reading(table, models[0]) if models else ""
@@ -341,7 +318,7 @@ def _choice(table: ClassificationTable, models: Sequence[ClassifierSummary], mea
 class _Choice:
     """The models to choose between, all with a score on the split, and what a smaller one may give up."""
 
-    models: Sequence[ClassifierSummary]
+    models: Sequence[ModelSummary]
     tests: Sequence[PairTest]
     split: str
     measure: Measure
@@ -349,20 +326,20 @@ class _Choice:
     guess: str
 
     @property
-    def best(self) -> ClassifierSummary:
+    def best(self) -> ModelSummary:
         return best_model(self.models, self.split, self.measure)
 
-    def score(self, model: ClassifierSummary) -> float:
+    def score(self, model: ModelSummary) -> float:
         return self.measure.mean(model, self.split)
 
-    def gap(self, model: ClassifierSummary, other: ClassifierSummary) -> float:
+    def gap(self, model: ModelSummary, other: ModelSummary) -> float:
         return self.score(model) - self.score(other)
 
-    def lead(self, model: ClassifierSummary, other: ClassifierSummary) -> float:
+    def lead(self, model: ModelSummary, other: ModelSummary) -> float:
         """How much better a model is than another."""
         return self.measure.merit(self.gap(model, other))
 
-    def surely_close(self, model: ClassifierSummary) -> bool | None:
+    def surely_close(self, model: ModelSummary) -> bool | None:
         """Whether a model gives up no more than it may at either end of its interval; none if there is none."""
         found = self.interval(model)
         return None if found is None else min(map(self.measure.merit, found)) >= -self.margin
@@ -372,14 +349,14 @@ class _Choice:
         """What a smaller model may give up, in words."""
         return "a point" if self.measure.higher_is_better else f"{self.measure.value(self.margin)} a row"
 
-    def level(self, model: ClassifierSummary) -> bool:
+    def level(self, model: ModelSummary) -> bool:
         """Whether a model is tested and not supported to be worse than the best one."""
         if model is self.best:
             return True
         test = find_test(self.tests, self.best, model)
         return test is not None and test.p_holm is not None and not test.supported
 
-    def interval(self, model: ClassifierSummary) -> tuple[float, float] | None:
+    def interval(self, model: ModelSummary) -> tuple[float, float] | None:
         """95 % interval over rows of how far a model is ahead of the best one; none if they were not paired."""
         test = find_test(self.tests, self.best, model)
         return None if test is None else test.ahead(model.label)
@@ -415,7 +392,7 @@ class _Choice:
         why = f"within {self.slack} of the best{sure}: {score}; {self._far(small)}; {saved}{_faster(small, best)}"
         return Advice(RECOMMENDED, small.label, f"{why}.", self._details(small))
 
-    def _details(self, chosen: ClassifierSummary) -> list[tuple[str, str]]:
+    def _details(self, chosen: ModelSummary) -> list[tuple[str, str]]:
         """What a reader asks of a recommendation, and the answers."""
         best, rivals = self.best, [model for model in self.models if model is not chosen]
         score = chosen.scores[self.split]
@@ -462,7 +439,7 @@ class _Choice:
         other = next(model for model in self.models if model.label == label)
         return f"{self.measure.signed(self.gap(self.best, other))} {self.measure.unit}"
 
-    def _far(self, model: ClassifierSummary) -> str:
+    def _far(self, model: ModelSummary) -> str:
         """How far a model is from the best one, with its interval."""
         found = self.interval(model)
         test = find_test(self.tests, self.best, model)
@@ -493,7 +470,7 @@ class _Choice:
             return Advice("Latency", None, "The models were not timed against each other: nothing can be advised.")
         ranked = sorted(timed, key=lambda model: model.latency[batch].median_ms)
 
-        def reason(model: ClassifierSummary) -> str:
+        def reason(model: ModelSummary) -> str:
             return f"{significant(model.latency[batch].median_ms)} ms a text at batch {batch}"
 
         ratio = ranked[1].latency[batch].median_ms / max(ranked[0].latency[batch].median_ms, 1e-9)
@@ -505,9 +482,9 @@ class _Choice:
     def _with_price(
         self,
         text: str,
-        ranked: Sequence[ClassifierSummary],
+        ranked: Sequence[ModelSummary],
         superlative: str,
-        reason: Callable[[ClassifierSummary], str],
+        reason: Callable[[ModelSummary], str],
     ) -> str:
         """Adds what the choice costs in accuracy, and the first Transformer if the choice is a linear model."""
         text += self._price(ranked[0])
@@ -517,7 +494,7 @@ class _Choice:
             text += f". The {superlative} Transformer: {name}, {reason(transformer)}{self._price(transformer)}"
         return f"{text}."
 
-    def _price(self, model: ClassifierSummary) -> str:
+    def _price(self, model: ModelSummary) -> str:
         if model is self.best:
             return f"; also the {'most accurate' if self.measure.key == ACCURACY.key else 'best'}"
         unsupported = " (not a supported difference)" if self.level(model) else ""
@@ -554,7 +531,7 @@ class _Choice:
         return Advice(NEEDED, f"not shown: {control.label} is simpler", f"{why}{cost}.")
 
 
-def _cost_ratio(control: ClassifierSummary, rival: ClassifierSummary) -> str:
+def _cost_ratio(control: ModelSummary, rival: ModelSummary) -> str:
     """What a Transformer costs beside the linear model, as far as both were measured."""
     parts = []
     if (found := _time_ratio(rival, control)) is not None:
@@ -564,7 +541,7 @@ def _cost_ratio(control: ClassifierSummary, rival: ClassifierSummary) -> str:
     return f"; {rival.label} takes {words(parts)}" if parts else ""
 
 
-def _time_ratio(slow: ClassifierSummary, fast: ClassifierSummary) -> tuple[float, int] | None:
+def _time_ratio(slow: ModelSummary, fast: ModelSummary) -> tuple[float, int] | None:
     """How many times the time of another a model takes, at the smallest batch at which both were timed."""
     shared = [int(batch) for batch in slow.latency if batch in fast.latency]
     if not shared:
@@ -573,11 +550,11 @@ def _time_ratio(slow: ClassifierSummary, fast: ClassifierSummary) -> tuple[float
     return slow.latency[str(batch)].median_ms / max(fast.latency[str(batch)].median_ms, 1e-9), batch
 
 
-def _faster(small: ClassifierSummary, best: ClassifierSummary) -> str:
+def _faster(small: ModelSummary, best: ModelSummary) -> str:
     """How much faster the smaller model is, if both were timed."""
     found = _time_ratio(best, small)
     return f" and {times(found[0])} faster at batch {found[1]}" if found and found[0] >= 1.05 else ""
 
 
-def _size(model: ClassifierSummary) -> str:
+def _size(model: ModelSummary) -> str:
     return f"{significant(model.file_size_mib)} MiB on disk"

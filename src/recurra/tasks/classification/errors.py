@@ -15,7 +15,8 @@ from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.classification.measures import ClassificationTable, label_figures
 from recurra.tasks.labelling.folds import Pooling, in_order
-from recurra.tasks.labelling.mistakes import LONGEST_TEXT, Mistake, recorded_mistakes, shown_model
+from recurra.tasks.labelling.mistakes import LONGEST_TEXT, recorded_mistakes, shown_model
+from recurra.tasks.labelling.reporting import Mistake
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import ModelSummary
 from recurra.tasks.tables import Table

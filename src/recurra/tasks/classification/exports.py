@@ -14,11 +14,11 @@ from recurra.core.terminal import count, points, significant
 from recurra.deployment.export.formats.registry import storage_order
 from recurra.deployment.export_record import WITH_EXITS, ExportedExits, ExportRecord, fits
 from recurra.evaluation.significance import mean_interval
-from recurra.tasks.classification.measures import ACCURACY, ClassifierSummary, PublishedLine
+from recurra.tasks.classification.measures import ACCURACY, PublishedLine
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import ExportLine, MeasuredExports, PublishedExport, estimate
 from recurra.tasks.questions import PublishedReference
-from recurra.tasks.summary import Advice
+from recurra.tasks.summary import Advice, ModelSummary
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _default() -> tuple[PublishedReference, ...]:
 
 
 def published_lines(
-    table: TableRuns, models: Sequence[ClassifierSummary], references: Sequence[PublishedReference] | None = None
+    table: TableRuns, models: Sequence[ModelSummary], references: Sequence[PublishedReference] | None = None
 ) -> list[PublishedLine]:
     """The published figures for the models of a table.
 
@@ -191,7 +191,7 @@ def published_lines(
     ]
 
 
-def _line(model: ClassifierSummary, published: PublishedTable, table: TableRuns) -> PublishedLine:
+def _line(model: ModelSummary, published: PublishedTable, table: TableRuns) -> PublishedLine:
     figure = published.figures[model.preset]
     score = model.scores.get(table.headline)
     estimate = score.figures[ACCURACY.key] if score else None

@@ -10,9 +10,10 @@ from markupsafe import Markup
 from recurra.core.record import LengthSummary, RunRecord
 from recurra.core.terminal import decimal, significant
 from recurra.tasks import drawing
-from recurra.tasks.classification.measures import ClassificationTable, ClassifierSummary
+from recurra.tasks.classification.measures import ClassificationTable
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
 from recurra.tasks.labelling.mistakes import shown_model
+from recurra.tasks.summary import ModelSummary
 
 # Of more labels, the matrix has no figures and is drawn of the recommended model alone.
 LABELS_WITH_FIGURES = 10
@@ -164,7 +165,7 @@ def _densities(lengths: LengthSummary) -> list[tuple[int, int, float]]:
     ]
 
 
-def confusion(model: ClassifierSummary, table: ClassificationTable, key: str) -> Chart | None:
+def confusion(model: ModelSummary, table: ClassificationTable, key: str) -> Chart | None:
     """True labels by predicted ones; the shade is the share of the true label's rows.
 
     Args:

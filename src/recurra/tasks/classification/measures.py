@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,25 +13,9 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.record import MetricsRecord
 from recurra.evaluation.metrics import log_softmax, rank_labels
 from recurra.evaluation.significance import ClassScore
-from recurra.tasks.labelling.mistakes import Mistake
 from recurra.tasks.labelling.reporting import LabellingTable
-from recurra.tasks.measures import Measure, RowScore, Score, WeightedScore
+from recurra.tasks.measures import Measure, RowScore, WeightedScore
 from recurra.tasks.questions import COST
-from recurra.tasks.summary import ModelSummary
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassifierSummary(ModelSummary):
-    """A classifier over its seeds.
-
-    Attributes:
-        accuracy_per_million_parameters: Accuracy on the headline split by parameters in millions.
-        accuracy_per_gflop: Accuracy on the headline split by GFLOP a token, ``None`` if no FLOPs are recorded.
-    """
-
-    scores: dict[str, Score]
-    accuracy_per_million_parameters: float
-    accuracy_per_gflop: float | None
 
 
 @dataclass(frozen=True)
@@ -72,20 +56,12 @@ class ClassificationTable(LabellingTable):
     Attributes:
         form_accuracy: Of a classifier that sees nothing but length, punctuation and case, on the headline split; none
             where the shortcut audit could not fit one.
-        mistakes: There where the data are a file of the user that can still be read.
+        costs: What mistakes cost, ``[true][predicted]``, where models are judged by it.
     """
 
-    models: Sequence[ClassifierSummary]
     form_accuracy: float | None = None
-    mistakes: list[Mistake] = field(default_factory=list)
+    costs: list[list[float]] | None = None
     published: list[PublishedLine]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostTable(ClassificationTable):
-    """The same where models are judged by what their mistakes cost: ``costs[true][predicted]``."""
-
-    costs: list[list[float]]
 
 
 BOOTSTRAP_SAMPLES = 2000
@@ -336,7 +312,7 @@ def named_measure(name: str, label_names: Sequence[str], costs: Sequence[Sequenc
 
 def judge(table: ClassificationTable) -> Measure:
     """What the models of a table were compared by."""
-    return named_measure(table.judged_by, table.label_names, table.costs if isinstance(table, CostTable) else None)
+    return named_measure(table.judged_by, table.label_names, table.costs)
 
 
 def margin(table: ClassificationTable, confusion_matrix: Sequence[Sequence[int]]) -> float:
@@ -350,7 +326,7 @@ def margin(table: ClassificationTable, confusion_matrix: Sequence[Sequence[int]]
         table: The table.
         confusion_matrix: Of any of its models on the split that is judged: it knows how often each label occurs.
     """
-    if not isinstance(table, CostTable):
+    if table.costs is None:
         return 0.01
     return 0.01 * cheapest_answer(table.costs, confusion_matrix)[1]
 

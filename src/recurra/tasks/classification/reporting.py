@@ -40,8 +40,6 @@ from recurra.tasks.classification.measures import (
     PRECISION,
     RECALL,
     ClassificationTable,
-    ClassifierSummary,
-    CostTable,
     PublishedLine,
     judge,
     named_measure,
@@ -163,19 +161,7 @@ class ClassificationReporting(LabellingReporting):
     def overview(self, table: Any) -> Cells | None:
         return overview(table)
 
-    def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ClassifierSummary:
-        score = common.scores.get(headline)
-        accuracy = score.figures[ACCURACY.key].mean if score else 0.0
-        gflops = common.flops_per_token / 1e9
-        return ClassifierSummary(
-            **vars(common),
-            accuracy_per_million_parameters=accuracy / (common.parameters / 1e6) if common.parameters else 0.0,
-            accuracy_per_gflop=accuracy / gflops if gflops > 0 else None,
-        )
-
-    def published(
-        self, table: TableRuns, models: Sequence[ClassifierSummary], questions: Questions
-    ) -> list[PublishedLine]:
+    def published(self, table: TableRuns, models: Sequence[ModelSummary], questions: Questions) -> list[PublishedLine]:
         return published_lines(table, models, questions.published)
 
     def export_lines(
@@ -197,14 +183,14 @@ class ClassificationReporting(LabellingReporting):
 
     def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> ClassificationTable:
         facts = {**self.data_facts(table), "form_accuracy": _form_accuracy(table)}
-        if questions.judging.costs is None:
-            return ClassificationTable(**vars(common), **facts)
-        return CostTable(**vars(common), **facts, costs=ordered_costs(questions.judging.costs, facts["label_names"]))
+        if questions.judging.costs is not None:
+            facts["costs"] = ordered_costs(questions.judging.costs, facts["label_names"])
+        return ClassificationTable(**vars(common), **facts)
 
     def facts(self, table: Any) -> list[tuple[str, str]]:
         return [
             *super().facts(table),
-            *([("Costs of a row", said_costs(table))] if isinstance(table, CostTable) else []),
+            *([("Costs of a row", said_costs(table))] if table.costs is not None else []),
         ]
 
     def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:

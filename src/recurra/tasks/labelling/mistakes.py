@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from recurra.core.terminal import one_line
 from recurra.data.dataset import TextSplit
 from recurra.deployment.decision import LabelDecision, Probabilities
 from recurra.deployment.explanation import effects_of, spans_of, without
-from recurra.tasks.labelling.reporting import LabellingTable
+from recurra.tasks.labelling.reporting import LabellingTable, Mistake
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import ModelSummary
 from recurra.tasks.tables import NONE, Table
@@ -66,27 +65,6 @@ def surest_mistakes(
 def _parts(characters: int, texts: int) -> int:
     """Words of a text, or runs of words, that are left out: as many as its share of the characters allows."""
     return min(MOST_PARTS, max(LEAST_PARTS, MOST_CHARACTERS // (texts * max(1, characters))))
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A row that the recommended model gets wrong.
-
-    Attributes:
-        text: What it reads, cut.
-        label: The true label, or labels.
-        said: The wrong label that the model gives.
-        probability: How sure it is of that; of one label a text the mean over its seeds.
-        right: Other models of the table that are right, by most of their seeds; none where that was not looked at.
-        words: What the wrong label hangs on, the strongest first; none if no run of the model recorded it.
-    """
-
-    text: str
-    label: str
-    said: str
-    probability: float
-    right: list[str] | None
-    words: list[str] | None = None
 
 
 def recorded_mistakes(run: LoadedRun, split: str) -> list[MistakeRecord]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from recurra.core import terminal as form
@@ -66,6 +66,27 @@ class SplitLine:
     max_words: int
 
 
+@dataclass(frozen=True)
+class Mistake:
+    """A row that the recommended model gets wrong.
+
+    Attributes:
+        text: What it reads, cut.
+        label: The true label, or labels.
+        said: The wrong label that the model gives.
+        probability: How sure it is of that; of one label a text the mean over its seeds.
+        right: Other models of the table that are right, by most of their seeds; none where that was not looked at.
+        words: What the wrong label hangs on, the strongest first; none if no run of the model recorded it.
+    """
+
+    text: str
+    label: str
+    said: str
+    probability: float
+    right: list[str] | None
+    words: list[str] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class LabellingTable(TableSummary):
     """A table of such models, with their labels and the rows that cleaning left out, by reason.
@@ -74,6 +95,7 @@ class LabellingTable(TableSummary):
         control: Preset of the tuned linear control; empty if it is not among them. The rest is of its first run.
         learning_curve: See `recurra.core.record.LabelRunRecord`.
         telling_words: Likewise.
+        mistakes: There where the data are a file of the user that can still be read.
     """
 
     splits: list[SplitLine]
@@ -82,6 +104,7 @@ class LabellingTable(TableSummary):
     control: str = ""
     learning_curve: LearningCurveRecord | None = None
     telling_words: dict[str, list[str]] | None = None
+    mistakes: list[Mistake] = field(default_factory=list)
 
 
 def more_rows(table: LabellingTable) -> list[tuple[str, str]]:

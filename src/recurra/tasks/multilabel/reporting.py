@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from recurra.evaluation.metrics import expected_calibration_error
 from recurra.evaluation.predictions import Predictions, read_several_labels
 from recurra.tasks.audits import noted
 from recurra.tasks.labelling.folds import Pooling, pool_folds
-from recurra.tasks.labelling.mistakes import Mistake, mistakes_table, shown_mistakes
+from recurra.tasks.labelling.mistakes import mistakes_table, shown_mistakes
 from recurra.tasks.labelling.reporting import (
     CALIBRATION,
     CALIBRATION_NOTE,
@@ -211,13 +211,6 @@ _NOTE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MultiLabelTable(LabellingTable):
-    """A table of multi-label models; ``mistakes`` is there where the data are a file of the user that can be read."""
-
-    mistakes: list[Mistake] = field(default_factory=list)
-
-
 def _label_table(table: LabellingTable) -> Table:
     rows = [
         {
@@ -312,14 +305,11 @@ class MultiLabelReporting(LabellingReporting):
             labels=labels,
         )
 
-    def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ModelSummary:
-        return common
-
-    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> MultiLabelTable:
-        return MultiLabelTable(**vars(common), **self.data_facts(table))
+    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> LabellingTable:
+        return LabellingTable(**vars(common), **self.data_facts(table))
 
     def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:
-        found: MultiLabelTable = made
+        found: LabellingTable = made
         texts = questions.texts_of(made.fingerprint, table.headline)
         return replace(found, mistakes=shown_mistakes(found, table.groups, texts))
 
