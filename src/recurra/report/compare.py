@@ -253,10 +253,6 @@ def compare_models(models: Mapping[str, ScoredModel], measure: Measure) -> list[
     Corrected by Holm over the pairs. What other data would give is not in it.
 
     Seeds that one model alone has are left out of all; what no seed changes meets every seed.
-
-    Args:
-        models: The models of the table on the split, by label.
-        measure: What they are judged by.
     """
     pairs = [
         paired(first, second)

@@ -360,12 +360,7 @@ _MOST_COLUMNS = 6
 
 
 def study_page(summary: Summary, folder: str) -> str:
-    """What a page shows of a study, and the command that shows the rest.
-
-    Args:
-        summary: Of the study.
-        folder: Where its records lie.
-    """
+    """What a page shows of a study, and the command that shows the rest."""
     if not summary.tables:
         return NO_RUN
     reporting = reporting_of(summary.task)

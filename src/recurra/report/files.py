@@ -71,13 +71,6 @@ def write_study_report(
 ) -> Path:
     """Writes everything that a study shows into its folder: the page, its figures and tables, the plain values.
 
-    Args:
-        folder: The study's folder.
-        summary: Of the runs.
-        runs: The runs themselves.
-        title: Heading of the report.
-        command: The command that makes these runs again.
-
     Returns:
         The path of the HTML file.
 
@@ -94,11 +87,6 @@ def write_study_report(
 
 def write_files(folder: Path, summary: Summary, drawn: Drawings) -> list[Path]:
     """Writes ``figures/*.svg`` and ``tables/*.csv``; removes what only an earlier call wrote.
-
-    Args:
-        folder: The study's folder.
-        summary: Of its runs.
-        drawn: Its drawings.
 
     Returns:
         The files, relative to the folder.

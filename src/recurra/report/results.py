@@ -84,13 +84,7 @@ def _costs(model: ModelSummary) -> Iterator[Row]:
 
 
 def plain_line(line: Any, own: Row, prefix: str) -> Row:
-    """The plain values of a line of a report: of an estimate its parts, of a mapping its entries, of a list its words.
-
-    Args:
-        line: A frozen dataclass.
-        own: What comes first in the row.
-        prefix: Before names that are there already.
-    """
+    """The plain values of a line of a report, after those of ``own``; names that are there already get the prefix."""
     row = dict(own)
     for key, value in vars(line).items():
         name = f"{prefix}_{key}" if key in own else key
@@ -98,7 +92,7 @@ def plain_line(line: Any, own: Row, prefix: str) -> Row:
             row[name] = value.mean
             row |= {f"{name}_{part}": getattr(value, part) for part in ("sd", "low", "high", "basis")}
         elif isinstance(value, dict):
-            row |= {f"{name}_{of}": part for of, part in value.items()}
+            row |= {f"{name}_{f'batch_{of}' if of.isdigit() else of}": part for of, part in value.items()}
         elif isinstance(value, (list, tuple)):
             if not any(is_dataclass(part) for part in value):
                 row[name] = "; ".join(map(str, value))

@@ -51,10 +51,6 @@ class Reporting(ABC):
     def asked(self, judging: Judging, label_names: Sequence[str]) -> Measure | None:
         """The measure that was asked for; none if none was.
 
-        Args:
-            judging: What was asked for.
-            label_names: Of the data.
-
         Raises:
             ConfigurationError: If the task or the data do not have it.
         """
@@ -173,10 +169,6 @@ class Reporting(ABC):
 
         It is that of the task's own advice. Where nothing was advised, it is the best of those within the limits that
         have no fault and failed no audit of their own.
-
-        Args:
-            table: What is known of it, with the task's advice.
-            limits: What the model may cost.
         """
         found = next((advice for advice in table.advice if advice.priority == RECOMMENDED), None)
         split, measure = table.headline_split, self.judge(table)
@@ -231,13 +223,7 @@ class Reporting(ABC):
         return []
 
     def charts(self, table: Any, runs: Records, key: str) -> list[Chart]:
-        """Drawings of a table beside those that every task has.
-
-        Args:
-            table: Its summary.
-            runs: The runs by identifier.
-            key: Unique in the page.
-        """
+        """Drawings of a table beside those that every task has."""
         return []
 
     def charts_across(self, tables: Sequence[Any], runs: Records) -> list[Chart]:

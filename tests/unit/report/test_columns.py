@@ -19,7 +19,6 @@ from language_records import exits_record, language_record
 from recurra.core.exits_record import EXITS_NAME
 from recurra.core.record import read_record, write_record
 from recurra.evaluation.predictions import read_predictions
-from recurra.report.documents import study_page
 from recurra.report.figures import draw
 from recurra.report.files import write_files
 from recurra.report.load import load_runs
@@ -195,9 +194,3 @@ def test_a_measure_that_a_task_adds_is_in_every_output(study: Study, monkeypatch
     assert first.rows[0]["Letters & more"] == value
     assert [row for row in long_table(study.summary) if row["measure"] == "letters"]
     assert "letters" in results_frame(study.summary).columns
-
-
-def test_markdown_stays_in_its_cells(study: Study) -> None:
-    page = study_page(study.summary, "results/x")
-    grids = [line for line in page.splitlines() if line.startswith("|")]
-    assert grids and "<script" not in page

@@ -174,13 +174,6 @@ def test_holm_is_over_the_contrasts_of_the_table_alone(tmp_path: Path) -> None:
     assert alone["p_holm"] == alone["p"]
 
 
-def test_a_linear_model_meets_every_seed(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path)
-    folders = [factory.run("linear", 0.8), *(factory.run("recurrent", 0.8, seed=seed) for seed in range(3))]
-    (line,) = answer(folders, Contrast(name="against a linear model", a="recurrent", b="linear"))
-    assert line["seeds"] == 3 and line["half"] is not None
-
-
 def test_precisions_are_held_against_each_other_across_tables(tmp_path: Path) -> None:
     full, half = (RunFactory(tmp_path / name, precision=name) for name in ("fp32", "bf16"))
     folders = [factory.run("baseline", 0.85, seed=seed) for factory in (full, half) for seed in range(3)]
@@ -278,7 +271,7 @@ def test_over_data_sets_each_counts_once_and_the_interval_is_over_them(tmp_path:
 
 def test_two_data_sets_say_nothing_of_others(tmp_path: Path) -> None:
     summary = summarise(runs_on(tmp_path, {"sst2": (0.8, 0.7), "domains": (0.9, 0.8)}), questions=SEVERAL)
-    assert len(summary.tables) == 2 and summary.pooled == [] and "pooled" not in plain(summary)
+    assert len(summary.tables) == 2 and summary.pooled == []
 
 
 def test_data_that_failed_an_audit_say_nothing_of_others(tmp_path: Path) -> None:

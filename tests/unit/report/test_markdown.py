@@ -150,15 +150,6 @@ def test_wrong_markers_are_refused_and_nothing_is_written(project: Path, content
     assert (project / "README.md").read_text(encoding="utf-8") == content
 
 
-def test_command_reports_a_wrong_marker_as_the_users_mistake(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project / "README.md").write_text(BLOCK.format(name="sst3"), encoding="utf-8")
-    monkeypatch.chdir(project)
-    assert main([]) == 2
-    assert "sst3" in capsys.readouterr().err
-
-
 def test_a_folder_that_is_no_study_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no runs"):
         read_study(tmp_path)

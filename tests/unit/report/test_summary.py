@@ -126,11 +126,6 @@ def test_a_linear_model_stands_in_every_table_of_its_data_alone(tmp_path: Path) 
     }
 
 
-def test_a_linear_model_alone_has_a_table(tmp_path: Path) -> None:
-    (table,) = summarise_runs([RunFactory(tmp_path, rows=SMALL).run("linear")])["tables"]
-    assert [item["label"] for item in table["models"]] == ["linear"]
-
-
 def test_other_settings_are_another_model_and_place_is_not(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=SMALL)
     folders = [

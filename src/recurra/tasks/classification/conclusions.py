@@ -36,12 +36,7 @@ MOST_COSTS = 12
 
 
 def conclude(table: ClassificationTable, measure: Measure) -> str:
-    """The conclusion of a table, in a line or two.
-
-    Args:
-        table: What is known of it.
-        measure: What it is judged by.
-    """
+    """The conclusion of a table, in a line or two."""
     split = table.headline_split
     scored = [model for model in table.models if split in model.scores]
     if not scored:
@@ -289,11 +284,6 @@ def advise(table: ClassificationTable, measure: Measure, limits: Limits) -> list
 
     ``Recommended`` is the smallest model that is not worse than the best one by more than the `margin`. Models that
     failed an audit of their own, and models that are no classifiers, are not recommended.
-
-    Args:
-        table: What is known of it.
-        measure: What it is judged by.
-        limits: What the recommended model may cost.
     """
     split = table.headline_split
     able = unspoiled(table.models, table.audits)

@@ -23,13 +23,7 @@ MATRIX_LEFT, MATRIX_TOP = 84.0, 10.0
 
 
 def table_charts(table: ClassificationTable, records: Mapping[str, RunRecord], key: str) -> list[Chart]:
-    """The charts of one table, after those that every task has.
-
-    Args:
-        table: The table.
-        records: Records of the runs, by run identifier.
-        key: Unique in the page.
-    """
+    """The charts of one table, after those that every task has."""
     charts = []
     histories = [
         (model.label, model.color, seeds)
@@ -103,13 +97,7 @@ def _accuracy_by_rows(heading: str, parts: Sequence[tuple[int, ClassificationTab
 
 
 def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> Chart | None:
-    """Distributions of lengths in words over each other: the first as an area, the others as lines.
-
-    Args:
-        heading: Of the chart.
-        named: Lengths of each set of texts.
-        key: Unique in the page.
-    """
+    """Distributions of lengths in words over each other: the first as an area, the others as lines."""
     named = {name: lengths for name, lengths in named.items() if sum(lengths.counts)}
     if not named:
         return None
@@ -167,11 +155,6 @@ def _densities(lengths: LengthSummary) -> list[tuple[int, int, float]]:
 
 def confusion(model: ModelSummary, table: ClassificationTable, key: str) -> Chart | None:
     """True labels by predicted ones; the shade is the share of the true label's rows.
-
-    Args:
-        model: The model.
-        table: Its table.
-        key: Unique in the page.
 
     Returns:
         ``None`` if the model has no score, or there are too many labels for a drawing.

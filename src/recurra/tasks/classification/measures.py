@@ -143,10 +143,6 @@ def bootstrap_matrix(confusion_matrix: Sequence[Sequence[int]], score: MatrixSco
 
     Drawing rows with replacement is drawing cells of the confusion matrix from a multinomial, so the predictions
     themselves are not needed.
-
-    Args:
-        confusion_matrix: ``[true][predicted]`` counts.
-        score: The figure.
     """
     matrix = np.asarray(confusion_matrix, dtype=np.float64)
     rows = int(matrix.sum())

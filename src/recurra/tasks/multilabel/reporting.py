@@ -45,10 +45,6 @@ Integers = npt.NDArray[np.int64]
 def as_two_labels(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Floats, Integers]:
     """Every decision about one label of one text as a row of two labels, no and yes: what the softmax is the same of.
 
-    Args:
-        logits: ``(rows, labels)``.
-        labels: 0 and 1, likewise.
-
     Returns:
         Logits ``(rows * labels, 2)``, the first 0, and labels ``(rows * labels,)``.
     """
@@ -57,12 +53,7 @@ def as_two_labels(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Floats,
 
 
 def decision_error(probabilities: Floats, labels: Integers) -> float:
-    """Expected calibration error of all decisions: how far the probability of what is said is from the share right.
-
-    Args:
-        probabilities: ``(rows, labels)``.
-        labels: 0 and 1, likewise.
-    """
+    """Expected calibration error of all decisions: how far the probability of what is said is from the share right."""
     yes = probabilities.ravel()
     return expected_calibration_error(np.stack([1 - yes, yes], axis=1), labels.ravel())
 
@@ -73,10 +64,6 @@ def choose_thresholds(probabilities: Floats, labels: Integers) -> list[float]:
     Only what lies between two probabilities that occur can be told apart. Of such gaps with equal F1 the one nearest to
     0.5 is taken, then the higher one; in it 0.5 itself, if it lies there, else its middle. A label that no row has, so
     that every F1 is 0, gets 0.5.
-
-    Args:
-        probabilities: ``(rows, labels)``.
-        labels: 0 and 1, likewise.
     """
     return [_threshold(*columns) for columns in zip(probabilities.T, labels.T, strict=True)]
 
@@ -100,11 +87,6 @@ def _threshold(probabilities: Floats, truth: Integers) -> float:
 
 def measure_labels(logits: npt.ArrayLike, labels: npt.ArrayLike, decision: LabelDecision) -> MultiLabelMetricsRecord:
     """Computes the figures of a split.
-
-    Args:
-        logits: ``(rows, labels)``.
-        labels: True labels, 0 and 1, likewise.
-        decision: What makes labels of logits.
 
     Raises:
         DataError: If there is no row.
@@ -132,15 +114,7 @@ def measure_decided(
     probabilities: Floats,
     label_names: Sequence[str],
 ) -> MultiLabelMetricsRecord:
-    """The same of rows whose labels and probabilities are there already, as those of several models are.
-
-    Args:
-        scores: Finite logits, ``(rows, labels)``.
-        truth: True labels, 0 and 1, likewise.
-        said: The labels that are given, likewise.
-        probabilities: Calibrated, likewise.
-        label_names: Of the columns.
-    """
+    """The same of rows whose labels and probabilities are there already, as those of several models are."""
     given = said.astype(np.int64)
     both = given * truth
     right, predicted, support = both.sum(axis=0), given.sum(axis=0), truth.sum(axis=0)
