@@ -21,8 +21,8 @@ from recurra.deployment.export_record import load_export_records
 from recurra.report.documents import read_study, study_file_of
 from recurra.report.files import write_study_report
 from recurra.report.load import group_tables, load_runs, uncollected
-from recurra.report.render.notebook import results_frame, results_html, results_text
-from recurra.report.summary import plain_summary, reporting_of, summarise
+from recurra.report.results import results_frame, results_text
+from recurra.report.summary import reporting_of, summarise
 from recurra.study.executor import Outcome
 from recurra.study.export_plan import PlannedExport
 from recurra.study.plan import SPEC_NAME
@@ -33,7 +33,7 @@ from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.machine import Machine
 from recurra.tasks.questions import Limits, Questions
 from recurra.tasks.runs import RunConfig
-from recurra.tasks.summary import Summary
+from recurra.tasks.summary import Summary, plain
 
 # A larger file of a user's is not read once more to show some of its rows.
 LARGEST_LOOKED_AT = 2**26
@@ -83,7 +83,7 @@ class StudyResult:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Plain values behind every table, for ``--json``; folders of runs as a reader here may open them."""
-        values = plain_summary(self.shown)
+        values = plain(self.shown)
         for table in values["tables"]:
             for model in table["models"]:
                 for run in model["runs"]:
@@ -125,14 +125,11 @@ class StudyResult:
 
     @property
     def table(self) -> Any:
-        """The results as a pandas ``DataFrame``, a row a model; see `recurra.report.render.notebook.results_frame`."""
+        """The results as a pandas ``DataFrame``, a row a model; see `recurra.report.results.results_frame`."""
         return results_frame(self.shown)
 
     def __repr__(self) -> str:
         return results_text(self.shown, self._lines())
-
-    def _repr_html_(self) -> str:
-        return results_html(self.shown, self._lines())
 
     def _lines(self) -> list[str]:
         """What is said under the results."""
@@ -237,7 +234,7 @@ def _headline(spec: StudySpec, outcome: Outcome) -> str:
     if not table.headline:
         return f"done in {took}"
     measure = reporting.measure_of(table, spec.judging)
-    value = measure.value(measure.read(record.metrics[table.headline]))
+    value = measure.value(measure.of_run(record.metrics[table.headline]))
     return f"{measure.in_text} {value} on {table.headline}, {took}"
 
 

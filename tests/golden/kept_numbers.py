@@ -16,15 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 HERE = Path(__file__).parent
 IDENTITIES, NUMBERS = HERE / "identities.csv", HERE / "numbers.csv"
-# Of each table of a report, what names a row and what is held.
-TABLES = {
-    "results": (
-        ("table", "model", "split"),
-        ("accuracy", "accuracy_low", "accuracy_high", "f1", "macro_f1", "micro_f1", "loss", "word_perplexity"),
-    ),
-    "contrasts": (("table", "name"), ("gap", "low", "high", "p")),
-    "pooled": (("name",), ("gap", "low", "high", "p")),
-}
+# Of the long table of results, which measures are held; loss where nothing before it is there.
+MEASURES = ("accuracy", "f1", "macro_f1", "micro_f1", "loss", "word_perplexity")
+# Of other tables, what names a row.
+NAMES = {"contrasts": ("table", "name"), "pooled": ("name",)}
 Row = tuple[str, ...]
 
 
@@ -45,20 +40,42 @@ def study_numbers(name: str) -> tuple[list[Row], list[Row]]:
         output = Path(folder) / name
         outcomes = report_records(RESULTS / name, output, command="").outcomes
         identities = [(name, outcome.config.run_id, outcome.config.config_hash) for outcome in outcomes]
-        numbers = [row for table in TABLES for row in _numbers(name, output / "tables" / f"{table}.csv")]
+        numbers = [*_results(name, output / "tables" / "results.csv")]
+        for table in NAMES:
+            numbers += _contrasts(name, output / "tables" / f"{table}.csv")
     return sorted(identities), sorted(numbers)
 
 
-def _numbers(study: str, file: Path) -> Iterator[Row]:
+def _results(study: str, file: Path) -> Iterator[Row]:
+    models: dict[str, dict[str, str]] = {}
+    for row in _rows(file):
+        if not row["seed"] and row["split"] and row["measure"] in MEASURES:
+            values = models.setdefault(" / ".join(row[key] for key in ("table", "model", "split")), {})
+            values[row["measure"]] = row["value"]
+            if row["measure"] == "accuracy":
+                values |= {"accuracy_low": row["low"], "accuracy_high": row["high"]}
+    order = (MEASURES[0], "accuracy_low", "accuracy_high", *MEASURES[1:])
+    for named, values in models.items():
+        labels = "accuracy" in values or "micro_f1" in values
+        yield study, "results", named, _text(values, [key for key in order if not (labels and key == "loss")])
+
+
+def _contrasts(study: str, file: Path) -> Iterator[Row]:
+    for row in _rows(file):
+        named = " / ".join(row[key] for key in NAMES[file.stem])
+        yield study, file.stem, named, _text(row, ["gap", "low", "high", "p"])
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
     if not file.is_file():
-        return
-    keys, measures = TABLES[file.stem]
+        return []
     with file.open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            named = " / ".join(row[key] for key in keys)
-            # Another processor or mathematical library may give another last digit.
-            values = [f"{measure}={float(row[measure]):.6g}" for measure in measures if row.get(measure)]
-            yield study, file.stem, named, " ".join(values)
+        return list(csv.DictReader(stream))
+
+
+def _text(row: dict[str, str], measures: list[str]) -> str:
+    # Another processor or mathematical library may give another last digit.
+    return " ".join(f"{measure}={float(row[measure]):.6g}" for measure in measures if row.get(measure))
 
 
 def read(path: Path) -> dict[str, list[Row]]:

@@ -77,11 +77,11 @@ def test_figures_are_those_of_all_folds_together(found: StudyResult, runs: list[
     parts = of_folds(runs, model)
     labels, said = (np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "predicted"))
     assert score.rows == len(labels) == ROWS
-    assert score.accuracy.mean == pytest.approx(accuracy_score(labels, said))
-    assert score.f1.mean == pytest.approx(f1_score(labels, said))
+    assert score.figures["accuracy"].mean == pytest.approx(accuracy_score(labels, said))
+    assert score.figures["f1"].mean == pytest.approx(f1_score(labels, said))
     assert score.confusion_matrix == confusion_matrix(labels, said).tolist()
     probabilities = np.concatenate([np.exp(log_softmax(part.logits.astype(np.float64))) for part in parts])
-    assert score.loss == pytest.approx(log_loss(labels, probabilities), rel=1e-6)
+    assert score.figures["loss"].mean == pytest.approx(log_loss(labels, probabilities), rel=1e-6)
 
 
 def test_models_are_held_against_each_other_on_all_rows(found: StudyResult, runs: list[LoadedRun]) -> None:
@@ -210,7 +210,7 @@ def test_rows_with_several_labels_are_judged_once_each_by_the_thresholds_of_thei
     score = model.scores["test"]
     assert score.rows == len(rows)
     given, true = np.concatenate(said), np.concatenate(truth)
-    assert score.micro_f1.mean == pytest.approx(f1_score(true, given, average="micro"))
-    assert score.macro_f1.mean == pytest.approx(f1_score(true, given, average="macro", zero_division=0))
-    assert score.subset_accuracy.mean == pytest.approx(accuracy_score(true, given))
+    assert score.figures["micro_f1"].mean == pytest.approx(f1_score(true, given, average="micro"))
+    assert score.figures["macro_f1"].mean == pytest.approx(f1_score(true, given, average="macro", zero_division=0))
+    assert score.figures["subset_accuracy"].mean == pytest.approx(accuracy_score(true, given))
     assert find_run(tmp_path / "out").folder in [run.folder for run in loaded]

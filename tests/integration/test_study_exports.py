@@ -95,7 +95,7 @@ def test_a_study_exports_what_it_has_trained(
     # A process of its own: libraries and model, but not the models of its neighbours.
     assert all(20 < latency["memory_mib"][name] < 2_000 for name in latency["exports"])
     rows = list(csv.DictReader(io.StringIO((tmp_path / "tables" / "exports.csv").read_text(encoding="utf-8"))))
-    assert [row["storage_precision"] for row in rows] == ["fp32", "fp16"]
+    assert [row["exports_precision"] for row in rows] == ["fp32", "fp16"]
     assert float(rows[1]["median_ms_batch_1"]) > 0
 
     # A second start makes and times nothing.

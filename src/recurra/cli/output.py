@@ -148,13 +148,18 @@ def present_study(result: StudyResult, *, as_json: bool, wide: bool = False) -> 
 
 
 def _print_study(result: StudyResult, *, wide: bool) -> None:
-    from recurra.report.render.terminal import terminal_blocks
+    from recurra.report.render import terminal_tables
     from recurra.tasks.base import task
 
-    for block in terminal_blocks(result.shown, wide=wide):
-        _print_aligned(block.title, block.headings, block.rows, block.left)
-        print_lines(block.lines)
+    for title, table, lines in terminal_tables(result.shown):
+        headings = table.headings(brief=not wide)
+        if headings:
+            _print_aligned(title, headings, table.cells(headings), table.left(headings))
+        print_lines(lines)
     print_lines(result.shown.warnings)
+    if not result.shown.tables:
+        print_lines(["No run finished: there is nothing to report."])
+        return
     if result.report is not None:
         print_lines([f"report: {result.report}"])
     if not (result.output / "runs").is_dir():
@@ -162,4 +167,4 @@ def _print_study(result: StudyResult, *, wide: bool) -> None:
         return
     with contextlib.suppress(RunError):
         command, argument = task(result.shown.task).usage
-        print_lines([f"next: recurra {command} {shlex.quote(str(result.output))} {argument}"])
+        print_lines([f"next: recurra {command} {shlex.quote(str(result.best_path))} {argument}"])

@@ -67,14 +67,17 @@ def find_run(path: Path | str) -> FoundRun:
     if not file.is_file():
         if not _finished(comparison):
             return FoundRun(path)
-        raise CheckpointError(f"'{comparison}' holds several runs, and '{file}' recommends none; {_list(comparison)}")
+        raise CheckpointError(
+            f"'{comparison}' holds {_runs(comparison)}, and '{file}' recommends none; {_list(comparison)}"
+        )
     best = BestRunRecord.read(file, what="a recommendation of ours", cure=_list(comparison))
     run = comparison / best.folder
     if not run.resolve().is_relative_to(comparison.resolve()):
         raise CheckpointError(f"'{file}' names '{best.folder}', which lies outside of it; {_list(comparison)}")
     if not (run / RECORD_NAME).is_file():
         raise CheckpointError(f"'{file}' names '{best.folder}', which is no finished run; {_list(comparison)}")
-    return FoundRun(run, f"'{comparison}' holds several runs; taking the recommended one, {run} ({best.model})")
+    which = "the recommended one" if (runs := _runs(comparison)) != "one run" else "it"
+    return FoundRun(run, f"'{comparison}' holds {runs}; taking {which}, {run} ({best.model})")
 
 
 def no_run(folder: Path) -> CheckpointError:
@@ -92,10 +95,14 @@ def _finished(comparison: Path) -> list[Path]:
     return sorted(record.parent for record in (comparison / RUNS_NAME).glob(f"*/{RECORD_NAME}"))
 
 
+def _runs(comparison: Path) -> str:
+    return "several runs" if len(_finished(comparison)) > 1 else "one run"
+
+
 def _list(comparison: Path) -> str:
     """What to do: the runs to choose from."""
     runs = [str(run) for run in _finished(comparison)]
     if not runs:
         return "none of its runs is finished: start its command again"
     more = f" and {len(runs) - _MOST_LISTED:,} more" if len(runs) > _MOST_LISTED else ""
-    return f"give one of them: {', '.join(runs[:_MOST_LISTED])}{more}"
+    return f"give {'one of them' if len(runs) > 1 else 'it'}: {', '.join(runs[:_MOST_LISTED])}{more}"

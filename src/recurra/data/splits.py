@@ -168,10 +168,13 @@ def load_files(config: DataConfig) -> TextDataset:
         parts = split_rows(whole.texts, whole.labels, table.groups, dict.fromkeys(wanted, share), config.split_seed)
     missing = [name for name in wanted if len(parts[name]) == 0]
     if missing:
+        groups = len(set(table.groups or ()))
+        of_groups = f" in {groups} group{'s' * (groups > 1)} of '{config.group_column}'" if table.groups else ""
         raise DataError(
             f"{table.source} has too few rows to split off {' and '.join(missing)}{config.of_folds}: "
-            f"{len(table)} rows, {len(set(whole.texts))} different texts; give at least {_MINIMUM_UNITS} different "
-            "texts of one class, or your own files with --validation and --test"
+            f"{len(table)} rows, {len(set(whole.texts))} different texts{of_groups}; give at least {_MINIMUM_UNITS} "
+            f"different {'groups' if of_groups else 'texts'} of one class, or "
+            "your own files with --validation and --test"
         )
     splits = {"train": whole.select(parts["train"])}
     for name in ("validation", "test"):

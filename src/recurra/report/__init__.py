@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from recurra.report.documents import read_study, render_results_markdown
+from recurra.report.documents import read_study, render_results_markdown, study_page
 from recurra.report.files import write_report
-from recurra.report.render.html import render_report
-from recurra.report.render.markdown import study_page
+from recurra.report.render import render_report
 from recurra.report.summary import summarise_folders, summarise_runs
 
 __all__ = [

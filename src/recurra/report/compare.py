@@ -116,7 +116,7 @@ def scored_model(
 ) -> ScoredModel:
     """Reads how a model's runs did on a split; rows that are ``known`` are not decoded again."""
     evaluated = all(split in run.record.metrics for run in runs)
-    values = tuple(measure.read(run.record.metrics[split]) for run in runs) if evaluated else ()
+    values = tuple(measure.of_run(run.record.metrics[split]) for run in runs) if evaluated else ()
     return ScoredModel(
         label=label,
         split=split,
@@ -253,10 +253,6 @@ def compare_models(models: Mapping[str, ScoredModel], measure: Measure) -> list[
     Corrected by Holm over the pairs. What other data would give is not in it.
 
     Seeds that one model alone has are left out of all; what no seed changes meets every seed.
-
-    Args:
-        models: The models of the table on the split, by label.
-        measure: What they are judged by.
     """
     pairs = [
         paired(first, second)

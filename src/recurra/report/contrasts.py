@@ -91,10 +91,6 @@ def pool_contrasts(tables: Sequence[TableSummary], judge: Callable[[TableSummary
     and rows are in it already, and what is left to be uncertain of is which data were taken. A difference counts as
     distinguishable if the t-test over data sets has p below 0.05 after Holm's correction over these contrasts. Tables
     whose data failed an audit say nothing of other data, and are left out.
-
-    Args:
-        tables: Of the study.
-        judge: The measure that a table goes by.
     """
     found: dict[tuple[str, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     measures: dict[tuple[str, ...], Measure] = {}

@@ -26,10 +26,15 @@ from recurra.core.packed import RUNS_NAME, in_study, run_folders, study_files
 from recurra.core.record import RECORD_NAME
 from recurra.deployment.export_record import load_export_records
 from recurra.report.load import load_runs
-from recurra.report.render.markdown import across, grid, overview, study_page
+from recurra.report.render import markdown_grid, markdown_table
+from recurra.report.render import markdown_text as escaped
 from recurra.report.summary import reporting_of, summarise
+from recurra.tasks.measures import Measure, over_seeds
+from recurra.tasks.profile import PACKAGES
 from recurra.tasks.questions import NO_QUESTIONS, Questions, read_questions
-from recurra.tasks.summary import Summary
+from recurra.tasks.reporting import Reporting
+from recurra.tasks.summary import ContrastLine, PooledContrast, Summary, TableSummary
+from recurra.tasks.tables import Table
 
 Read = Callable[[str], Summary]
 
@@ -48,9 +53,9 @@ def _behind_final(model: Any, asked: Figure) -> str:
 
 # Each reads a model of a table, or one of its exports. Speed-ups are at batch 1, ranges are of the seeds.
 MEASURES: dict[str, Callable[[Any, Figure], str]] = {
-    "accuracy": lambda model, _: form.decimal(model.scores["test"].accuracy.mean),
-    "precision": lambda model, _: form.decimal(model.scores["test"].precision),
-    "recall": lambda model, _: form.decimal(model.scores["test"].recall),
+    "accuracy": lambda model, _: form.decimal(model.scores["test"].figures["accuracy"].mean),
+    "precision": lambda model, _: form.decimal(model.scores["test"].figures["precision"].mean),
+    "recall": lambda model, _: form.decimal(model.scores["test"].figures["recall"].mean),
     "parameters": lambda model, _: form.count(model.parameters),
     "non_embedding_parameters": lambda model, _: form.count(model.non_embedding_parameters),
     "file_mib": lambda model, _: form.decimal(model.file_size_mib, 2),
@@ -149,9 +154,9 @@ def claims_markdown(page: Path, read: Read, addresses: Mapping[str, str]) -> str
     counts = Counter(claim.verdict for claim in stated.claims).most_common()
     return (
         f"{len(rows)} claims: {', '.join(f'{count} {verdict}' for verdict, count in counts)}.\n\n"
-        f"{grid(['Where', 'Claim', 'Published', 'Ours', 'Verdict'], rows, (True,) * 5)}\n\n"
+        f"{markdown_grid(['Where', 'Claim', 'Published', 'Ours', 'Verdict'], rows, (True,) * 5)}\n\n"
         "## Figures that contradict each other\n\n"
-        f"{grid(['What', 'What the papers say', 'What fits, and why'], apart, (True,) * 3)}\n"
+        f"{markdown_grid(['What', 'What the papers say', 'What fits, and why'], apart, (True,) * 3)}\n"
     )
 
 
@@ -348,8 +353,146 @@ def _block(name: str, path: Path, studies: _Studies) -> str:
     return across(summary) if name.endswith(ACROSS) else study_page(summary, f"results/{study}")
 
 
+NO_RUN = "No finished run.\n"
+# Conclusions of more tables than these are a list that nobody reads.
+_MOST_CONCLUSIONS = 3
+_MOST_COLUMNS = 6
+
+
+def study_page(summary: Summary, folder: str) -> str:
+    """What a page shows of a study, and the command that shows the rest."""
+    if not summary.tables:
+        return NO_RUN
+    reporting = reporting_of(summary.task)
+    blocks: list[str] = []
+    names = dict(zip((table.key for table in summary.tables), _short_names(summary.tables), strict=True))
+    if len(summary.tables) > 1:
+        if len(summary.tables) <= _MOST_CONCLUSIONS:
+            blocks += [f"{escaped(names[table.key])}: {escaped(table.conclusion)}" for table in summary.tables]
+        blocks.append(_across(summary.tables, reporting))
+    else:
+        (table,) = summary.tables
+        blocks.append(escaped(table.conclusion))
+        blocks += [
+            markdown_table(reporting.tables(table)[0], brief=True),
+            f"On the {escaped(table.headline_split)} split of {escaped(table.title)}.",
+        ]
+    blocks.append(_asked(summary, reporting))
+    several = len(summary.tables) > 1
+    lines = [
+        f"* failed audits{f' on {escaped(names[table.key])}' if several else ''}: {escaped(form.words(failed))}"
+        for table in summary.tables
+        if (failed := [group.name for group in table.failed_groups])
+    ]
+    lines += [f"* failed run: {escaped(run['run_id'])}: {escaped(run['reason'])}" for run in summary.failed_runs]
+    blocks.append("\n".join(lines))
+    blocks.append(f"Everything else, with figures and tests: `recurra study report {folder}`.")
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def across(summary: Summary) -> str:
+    """What each model of a study scores on each of its data."""
+    return _across(summary.tables, reporting_of(summary.task)) + "\n" if summary.tables else NO_RUN
+
+
+def _asked(summary: Summary, reporting: Reporting) -> str:
+    """What the study asked, a line a contrast and a column for each of its data; nothing if it asked nothing."""
+    tables = [table for table in summary.tables if table.contrasts]
+    if not tables:
+        return ""
+    measure = reporting.judge(tables[0])
+    columns: dict[str, Sequence[ContrastLine | PooledContrast]] = {"Over all data": summary.pooled}
+    if not summary.pooled or len(tables) <= _MOST_COLUMNS:
+        names = _short_names(tables) if len(tables) > 1 else ["Gap"]
+        columns = {**{name: table.contrasts for name, table in zip(names, tables, strict=True)}, **columns}
+    columns = {name: lines for name, lines in columns.items() if lines}
+    asked = dict.fromkeys((line.name, line.a, line.b) for table in tables for line in table.contrasts)
+    rows = []
+    for name, a, b in asked:
+        of_column = (
+            next((line for line in lines if (line.name, line.a, line.b) == (name, a, b)), None)
+            for lines in columns.values()
+        )
+        gaps = [form.NONE if line is None else _gap(line, measure) for line in of_column]
+        rows.append([f"{escaped(name)}: {escaped(a)} − {escaped(b)}", *gaps])
+    note = f"Gaps in {measure.unit} of {measure.in_text}, ± half the 95 % interval; bold where distinguishable"
+    note += ", † by the rows of one seed alone." if any("†" in cell for row in rows for cell in row) else "."
+    return "\n\n".join([markdown_grid(["Asked", *map(escaped, columns)], rows), note])
+
+
+def _gap(line: ContrastLine | PooledContrast, measure: Measure) -> str:
+    gap = escaped(measure.gap(line.gap, measure.width(line.half), unit=False))
+    marks = {"distinguishable": f"**{gap}**", "by rows only": f"{gap} †"}
+    return marks.get(line.verdict, gap)
+
+
+def _across(tables: Sequence[TableSummary], reporting: Reporting) -> str:
+    """What each model of a study scores on each of its data: all tables in one, draws of the same rows in one line."""
+    labels = list(dict.fromkeys(model.label for table in tables for model in table.models))
+    draws: dict[tuple[str, ...], list[TableSummary]] = {}
+    for table in tables:
+        draws.setdefault((table.data, table.protocol, table.subset, table.training, table.precision), []).append(table)
+
+    def score(drawn: Sequence[TableSummary], label: str) -> str:
+        found = [
+            estimate
+            for table in drawn
+            for model in table.models
+            if model.label == label and (estimate := reporting.judge(table).of(model, table.headline_split))
+        ]
+        if not found:
+            return form.NONE
+        value = (over_seeds(tuple(draw.mean for draw in found), (None, None)) if len(found) > 1 else None) or found[0]
+        return f"{value.mean:.3f}" + (f" ± {value.sd:.3f}" if value.sd else "")
+
+    names = _short_names([drawn[0] for drawn in draws.values()])
+    scores = zip(names, ([score(drawn, label) for label in labels] for drawn in draws.values()), strict=True)
+    rows = [[escaped(name), *cells] for name, cells in sorted(scores, key=lambda line: _natural(line[0]))]
+    measures = dict.fromkeys(reporting.judge(table).heading for table in tables)
+    seeds = max(len(model.seeds) for table in tables for model in table.models)
+    spread = [f"{seeds} seeds"] if seeds > 1 else []
+    spread += [f"{most} draws of the rows"] if (most := max(map(len, draws.values()))) > 1 else []
+    over = f", mean ± standard deviation over {' and '.join(spread)}" if spread else ""
+    caption = f"{' or '.join(measures)} on {form.words(sorted({table.headline_split for table in tables}))}{over}."
+    return f"{markdown_grid(['Data', *map(escaped, labels)], rows)}\n\n{escaped(caption)}"
+
+
+def _short_names(tables: Sequence[TableSummary]) -> list[str]:
+    """The data of each table, or else what tells its title from the others."""
+    parts = [table.title.split(" · ") for table in tables]
+    common = set.intersection(*map(set, parts))
+    levels = [
+        [table.data for table in tables],
+        [f"{table.data} · {table.subset}" for table in tables],
+        [" · ".join(part for part in of_table if part not in common) for of_table in parts],
+    ]
+    return next((names for names in levels if len(set(names)) == len(tables)), [table.title for table in tables])
+
+
+def _natural(name: str) -> list[tuple[float, str]]:
+    """A key that sorts 64 behind 8."""
+    parts = re.split(r"(\d+(?:[.,]\d+)*)", name)
+    return [(float(part.replace(",", "")), "") if part[:1].isdigit() else (0.0, part) for part in parts]
+
+
 def _overview(path: Path, studies: _Studies) -> str:
-    return overview({name: studies.read(name) for name in studies.names()}, _addresses(path, studies))
+    """A line for each table of each study, a block a task."""
+    addresses, blocks = _addresses(path, studies), []
+    for task in reversed(PACKAGES):
+        reporting = reporting_of(task)
+        rows = [
+            {"Study": name, **cells}
+            for name in studies.names()
+            if studies.read(name).task == task
+            for table in studies.read(name).tables
+            if (cells := reporting.overview(table)) is not None
+        ]
+        if rows:
+            made = markdown_table(Table("overview", "", rows))
+            for name in {row["Study"] for row in rows} & set(addresses):
+                made = made.replace(f"| {escaped(name)} |", f"| [{escaped(name)}]({addresses[name]}) |")
+            blocks.append(f"{made}\n\n{reporting.overview_note}\n")
+    return "\n".join(blocks) or NO_RUN
 
 
 def _addresses(path: Path, studies: _Studies) -> dict[str, str]:

@@ -20,7 +20,7 @@ from recurra.tasks.measures import Measure
 from recurra.tasks.reporting import Records, Reporting
 from recurra.tasks.summary import ContrastLine, Summary, TableSummary
 
-TEMPLATES = Path(__file__).parent / "render" / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 LARGEST_BUBBLE = 26.0
 SMALLEST_BUBBLE = 2.5
 WIDE, ROW_HEIGHT = 560.0, 38.0
@@ -51,14 +51,7 @@ def draw(summary: Summary, runs: Sequence[LoadedRun]) -> Drawings:
 
 
 def charts_of(table: TableSummary, runs: Records, key: str, reporting: Reporting) -> list[Chart]:
-    """All charts of a table; those for which there is nothing to draw are left out.
-
-    Args:
-        table: The table's summary.
-        runs: Its runs, by run identifier.
-        key: Unique in the page, for element identifiers.
-        reporting: What the task of the runs adds.
-    """
+    """All charts of a table; those for which there is nothing to draw are left out."""
     measure = reporting.judge(table)
     costs = costs_of(table.models, table.batch_sizes)
     timed = [(latency_cost(batch), f"latency, batch {batch}", "ms") for batch in table.batch_sizes]
@@ -177,13 +170,7 @@ def _overlap(first: Box, second: Box) -> bool:
 
 
 def contrasts(table: TableSummary, key: str, measure: Measure) -> Chart | None:
-    """The contrasts of a table as intervals around their gaps; none if the study names none of models that are there.
-
-    Args:
-        table: The table.
-        key: Unique in the page.
-        measure: What the gaps are of.
-    """
+    """The contrasts of a table as intervals around their gaps; none if the study names no models that are there."""
     lines = table.contrasts
     if not lines:
         return None

@@ -1,4 +1,4 @@
-"""What a report writes into a study's folder: the page, figures as SVG, numbers as CSV and LaTeX for a paper."""
+"""What a report writes into a study's folder: the page, figures as SVG, numbers as CSV."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from recurra.core.terminal import slug
 from recurra.deployment.export_record import ExportRecord
 from recurra.report.figures import Drawings, draw, standalone
 from recurra.report.load import load_runs
-from recurra.report.render.csv import csv_tables, csv_text, latex_table, latex_tables, numbers_of
-from recurra.report.render.html import render_page, render_report
-from recurra.report.summary import plain_summary, reporting_of, summarise
+from recurra.report.render import csv_text, render_report
+from recurra.report.results import long_table, of_table, plain_line
+from recurra.report.summary import reporting_of, summarise
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.questions import NO_QUESTIONS, Questions
-from recurra.tasks.summary import Summary
-from recurra.tasks.tables import pooled_contrasts
+from recurra.tasks.summary import Summary, plain
 
 FIGURES = "figures"
 TABLES = "tables"
@@ -72,13 +71,6 @@ def write_study_report(
 ) -> Path:
     """Writes everything that a study shows into its folder: the page, its figures and tables, the plain values.
 
-    Args:
-        folder: The study's folder.
-        summary: Of the runs.
-        runs: The runs themselves.
-        title: Heading of the report.
-        command: The command that makes these runs again.
-
     Returns:
         The path of the HTML file.
 
@@ -87,19 +79,14 @@ def write_study_report(
     """
     drawn = draw(summary, runs)
     target = folder / REPORT_NAME
-    write_text(target, render_page(summary, runs, drawn, title=title, command=command))
-    write_json(folder / SUMMARY_NAME, plain_summary(summary))
+    write_text(target, render_report(summary, runs, title=title, command=command, drawn=drawn))
+    write_json(folder / SUMMARY_NAME, plain(summary))
     write_files(folder, summary, drawn)
     return target
 
 
 def write_files(folder: Path, summary: Summary, drawn: Drawings) -> list[Path]:
-    """Writes ``figures/*.svg``, ``tables/*.csv`` and ``tables/*.tex``; removes what only an earlier call wrote.
-
-    Args:
-        folder: The study's folder.
-        summary: Of its runs.
-        drawn: Its drawings.
+    """Writes ``figures/*.svg`` and ``tables/*.csv``; removes what only an earlier call wrote.
 
     Returns:
         The files, relative to the folder.
@@ -107,7 +94,8 @@ def write_files(folder: Path, summary: Summary, drawn: Drawings) -> list[Path]:
     Raises:
         StorageError: If one cannot be written.
     """
-    files = {**_figures(summary, drawn), **_tables(summary)}
+    figures = {f"{FIGURES}/{name}": content for name, (_, content) in named_figures(summary, drawn).items()}
+    files = figures | _tables(summary)
     for name, content in files.items():
         write_text(folder / name, content)
     for name in _written_before(folder) - set(files):
@@ -139,34 +127,24 @@ def table_slugs(summary: Summary) -> dict[str, str]:
     return slugs
 
 
-def _figures(summary: Summary, drawn: Drawings) -> dict[str, str]:
-    return {f"{FIGURES}/{name}": content for name, (_, content) in named_figures(summary, drawn).items()}
-
-
 def named_figures(summary: Summary, drawn: Drawings) -> dict[str, tuple[Chart, str]]:
     """Drawings by file name, with their SVG."""
     slugs = table_slugs(summary)
-    named = len(summary.tables) > 1 or (summary.task and reporting_of(summary.task).figures_name_their_table)
     shown = {f"{slug(chart.heading)[:120]}.svg": (chart, standalone(chart)) for chart in drawn.study}
     for table in summary.tables:
         for chart in drawn.tables[table.key]:
-            name = f"{f'{slugs[table.key]}-' if named else ''}{slug(chart.heading)[:60]}.svg"
+            name = f"{slugs[table.key]}-{slug(chart.heading)[:60]}.svg"
             shown[name] = (chart, standalone(chart))
     return shown
 
 
 def _tables(summary: Summary) -> dict[str, str]:
-    """CSV of each part over all tables, and LaTeX of each part of each table."""
+    """CSV of the one long table, and of what a task has beside it."""
     if not summary.task:
         return {}
-    parts = reporting_of(summary.task).tables
-    slugs = table_slugs(summary)
-    files = {f"{TABLES}/{key}.csv": content for key, content in csv_tables(summary.tables, parts).items()}
-    if summary.pooled:
-        pooled = pooled_contrasts(reporting_of(summary.task).judge)
-        files[f"{TABLES}/{pooled.key}.csv"] = csv_text(numbers_of(summary, pooled))
-        files[f"{TABLES}/{pooled.key}.tex"] = latex_table(summary, pooled)
+    rows: dict[str, list[dict[str, Any]]] = {"results": long_table(summary)}
     for table in summary.tables:
-        for key, content in latex_tables(table, parts).items():
-            files[f"{TABLES}/{slugs[table.key]}-{key}.tex"] = content.encode("utf-8", "replace").decode("utf-8")
-    return files
+        for key, lines in reporting_of(summary.task).lines(table).items():
+            rows.setdefault(key, []).extend(plain_line(line, of_table(table), key) for line in lines)
+    rows["pooled"] = [plain_line(line, {}, "") for line in summary.pooled]
+    return {f"{TABLES}/{key}.csv": csv_text(part) for key, part in rows.items() if part}

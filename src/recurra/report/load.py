@@ -192,12 +192,7 @@ def read_measured_exports(latency: Mapping[str, Any] | None) -> tuple[MeasuredEx
 
 
 def group_tables(runs: Sequence[LoadedRun], reporting: Reporting) -> list[TableRuns]:
-    """Sorts runs into tables of models that may be compared; see `recurra.tasks.reporting.Reporting.key`.
-
-    Args:
-        runs: Of one task.
-        reporting: What the task says of them.
-    """
+    """Sorts runs into tables of models that may be compared; see `recurra.tasks.reporting.Reporting.key`."""
     members: dict[TableKey, list[LoadedRun]] = defaultdict(list)
     everywhere: list[LoadedRun] = []
     for run in runs:

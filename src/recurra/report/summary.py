@@ -313,16 +313,10 @@ def summarise_runs(
     exports: Sequence[ExportRecord] = (),
 ) -> dict[str, Any]:
     """Summarises run folders into plain JSON values: what ``--json`` prints; see `summarise_folders`."""
-    return plain_summary(summarise_folders(runs, latency, failures=failures, questions=questions, exports=exports))
-
-
-def plain_summary(summary: Summary) -> dict[str, Any]:
-    """Plain JSON values of a summary."""
-    values: dict[str, Any] = plain(summary)
-    if not summary.pooled:
-        # As it was before contrasts were pooled.
-        del values["pooled"]
-    return reporting_of(summary.task).as_before(summary, values) if summary.task else values
+    values: dict[str, Any] = plain(
+        summarise_folders(runs, latency, failures=failures, questions=questions, exports=exports)
+    )
+    return values
 
 
 def _table(

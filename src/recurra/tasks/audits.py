@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 
 from recurra.core import terminal as form
 from recurra.core.record import AuditResult
@@ -13,6 +14,7 @@ from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import AuditLine
 
 
+@cache
 def of_data(name: str) -> bool:
     """Whether an audit looks at the data alone, and so says the same of every model."""
     return looks_at(name, Subject.LABELLED_DATA, Subject.TOKENS)
@@ -25,12 +27,7 @@ def noted(lines: Sequence[AuditLine], split: str) -> list[str]:
 
 
 def group_of(name: str, splits: Iterable[str]) -> tuple[str, str]:
-    """Family and split of an audit, for a reader: ``leakage.contained.test`` is ``("leakage on test", "test")``.
-
-    Args:
-        name: Name of the audit.
-        splits: Names of the splits of its data.
-    """
+    """Family and split of an audit, for a reader: ``leakage.contained.test`` is ``("leakage on test", "test")``."""
     split = next((split for split in splits if name.endswith(f".{split}")), "")
     if not split:
         return name.replace(".", " "), ""
@@ -53,22 +50,19 @@ def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
     their figures from run to run: they are one line with the run that came closest to the threshold. What was graded by
     a run's own figures is one line a grade, with the run on which it does most. What is only measured is one line a
     model.
-
-    Args:
-        groups: The runs of each model, by label.
     """
     runs_of = {label: [run.record.seed for run in runs] for label, runs in groups.items()}
     found: dict[tuple[str, str, str], list[tuple[str, int, AuditResult]]] = defaultdict(list)
     for label, runs in groups.items():
         for run in runs:
             for audit in run.record.audits:
-                own = effect_of(audit) or (audit.status == "passed" and not of_data(audit.name))
+                own = (audit.status == "passed" and not of_data(audit.name)) or effect_of(audit)
                 same = "" if own else audit.summary
                 if audit.status == "measured":
                     same = label
                 found[(audit.name, audit.status, same)].append((label, run.record.seed, audit))
     order = {"failed": 0, "note": 1, "measured": 2, "skipped": 3, "passed": 4}
-    splits = [split for runs in groups.values() for run in runs for split in run.record.data.splits]
+    splits = list(dict.fromkeys(split for runs in groups.values() for run in runs for split in run.record.data.splits))
     lines = [_line(name, status, members, runs_of, splits) for (name, status, _), members in found.items()]
     return sorted(lines, key=lambda line: (order[line.status], line.scope, line.name))
 

@@ -92,16 +92,7 @@ def linear_scale(
     floor: float | None = None,
     ceiling: float | None = None,
 ) -> Scale:
-    """A linear scale that holds all values between round ends.
-
-    Args:
-        values: What is to be shown, not empty.
-        start: Coordinate of the low end.
-        end: Coordinate of the high end.
-        ticks: About how many ticks.
-        floor: The scale does not go below this.
-        ceiling: The scale does not go above this.
-    """
+    """A linear scale that holds all values between round ends."""
     low, high = min(values), max(values)
     if high - low < 1e-9:
         pad = abs(high) * 0.05 or 0.5
@@ -378,15 +369,7 @@ def chart_by_epoch(
 
 
 def chart_by_rows(heading: str, lines: Sequence[Line], y_title: str, key: str, caption: str) -> Chart:
-    """Quality by the number of training rows, on a logarithmic scale.
-
-    Args:
-        heading: Of the chart.
-        lines: A line a model.
-        y_title: What the points are.
-        key: Unique in the page.
-        caption: Below the chart.
-    """
+    """Quality by the number of training rows, on a logarithmic scale."""
     points = [point for line in lines for point in line.points]
     rows = sorted({point.x for point in points})
     scale = logarithmic_scale(rows, LEFT, RIGHT)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recurra.core import terminal as form
+from recurra.core.errors import RunError
 from recurra.core.record import LatencyRecord
 from recurra.evaluation.significance import ClassScore, mean_interval
 
@@ -29,13 +30,10 @@ def kept_waiting(latency: Mapping[str, Any] | None) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its 95 % interval.
+    """A figure, its mean over seeds, with its 95 % interval.
 
     Attributes:
-        mean: Mean over seeds (with one seed: the figure).
-        sd: Standard deviation over seeds, ``None`` for one seed.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
+        sd: Over seeds, ``None`` for one.
         values: The figure of each seed, in the order of the seeds.
         basis: What the interval is over: ``seeds`` (Student's t), ``examples`` (for example Wilson for accuracy) or
             ``none`` (no interval).
@@ -47,6 +45,22 @@ class Estimate:
     high: float | None
     values: tuple[float, ...]
     basis: Basis
+
+
+@dataclass(frozen=True)
+class Score:
+    """Figures of a model on one split, by the key of their measure.
+
+    Attributes:
+        confusion_matrix: ``[true][predicted]``, the sum over seeds; empty of texts with several labels.
+        labels: Of several labels a text: mean precision, recall and F1 of each, and the rows that have it.
+    """
+
+    split: str
+    rows: int
+    figures: dict[str, Estimate]
+    confusion_matrix: list[list[int]] = field(default_factory=list)
+    labels: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,10 +111,7 @@ class ExportLine:
         only_reference: Rows that only the run's model got right.
         rows: Rows of all seeds.
         largest_logit_difference: Over the rows of the exports' own checks.
-        median_ms: Median milliseconds a text by batch size; empty if it was not timed.
-        p90_ms: 90th percentile likewise.
-        p99_ms: 99th percentile likewise.
-        texts_per_s: Texts a second by batch size.
+        median_ms: Milliseconds a text by batch size; empty if it was not timed.
         memory_mib: Peak of a process that opens it and labels texts; none if it was not measured.
         published: Published figures of the same preset in this precision.
     """
@@ -153,8 +164,7 @@ class Measure:
         heading: Name in tables and drawings.
         unit: Of a difference of two values, in words: ``points``.
         higher_is_better: Whether more of it is better.
-        read: Value of a run from its metrics of one split, as the record has them.
-        of: Estimate of a model on a split, from its summary; none if it was not evaluated there.
+        read: Value of a run from its metrics of one split, as the record has them; none where it was not measured.
         over_rows: 95 % interval of one run over the rows of a split, from the metrics; absent where rows are not drawn.
         paired_by_rows: Whether predictions lie on disk row by row, so that two models are held against each other on
             the same rows; otherwise runs of equal seeds are held against each other.
@@ -170,14 +180,14 @@ class Measure:
         ahead: How a sentence says that one value lies above another.
         behind: How it says that it lies below.
         better: What a model is that has a better value: ``more accurate``.
+        write: Writes a value, where ``digits`` do not suit all of them.
     """
 
     key: str
     heading: str
     unit: str
     higher_is_better: bool
-    read: Callable[[Any], float]
-    of: Callable[[Any, str], Estimate | None]
+    read: Callable[[Any], float | None]
     over_rows: Callable[[Any], Interval | None] | None = None
     paired_by_rows: bool = False
     of_classes: ClassScore | None = None
@@ -190,6 +200,24 @@ class Measure:
     ahead: str = "above"
     behind: str = "below"
     better: str = "better"
+    write: Callable[[float], str] | None = None
+
+    def of_run(self, metrics: Any) -> float:
+        """Value of a run.
+
+        Raises:
+            RunError: If the record is older than the measure.
+        """
+        value = self.read(metrics)
+        if value is None:
+            raise RunError(f"the record has no {self.in_text}: an earlier version made it; train the model again")
+        return value
+
+    def of(self, model: Any, split: str) -> Estimate | None:
+        """Estimate of a model on a split, from its summary; none if it was not evaluated there."""
+        score = model.scores.get(split)
+        found: Estimate | None = None if score is None else score.figures.get(self.key)
+        return found
 
     def mean(self, model: Any, split: str) -> float:
         """Mean of a model that was evaluated on the split."""
@@ -220,7 +248,13 @@ class Measure:
 
     def value(self, value: float) -> str:
         """A value as text."""
-        return f"{value:.{self.digits}f}"
+        return self.write(value) if self.write else f"{value:.{self.digits}f}"
+
+    def text(self, estimate: Estimate | None) -> str:
+        """Mean ± standard deviation, or a dash."""
+        if estimate is None:
+            return form.NONE
+        return self.value(estimate.mean) + (f" ± {estimate.sd:.{self.digits}f}" if estimate.sd else "")
 
     def gap(self, difference: float, width: str = "", *, unit: bool = True) -> str:
         """A difference, signed: ``+1.2 points``, or with a width ``+1.2 ± 0.3``."""
@@ -247,7 +281,7 @@ class Measure:
         return f"{difference * self.scale:.{self.gap_digits}f}"
 
 
-def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate:
+def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate | None:
     """A measure over the seeds of a model, with Student's t interval; with one seed, or equal ones, over rows.
 
     Seeds that all give the same figure (a deterministic model) would get an interval of no width, which claims a
@@ -256,11 +290,18 @@ def estimate(measure: Measure, metrics: Sequence[Any]) -> Estimate:
     Args:
         measure: What is read.
         metrics: Of each seed on one split, as records have them.
+
+    Returns:
+        None if a seed was not measured so.
     """
-    values = tuple(measure.read(item) for item in metrics)
-    return over_seeds(values, measure.limits) or _over_rows(
-        values, measure.over_rows(metrics[0]) if measure.over_rows else None
-    )
+    values = tuple(value for item in metrics if (value := measure.read(item)) is not None)
+    if len(values) < len(metrics):
+        return None
+    if (found := over_seeds(values, measure.limits)) is not None:
+        return found
+    low, high = (measure.over_rows(metrics[0]) if measure.over_rows else None) or (None, None)
+    basis: Basis = "none" if low is None else "examples"
+    return Estimate(values[0], 0.0 if len(values) > 1 else None, low, high, values, basis)
 
 
 def over_seeds(values: tuple[float, ...], limits: tuple[float | None, float | None]) -> Estimate | None:
@@ -274,10 +315,3 @@ def over_seeds(values: tuple[float, ...], limits: tuple[float | None, float | No
     low = float(low) if lowest is None else max(lowest, float(low))
     high = float(high) if highest is None else min(highest, float(high))
     return Estimate(float(mean), float(sd or 0.0), low, high, values, "seeds")
-
-
-def _over_rows(values: tuple[float, ...], interval: Interval | None) -> Estimate:
-    sd = 0.0 if len(values) > 1 else None
-    if interval is None:
-        return Estimate(values[0], sd, None, None, values, "none")
-    return Estimate(values[0], sd, interval[0], interval[1], values, "examples")

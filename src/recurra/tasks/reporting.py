@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,14 @@ from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.terminal import significant
 from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.predictions import Predictions, read_predictions
-from recurra.tasks.columns import Table
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
 from recurra.tasks.measures import ExportLine, Measure, MeasuredExports
 from recurra.tasks.questions import Judging, Limits, Questions
-from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ModelSummary, Summary, TableSummary, unspoiled
+from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ModelSummary, TableSummary, unspoiled
+from recurra.tasks.tables import Cells, Table
 
 Records = Mapping[str, LoadedRun]
-
-
-@dataclass(frozen=True)
-class Alarm:
-    """What must be read before any figure: a heading, and a line a table."""
-
-    heading: str
-    lines: Callable[[Sequence[TableSummary]], Sequence[tuple[str, str]]]
 
 
 def nearest(models: Sequence[ModelSummary], limits: Limits) -> Advice:
@@ -44,21 +35,13 @@ class Reporting(ABC):
     Attributes:
         task: Its name, as records have it.
         measures: What its tables may be judged by, the first unless `measure_of` says otherwise.
-        tables: Its tables in the order in which they are read, the results first.
-        splits: The table of the splits that was run on.
-        overview: A row a table over all studies; its rows are made from ``(study, address, table)``.
-        alarms: What must be read before any figure, beside failed audits.
+        overview_note: Below the table that has a row a table over all studies.
         published_tables: Names of published tables that a study file may put beside ours.
-        figures_name_their_table: Whether a drawing's file is named after its table where a study has one table only.
     """
 
     task: str
     measures: tuple[Measure, ...]
-    tables: tuple[Table, ...]
-    splits: Table
-    overview: Table
-    alarms: tuple[Alarm, ...] = ()
-    figures_name_their_table: bool = True
+    overview_note: str
     published_tables: Collection[str] = ()
 
     def measure_of(self, table: TableRuns, judging: Judging) -> Measure:
@@ -67,10 +50,6 @@ class Reporting(ABC):
 
     def asked(self, judging: Judging, label_names: Sequence[str]) -> Measure | None:
         """The measure that was asked for; none if none was.
-
-        Args:
-            judging: What was asked for.
-            label_names: Of the data.
 
         Raises:
             ConfigurationError: If the task or the data do not have it.
@@ -154,9 +133,9 @@ class Reporting(ABC):
     def score(self, split: str, metrics: Sequence[Any], measure: Measure) -> Any:
         """A model on one split, from the metrics of its seeds, with an estimate of what it is judged by."""
 
-    @abstractmethod
     def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ModelSummary:
         """Adds to a model's summary what only this task has."""
+        return common
 
     @abstractmethod
     def split_lines(self, run: LoadedRun) -> Any:
@@ -190,10 +169,6 @@ class Reporting(ABC):
 
         It is that of the task's own advice. Where nothing was advised, it is the best of those within the limits that
         have no fault and failed no audit of their own.
-
-        Args:
-            table: What is known of it, with the task's advice.
-            limits: What the model may cost.
         """
         found = next((advice for advice in table.advice if advice.priority == RECOMMENDED), None)
         split, measure = table.headline_split, self.judge(table)
@@ -222,24 +197,39 @@ class Reporting(ABC):
 
     # What is shown.
 
+    @abstractmethod
+    def figures(self, table: Any) -> Sequence[Measure]:
+        """What is measured of the models of a table on a split, in the order in which it is shown."""
+
+    @abstractmethod
+    def tables(self, table: Any) -> Sequence[Table]:
+        """Tables for readers, the results first."""
+
+    @abstractmethod
+    def splits(self, table: Any) -> Table:
+        """The splits that were run on."""
+
+    @abstractmethod
+    def overview(self, table: Any) -> Cells | None:
+        """The table in a row; none if it is of no interest among others."""
+
+    def lines(self, table: Any) -> dict[str, Sequence[Any]]:
+        """What a table has beside its results for other programs: lines, frozen dataclasses, by the name of a file."""
+        names = ("contrasts", "tests", "audits", "exports", "published")
+        return {name: getattr(table, name) for name in names}
+
     def facts(self, table: TableSummary) -> list[tuple[str, str]]:
         """What a table is about, beside what every table says: a name and a text each."""
         return []
 
     def charts(self, table: Any, runs: Records, key: str) -> list[Chart]:
-        """Drawings of a table beside those that every task has.
-
-        Args:
-            table: Its summary.
-            runs: The runs by identifier.
-            key: Unique in the page.
-        """
+        """Drawings of a table beside those that every task has."""
         return []
 
     def charts_across(self, tables: Sequence[Any], runs: Records) -> list[Chart]:
         """Drawings across the tables of a study."""
         return []
 
-    def as_before(self, summary: Summary, values: dict[str, Any]) -> dict[str, Any]:
-        """The plain values of a summary with the fields that earlier versions had; see ``docs/reference``."""
-        return values
+    def alarms(self, tables: Sequence[Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+        """What must be read before any figure, beside failed audits: a heading, and a name and a table a line."""
+        return []

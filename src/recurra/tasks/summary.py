@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
-from recurra.tasks.measures import ExportLine
+from recurra.tasks.measures import ExportLine, Score
 
-SUMMARY_VERSION = 3
+SUMMARY_VERSION = 4
 # The priority under which the model stands that is taken if nothing else is asked.
 RECOMMENDED = "Recommended"
 # Of p, after correction for the number of tests.
@@ -117,22 +117,15 @@ class PairTest:
     """Two models of a table on one split, by the rows that both were scored on or by their seeds alone.
 
     Attributes:
-        first: Label of the first model.
-        second: Label of the second.
-        split: The split tested.
         seeds: Seeds of the first whose runs were paired.
         rows: Rows compared; 0 if they could not be, or if the test is by seeds.
         gap: By how much the first is better, in the unit of the measure: mean over the pairs.
         low: Lower end of its 95 % interval: paired bootstrap over rows, or Student's t over seeds.
-        high: Upper end of it.
-        p: Of that test.
-        p_holm: The same, corrected by Holm over the pairs of the table.
+        p_holm: Corrected by Holm over the pairs of the table.
         mcnemar: One test a seed, corrected by Holm over all seeds and pairs of the table; none by seeds.
-        odds_ratio: Rows that only the first gets right for each that only the second does, over those seeds (see
-            `recurra.evaluation.significance.discordant_odds_ratio`); ``None`` without predictions.
+        odds_ratio: See `recurra.evaluation.significance.discordant_odds_ratio`; ``None`` without predictions.
         seeds_apart: Whether every seed of one lies above every seed of the other; ``None`` with one seed.
-        supported: Whether a difference is supported: ``p_holm`` below 0.05 and, by rows, the seeds do not contradict.
-        statement: The finding in words.
+        supported: ``p_holm`` is below 0.05 and, by rows, the seeds do not contradict.
         reason: Why there is no test, or an empty text.
     """
 
@@ -170,25 +163,18 @@ class PairTest:
 
 @dataclass(frozen=True)
 class ContrastLine:
-    """One contrast of the study file in one table.
+    """One contrast of the study file in one table: ``a`` is asked about and held against ``b``.
 
     Attributes:
-        name: As the study file has it.
-        a: The model that is asked about.
-        b: What it is held against.
-        split: The split that is judged.
         seeds: Pairs of runs compared, one a seed; a model that knows no seed meets every seed of the other.
         gap: Mean of the measure of ``a`` less that of ``b`` over those pairs.
-        half: Half the width of the 95 % interval of the gap over seeds (Student's t on the pairs); none with one pair.
-        low: Lower end of the 95 % paired bootstrap interval of the gap over rows; none if it could not be tested so.
-        high: Upper end of it.
+        half: Half its 95 % interval over seeds (Student's t on the pairs); none with one pair.
+        low: Lower end of its 95 % paired bootstrap interval over rows; none if it could not be tested so.
         p: Bootstrap p-value, or that of the paired t-test where there are no rows to draw.
-        p_holm: The same, corrected by Holm over the contrasts of the table; by seeds, over all pairs of the table.
+        p_holm: Corrected by Holm over the contrasts of the table; by seeds, over all pairs of the table.
         odds_ratio: Rows that only ``a`` gets right for each that only ``b`` does, over all pairs.
         spread: The most that the seed alone moves either model: its best less its worst seed; none with one seed.
         inside_spread: Whether the gap is smaller than that; none with one seed.
-        verdict: Whether a difference is supported; with one seed, at most by rows.
-        statement: The finding in one sentence, and no more than the figures support.
     """
 
     name: str
@@ -214,19 +200,11 @@ class PooledContrast:
     """One contrast over the data sets of a study, under one way of training: what it says of data that nobody tried.
 
     Attributes:
-        name: As the study file has it.
-        a: The model that is asked about.
-        b: What it is held against.
-        training: The training protocol.
-        precision: What both were trained in.
-        gaps: By data set, the mean gap of its tables, `ContrastLine.gap`.
-        gap: Mean over the data sets, each of which counts the same.
-        half: Half the width of its 95 % interval over data sets (Student's t).
+        gaps: By data set, the mean gap of its tables, `ContrastLine.gap`; each data set counts the same.
+        half: Half the 95 % interval of the gap over data sets (Student's t).
         ahead: On how many of them ``a`` is better.
         p: Of the t-test over data sets; none if all gaps are the same.
-        p_holm: The same, corrected by Holm over the pooled contrasts of the study.
-        verdict: Whether a difference is supported.
-        statement: The finding in one sentence.
+        p_holm: Corrected by Holm over the pooled contrasts of the study.
     """
 
     name: str
@@ -246,19 +224,15 @@ class PooledContrast:
 
 @dataclass(frozen=True)
 class AuditLine:
-    """One finding of one audit and whom it concerns.
+    """One finding of one audit.
 
     Attributes:
         name: For example ``leakage.contained.test``.
         group: What it belongs to, for a reader: ``leakage on test``.
         status: ``passed``, ``note``, ``failed``, ``measured`` or ``skipped``.
-        summary: The finding, with the figure.
         meaning: What it means that it failed, or is a note, and what to do; empty otherwise.
         example: A row that shows it, or an empty text.
-        value: The figure that was judged.
-        threshold: What it was judged against.
         concerns: Which runs: ``every run``, or models and seeds.
-        scope: ``data`` for audits of the data, ``model`` for audits of a trained model.
         split: The split that was judged, or an empty text.
     """
 
@@ -394,6 +368,9 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, Score):
+        rest = {key: part for key, part in vars(value).items() if key != "figures" and part}
+        return plain(rest | value.figures)
     if is_dataclass(value):
         return {key: plain(item) for key, item in vars(value).items()}
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value

@@ -1,340 +1,302 @@
-"""The tables that every task has: contrasts, tests between models, audits, advice, and the runs behind them."""
+"""Tables for readers, cells as text by heading: results, contrasts, tests, audits, advice, and the runs behind them.
+
+Programs read the plain values (`recurra.report.summary.long_table`). A renderer needs to know no task and no measure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from recurra.core import terminal as form
-from recurra.tasks.columns import (
-    EVERYWHERE,
-    NUMBERS,
-    P_VALUE,
-    PAGE,
-    READERS,
-    SIGNIFICANT,
-    YES_NO,
-    Cell,
-    Column,
-    Fields,
-    Format,
-    Table,
-    numbers,
-)
-from recurra.tasks.measures import Measure
-from recurra.tasks.summary import AuditLine, ContrastLine, PairTest, PooledContrast, TableSummary
+from recurra.tasks.measures import Estimate, Measure
+from recurra.tasks.summary import ContrastLine, ModelSummary, PairTest, PooledContrast, Summary, TableSummary
+
+NONE = form.NONE
+Cells = dict[str, str]
+_NUMBER = re.compile(r"[+−<]? ?\d[\d.,]*( |$|[%×])|–$")
 
 
-def of_split(text: str) -> Callable[[TableSummary], str]:
-    """A text that begins with the split that is judged."""
-    return lambda table: f"On {table.headline_split}. {text}"
+@dataclass(frozen=True)
+class Table:
+    """One table for readers.
+
+    Attributes:
+        key: Name of the part; unique in a report.
+        heading: Above it.
+        rows: Cells by heading; what a row lacks is a dash.
+        note: Below it; a table without rows is its note alone, and without a note it is not shown.
+        brief: Headings that a narrow terminal and documents show; none are all.
+        page_only: Whether a terminal leaves it out.
+        folded: Whether the page shows its heading alone until it is opened.
+        classes: Class of each row on the page: the state of an audit, or ``spoiled``.
+    """
+
+    key: str
+    heading: str
+    rows: Sequence[Cells]
+    note: str = ""
+    brief: Sequence[str] = ()
+    page_only: bool = True
+    folded: bool = False
+    classes: Sequence[str] = ()
+
+    def headings(self, *, brief: bool = False) -> list[str]:
+        """Those under which some row has something, in the order of the rows."""
+        names = dict.fromkeys(name for row in self.rows for name in row)
+        filled = [name for name in names if any(row.get(name, NONE) not in ("", NONE) for row in self.rows)]
+        return [name for name in filled if name in self.brief] if brief and self.brief else filled
+
+    def cells(self, headings: Sequence[str]) -> list[list[str]]:
+        """Rows of cells in the order of the headings."""
+        return [[row.get(name) or NONE for name in headings] for row in self.rows]
+
+    def left(self, headings: Sequence[str]) -> list[bool]:
+        """Whether each column is aligned to the left: the first one, and what is no number."""
+        numbers = [all(_NUMBER.match(row.get(name, NONE) or NONE) for row in self.rows) for name in headings]
+        return [index == 0 or not number for index, number in enumerate(numbers)]
 
 
-def ends(measure: Measure) -> Format:
-    """The ends of an interval of a difference, as a pair."""
-
-    def spread(_key: str, value: Sequence[float] | None) -> Fields:
-        low, high = value or (None, None)
-        return {"low": low, "high": high}
-
-    return Format(lambda value: measure.range(*value), spread=spread)
+def interval(value: Estimate | None) -> str:
+    """The interval of an estimate and what it is over, or a dash."""
+    text = "" if value is None else form.interval(value.low, value.high)
+    return f"{text} ({value.basis})" if text and value else NONE
 
 
-def interval_of(test: PairTest | ContrastLine) -> tuple[float, float] | None:
-    """The interval of a test or contrast, if there is one."""
-    return None if test.low is None or test.high is None else (test.low, test.high)
+def half_width(value: Estimate, measure: Measure) -> str:
+    """A mean ± half of its interval."""
+    mean = measure.value(value.mean)
+    if value.low is None or value.high is None:
+        return mean
+    # Of a share one digit less.
+    return f"{mean} ± {(value.high - value.low) / 2:.{measure.digits - (measure.scale > 1)}f}"
 
 
-# What a contrast holds against what.
-_ASKED = (
-    Column("name", "Contrast", lambda line: line.name),
-    Column("models", "Models", lambda line: f"{line.a} − {line.b}", places=READERS, left=EVERYWHERE),
-    Column("a", "", lambda line: line.a, places=NUMBERS),
-    Column("b", "", lambda line: line.b, places=NUMBERS),
-)
+def seeds_of(model: ModelSummary) -> str:
+    """How many seeds, and how many folds of each where there are several."""
+    seeds, folds = len(model.seeds), len(model.runs) // max(len(model.seeds), 1)
+    if folds > 1:
+        return f"{folds} folds" if seeds == 1 else f"{seeds} × {folds} folds"
+    return str(seeds)
 
 
-def contrasts(judge: Callable[[Any], Measure]) -> Table:
+def audits_of(model: ModelSummary) -> str:
+    """What the audits of a model say, in a few words."""
+    if model.failed_groups:
+        return f"FAILED: {', '.join(model.failed_groups)}"
+    return "passed" if model.audited else "none run"
+
+
+def costs_of_model(model: ModelSummary, batch_sizes: Iterable[int]) -> Cells:
+    """What a model costs."""
+    timings = {batch: model.latency.get(str(batch)) for batch in batch_sizes}
+    return {
+        "Parameters": form.count(model.parameters),
+        "Non-embedding": form.count(model.non_embedding_parameters),
+        "MiB": form.significant(model.file_size_mib),
+        "FLOPs/token": form.amount(model.flops_per_token),
+        **{
+            f"ms, batch {batch}": f"{form.significant(timing.median_ms)} / {form.significant(timing.p90_ms)}"
+            for batch, timing in timings.items()
+            if timing
+        },
+        "Training": form.duration(model.training_wall_s),
+    }
+
+
+def results(
+    table: TableSummary,
+    measures: Sequence[Measure],
+    judge: Measure,
+    *,
+    note: str,
+    more: Callable[[Any], Cells] = lambda _: {},
+    audits: Callable[[Any], str] = audits_of,
+) -> Table:
+    """A row a model: every measure on the headline split, what the model costs, and its audits.
+
+    Args:
+        table: What is known of it.
+        measures: In the order of the columns.
+        judge: What the models are compared by; its interval is shown.
+        note: Below the table.
+        more: Cells that only a task has.
+        audits: What the audits of a model say.
+    """
+    rows = []
+    for model in table.models:
+        cells = {"Model": model.label, "Seeds": seeds_of(model)}
+        for measure in measures:
+            value = measure.of(model, table.headline_split)
+            cells[measure.heading] = measure.text(value)
+            if measure.key == judge.key:
+                cells["95 % interval"] = interval(value)
+        fronts = form.words([form.front_name(front) for front in model.fronts])
+        costs = costs_of_model(model, table.batch_sizes)
+        rows.append({**cells, **costs, **more(model), "On the Pareto front of": fronts, "Audits": audits(model)})
+    timed = next((f"ms, batch {batch}" for batch in table.batch_sizes), "")
+    return Table(
+        "results",
+        f"Results on the {table.headline_split} split",
+        rows,
+        note,
+        brief=("Model", *dict.fromkeys((measures[0].heading, judge.heading)), "MiB", timed, "Training"),
+        page_only=False,
+        classes=["spoiled" if model.failed_audits else "" for model in table.models],
+    )
+
+
+def _ends(line: PairTest | ContrastLine, measure: Measure) -> str:
+    return NONE if line.low is None or line.high is None else measure.range(line.low, line.high)
+
+
+def _gap(line: ContrastLine | PooledContrast, measure: Measure) -> str:
+    return measure.gap(line.gap, measure.width(line.half), unit=False)
+
+
+def contrasts(table: TableSummary, measure: Measure) -> Table:
     """What the study file asked."""
-    return Table(
-        "contrasts",
-        lambda _: "What the study asked",
-        lambda table: _contrast_columns(judge(table)),
-        lambda table: table.contrasts,
-        note=lambda table: _contrast_note(table, judge(table)),
-        paper_note=lambda _: "Gap ± half its 95 % interval over seeds.",
-        places=EVERYWHERE - {"terminal"},
+    by_rows = (
+        "Distinguishable means: the paired bootstrap over rows has p below 0.05 after Holm's correction over these "
+        "contrasts, the interval over seeds leaves out 0, and the seeds do not overlap. The odds ratio counts the "
+        "rows that only the first model gets right for each that only the second does."
     )
-
-
-def _contrast_columns(measure: Measure) -> list[Column]:
-    def spread(_key: str, line: ContrastLine | None) -> Fields:
-        return {"gap": getattr(line, "gap", None), "half": getattr(line, "half", None)}
-
-    gap = Format(lambda line: measure.gap(line.gap, measure.width(line.half), unit=False), spread=spread)
-    return [
-        *_ASKED,
-        Column("split", "", lambda line: line.split, places=NUMBERS),
-        Column("verdict", "Verdict", lambda line: line.verdict, left=EVERYWHERE),
-        Column("gap", f"Gap in {measure.unit} ± 95 % over seeds", lambda line: line, gap),
-        Column("seeds", "Pairs of seeds", lambda line: line.seeds),
-        Column("rows", "95 % over rows", interval_of, ends(measure), optional=not measure.paired_by_rows),
-        Column("p", "", lambda line: line.p, places=NUMBERS),
-        Column("p_holm", "p (Holm)", lambda line: line.p_holm, P_VALUE),
-        Column(
-            "odds_ratio", "Odds ratio", lambda line: line.odds_ratio, SIGNIFICANT, optional=not measure.paired_by_rows
-        ),
-        Column("spread", "", lambda line: line.spread, places=NUMBERS),
-        Column("inside_spread", "", lambda line: line.inside_spread, places=NUMBERS),
-        Column("statement", "Finding", lambda line: line.statement, places=PAGE | NUMBERS, left=EVERYWHERE, wide=True),
-    ]
-
-
-def pooled_contrasts(judge: Callable[[Any], Measure]) -> Table:
-    """What the study asked, over all of its data; a table of the study and not of one of its tables."""
-    return Table(
-        "pooled",
-        lambda _: "What the study asked, over all data",
-        lambda summary: _pooled_columns(judge(summary.tables[0])),
-        lambda summary: summary.pooled,
-        caption=lambda _: (
-            "Every data set counts once, with the mean gap of its tables; the interval and p are Student's over data "
-            "sets, p corrected by Holm over these contrasts. They say what to expect of data that were not tried, as "
-            "far as these are like them. Tables whose data failed an audit are left out."
-        ),
-        paper_note=lambda _: "Gap ± half its 95 % interval over data sets.",
-    )
-
-
-def _pooled_columns(measure: Measure) -> list[Column]:
-    def spread(_key: str, line: PooledContrast) -> Fields:
-        return {"gap": line.gap, "half": line.half}
-
-    def on_each(line: PooledContrast) -> str:
-        return "; ".join(f"{name} {measure.signed(gap)}" for name, gap in line.gaps.items())
-
-    gap = Format(lambda line: measure.gap(line.gap, measure.width(line.half), unit=False), spread=spread)
-    return [
-        *_ASKED,
-        Column("training", "", lambda line: line.training, places=NUMBERS),
-        Column("precision", "", lambda line: line.precision, places=NUMBERS),
-        Column("verdict", "Verdict", lambda line: line.verdict, left=EVERYWHERE),
-        Column("gap", f"Gap in {measure.unit} ± 95 % over data", lambda line: line, gap),
-        Column("ahead", "Better on", lambda line: f"{line.ahead} of {len(line.gaps)}"),
-        Column("p", "", lambda line: line.p, places=NUMBERS),
-        Column("p_holm", "p (Holm)", lambda line: line.p_holm, P_VALUE),
-        Column("each", "On each", on_each, left=EVERYWHERE, wide=True),
-        Column("statement", "Finding", lambda line: line.statement, places=NUMBERS),
-    ]
-
-
-def _contrast_note(table: TableSummary, measure: Measure) -> str:
-    return (
-        f"Named in the study file; gaps are the first model less the second, in {measure.unit} of "
-        f"{measure.heading.lower()} on {table.headline_split}. {_distinguishable(measure)}"
-    )
-
-
-def _distinguishable(measure: Measure) -> str:
-    if measure.paired_by_rows:
-        return (
-            "Distinguishable means: the paired bootstrap over rows has p below 0.05 after Holm's correction over these "
-            "contrasts, the interval over seeds leaves out 0, and the seeds do not overlap. The odds ratio counts the "
-            "rows that only the first model gets right for each that only the second does."
-        )
-    return (
+    by_seeds = (
         "Distinguishable means: the paired t-test over seeds has p below 0.05 after Holm's correction over all pairs "
         "of models of the table. Another text could turn out differently."
     )
-
-
-def tests_by_rows(judge: Callable[[Any], Measure]) -> Table:
-    """All pairs of models on the same rows."""
-    return Table(
-        "tests",
-        lambda _: "Tests between the models",
-        lambda table: _row_test_columns(judge(table)),
-        lambda table: table.tests,
-        note=lambda table: (
-            f"All on the same {table.headline_split} rows. {_bootstrap_of(judge(table))}; its 95 % interval is not "
-            "corrected for the number of pairs. The odds ratio "
-            "is the effect size: rows that only the first model gets right for each that only the second does, over "
-            "all seeds. McNemar counts rows that only the first or only the second model gets right. Values of p are "
-            "corrected by Holm, over the pairs for the bootstrap, over all pairs and seeds for McNemar. A difference "
-            "counts as supported if the corrected p is below 0.05 and the seeds of the two models do not overlap."
-        ),
-        places=EVERYWHERE - {"terminal"},
-        empty={"html": "There is only one model: nothing to test."},
-        folded=lambda _: True,
-    )
-
-
-def _bootstrap_of(measure: Measure) -> str:
-    if measure.of_classes is not None:
-        return f"The bootstrap draws rows with all their labels; {measure.in_text} is averaged over a model's seeds"
-    if measure.of_logits is not None:
-        return f"The bootstrap draws rows with all their scores; {measure.in_text} is averaged over a model's seeds"
-    what = "correctness" if measure.of_rows is None else "cost"
-    return f"The bootstrap draws rows, each with its {what} averaged over a model's seeds"
-
-
-def _row_test_columns(measure: Measure) -> list[Column]:
-    def mcnemar(_key: str, test: PairTest | None) -> Fields:
-        tests = test.mcnemar if test else []
-        return {
-            name: sum(getattr(item, name) for item in tests) if tests else None
-            for name in ("only_first", "only_second")
+    rows = [
+        {
+            "Contrast": line.name,
+            "Models": f"{line.a} − {line.b}",
+            "Verdict": line.verdict,
+            f"Gap in {measure.unit} ± 95 % over seeds": _gap(line, measure),
+            "Pairs of seeds": str(line.seeds),
+            "95 % over rows": _ends(line, measure),
+            "p (Holm)": form.p_value(line.p_holm),
+            "Odds ratio": form.significant(line.odds_ratio),
+            "Finding": line.statement,
         }
+        for line in table.contrasts
+    ]
+    note = (
+        f"Named in the study file; gaps are the first model less the second, in {measure.unit} of "
+        f"{measure.heading.lower()} on {table.headline_split}. {by_rows if measure.paired_by_rows else by_seeds}"
+    )
+    return Table("contrasts", "What the study asked", rows, note if rows else "")
 
-    def each_seed(test: PairTest) -> str:
-        return (
-            "; ".join(f"{item.only_first} : {item.only_second}, p {form.p_value(item.p_holm)}" for item in test.mcnemar)
-            or form.NONE
+
+def pooled_contrasts(summary: Summary, measure: Measure) -> Table:
+    """What the study asked, over all of its data; a table of the study and not of one of its tables."""
+    rows = [
+        {
+            "Contrast": line.name,
+            "Models": f"{line.a} − {line.b}",
+            "Verdict": line.verdict,
+            f"Gap in {measure.unit} ± 95 % over data": _gap(line, measure),
+            "Better on": f"{line.ahead} of {len(line.gaps)}",
+            "p (Holm)": form.p_value(line.p_holm),
+            "On each": "; ".join(f"{name} {measure.signed(gap)}" for name, gap in line.gaps.items()),
+        }
+        for line in summary.pooled
+    ]
+    note = (
+        "Every data set counts once, with the mean gap of its tables; the interval and p are Student's over data "
+        "sets, p corrected by Holm over these contrasts. They say what to expect of data that were not tried, as "
+        "far as these are like them. Tables whose data failed an audit are left out."
+    )
+    return Table("pooled", "What the study asked, over all data", rows, note if rows else "")
+
+
+def tests(table: TableSummary, measure: Measure) -> Table:
+    """All pairs of models: on the same rows, or seed by seed where no rows are on disk."""
+    if not table.tests:
+        return Table("tests", "Tests between the models", [], "There is only one model: nothing to test.", folded=True)
+    rows = []
+    for test in table.tests:
+        untested = f"Not tested: {test.reason}. " if test.reason and test.p_holm is None else ""
+        only = [f"{of.only_first} : {of.only_second}, p {form.p_value(of.p_holm)}" for of in test.mcnemar]
+        rows.append(
+            {
+                "Pair": f"{test.first} − {test.second}",
+                "Finding": f"{untested}{test.statement}",
+                f"Gap, {measure.unit}": measure.gap(test.gap, unit=False),
+                "95 %": _ends(test, measure),
+                "Seeds": str(len(test.seeds)),
+                "p (Holm)": form.p_value(test.p_holm),
+                "Odds ratio": form.significant(test.odds_ratio),
+                "McNemar a seed: only first : only second": "; ".join(only),
+            }
         )
-
-    def finding(test: PairTest) -> str:
-        return f"Not tested: {test.reason}. {test.statement}" if test.p_holm is None else test.statement
-
-    seeds = "McNemar a seed: only first : only second"
-    gap = numbers(measure.gap, lambda value: measure.gap(value, unit=False))
-    return [
-        Column("pair", "Pair", lambda test: f"{test.first} − {test.second}", places=READERS),
-        Column("first", "", lambda test: test.first, places=NUMBERS),
-        Column("second", "", lambda test: test.second, places=NUMBERS),
-        Column("split", "", lambda test: test.split, places=NUMBERS),
-        Column("rows", "", lambda test: test.rows, places=NUMBERS),
-        Column("finding", "Finding", finding, places=READERS - {"latex"}, left=EVERYWHERE, wide=True),
-        Column("gap", "Gap", lambda test: test.gap, gap, headings={"latex": f"Gap, {measure.unit}"}),
-        Column("interval", "95 %, paired bootstrap", interval_of, ends(measure)),
-        Column("p", "", lambda test: test.p, places=NUMBERS),
-        Column("p_holm", "p (Holm)", lambda test: test.p_holm, P_VALUE),
-        Column("odds_ratio", "Odds ratio", lambda test: test.odds_ratio, SIGNIFICANT),
-        Column(
-            "mcnemar",
-            seeds,
-            lambda test: test,
-            Format(each_seed, spread=mcnemar),
-            EVERYWHERE - {"latex"},
-            left=PAGE,
-            wide=True,
-        ),
-        Column("seeds_apart", "", lambda test: test.seeds_apart, places=NUMBERS),
-        Column("supported", "Supported", lambda test: test.supported, YES_NO, frozenset(("latex", "csv"))),
-    ]
+    return Table("tests", "Tests between the models", rows, _tests_note(table, measure), folded=measure.paired_by_rows)
 
 
-def tests_by_seeds(measure: Measure, caption: str) -> Table:
-    """All pairs of models, seed by seed: where no two models were scored on rows that are on disk."""
-    columns = [
-        Column("models", "Models", lambda test: f"{test.first}, {test.second}", places=READERS),
-        Column("first", "", lambda test: test.first, places=NUMBERS),
-        Column("second", "", lambda test: test.second, places=NUMBERS),
-        Column("split", "", lambda test: test.split, places=NUMBERS),
-        Column("seeds", "Seeds", lambda test: len(test.seeds)),
-        Column("difference", "Difference", lambda test: test.gap, numbers(measure.signed)),
-        Column("interval", "95 % interval", interval_of, ends(measure)),
-        Column("p", "", lambda test: test.p, places=NUMBERS),
-        Column("p_holm", "p, corrected", lambda test: test.p_holm, P_VALUE),
-        Column("finding", "What the seeds support", lambda test: test.statement, left=PAGE, places=READERS),
-        Column("supported", "", lambda test: test.supported, places=NUMBERS),
-    ]
-    return Table(
-        "differences",
-        lambda _: "Differences",
-        lambda _: columns,
-        lambda table: table.tests,
-        caption=lambda _: caption,
-        paper_note=lambda _: caption,
-        places=EVERYWHERE - {"terminal"},
+def _tests_note(table: TableSummary, measure: Measure) -> str:
+    if not measure.paired_by_rows:
+        return (
+            f"Paired t-tests of {measure.in_text} over seeds, in {measure.unit}; p corrected by Holm over all pairs of "
+            "the table. A model without a seed is held against every seed of the other. Other data could turn out "
+            "differently."
+        )
+    averaged = f"{measure.in_text} is averaged over a model's seeds"
+    if measure.of_classes is not None:
+        bootstrap = f"The bootstrap draws rows with all their labels; {averaged}"
+    elif measure.of_logits is not None:
+        bootstrap = f"The bootstrap draws rows with all their scores; {averaged}"
+    else:
+        what = "correctness" if measure.of_rows is None else "cost"
+        bootstrap = f"The bootstrap draws rows, each with its {what} averaged over a model's seeds"
+    return (
+        f"All on the same {table.headline_split} rows. {bootstrap}; its 95 % interval is not corrected for the number "
+        "of pairs. The odds ratio is the effect size: rows that only the first model gets right for each that only the "
+        "second does, over all seeds. McNemar counts rows that only the first or only the second model gets right. "
+        "Values of p are corrected by Holm, over the pairs for the bootstrap, over all pairs and seeds for McNemar. A "
+        "difference counts as supported if the corrected p is below 0.05 and the seeds of both do not overlap."
     )
 
 
-def _state(line: AuditLine) -> Cell:
-    return Cell(line.status, status=line.status)
+def audits(table: TableSummary) -> Table:
+    """What the audits found, the failed first."""
+    rows = [
+        {
+            "State": line.status,
+            "Audit": line.name,
+            "Finding": " ".join(
+                filter(None, (f"{line.summary}.", line.example and f"For example, {line.example}.", line.meaning))
+            ),
+            "Concerns": line.concerns,
+        }
+        for line in table.audits
+    ]
+    note = "" if rows else "No audit was run: leaks, shortcuts and dependence on padding are unknown."
+    folded = bool(rows) and not table.failed_groups
+    return Table("audits", "Audits", rows, note, folded=folded, classes=[line.status for line in table.audits])
 
 
-def _finding(line: AuditLine) -> Cell:
-    # What a failure means stands above the table.
-    below = (f"For example, {line.example}." if line.example else "", line.meaning if line.status == "note" else "")
-    return Cell(line.summary, below=tuple(filter(None, below)))
+def advice(table: TableSummary) -> Table:
+    """What to choose when something matters."""
+    rows = [{"What matters": item.priority, "Choice": item.choice or NONE, "Why": item.why} for item in table.advice]
+    note = "" if rows else "There are not two models that can be recommended: nothing to choose between."
+    if rows and table.failed_groups:
+        note = "This advice rests on figures whose audits failed: it holds only as far as they do."
+    return Table("advice", "What to choose", rows, note)
 
 
-def _passed(table: TableSummary) -> str:
-    passed = [line.name.partition(".")[0] for line in table.audits if line.status == "passed"]
-    return f"Audits that passed: {len(passed)}, on {form.words(list(dict.fromkeys(passed)))}." if passed else ""
-
-
-AUDITS = Table(
-    "audits",
-    lambda _: "Audits",
-    lambda _: [
-        Column(
-            "status", "State", lambda line: line, Format(lambda line: line.status, cell=_state, spread=_audit_fields)
-        ),
-        Column("audit", "Audit", lambda line: line.name, left=EVERYWHERE, places=READERS),
-        Column(
-            "summary", "Finding", lambda line: line, Format(lambda line: line.summary, cell=_finding),
-            places=READERS, left=EVERYWHERE, wide=True,
-        ),
-        Column("concerns", "Concerns", lambda line: line.concerns, places=READERS, left=EVERYWHERE),
-    ],
-    lambda table: table.audits,
-    _passed,
-    note=lambda _: "",
-    places=EVERYWHERE - {"terminal", "latex"},
-    empty={"html": "No audit was run: leaks, shortcuts and dependence on padding are unknown."},
-    alarms=lambda table: [(f"⚠ {group.name} failed.", group.meaning) for group in table.failed_groups],
-    row_class=lambda line: line.status,
-    folded=lambda table: bool(table.audits) and not table.failed_groups,
-)  # fmt: skip
-
-
-def _audit_fields(_key: str, line: AuditLine | None) -> Fields:
-    names = ("status", "name", "summary", "concerns", "value", "threshold", "scope", "split")
-    return {name: getattr(line, name, None) for name in names}
-
-
-def _choice(choice: str) -> Cell:
-    return Cell(choice, strong=True)
-
-
-def _resting_on(table: TableSummary) -> Sequence[tuple[str, str]]:
-    said = "This advice rests on figures whose audits failed: it holds only as far as they do."
-    return [("", said)] if table.failed_groups and table.advice else []
-
-
-ADVICE = Table(
-    "advice",
-    lambda _: "What to choose",
-    lambda _: [
-        Column("priority", "What matters", lambda item: item.priority),
-        Column("choice", "Choice", lambda item: item.choice, Format(cell=_choice), left=EVERYWHERE),
-        Column("why", "Why", lambda item: item.why, left=EVERYWHERE, wide=True),
-    ],
-    lambda table: table.advice,
-    places=PAGE,
-    empty={"html": "There are not two models that can be recommended: nothing to choose between."},
-    alarms=_resting_on,
-)
-
-
-def _epoch(run: Any) -> str | None:
-    return f"{run.best_epoch} of {run.epochs}" if run.epochs else None
-
-
-# A row a run, for the page: enough to find it and to run it again.
-RUNS_BEHIND = Table(
-    "runs",
-    lambda table: f"Runs: {table.title}",
-    lambda _: [
-        Column("model", "Model", lambda row: row[0]),
-        Column("seed", "Seed", lambda row: row[1].seed),
-        Column("run", "Run", lambda row: row[1].run_id, left=EVERYWHERE, print=True),
-        Column("configuration", "Configuration", lambda row: row[1].config_hash, left=EVERYWHERE, print=True),
-        Column("epoch", "Epoch kept", lambda row: _epoch(row[1])),
-        Column("training", "Training", lambda row: form.duration(row[1].training_wall_s)),
-        Column("recorded", "Recorded", lambda row: form.moment(row[1].created), left=EVERYWHERE),
-    ],
-    lambda table: [(model.label, run) for model in table.models for run in model.runs],
-    places=PAGE,
-)
+def runs_behind(table: TableSummary) -> Table:
+    """A row a run: enough to find it and to run it again."""
+    rows = [
+        {
+            "Model": model.label,
+            "Seed": str(run.seed),
+            "Run": run.run_id,
+            "Configuration": run.config_hash,
+            "Epoch kept": f"{run.best_epoch} of {run.epochs}" if run.epochs else NONE,
+            "Training": form.duration(run.training_wall_s),
+            "Recorded": form.moment(run.created),
+        }
+        for model in table.models
+        for run in model.runs
+    ]
+    return Table("runs", f"Runs: {table.title}", rows)

@@ -30,6 +30,13 @@ def test_a_comparison_stands_for_its_recommended_run(tmp_path: Path) -> None:
         assert found.note == f"'{comparison}' holds several runs; taking the recommended one, {run} (linear)"
 
 
+def test_one_run_is_not_several(tmp_path: Path) -> None:
+    comparison = make_comparison(tmp_path / "x", "a", best="a")
+    assert find_run(comparison).note == f"'{comparison}' holds one run; taking it, {comparison / 'runs' / 'a'} (linear)"
+    with pytest.raises(CheckpointError, match=r"holds one run, and .* recommends none; give it: "):
+        find_run(make_comparison(tmp_path / "y", "a"))
+
+
 def test_anything_else_stands_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     comparison = make_comparison(tmp_path / "x", "a", best="a")
     (tmp_path / "empty" / "runs" / "unfinished").mkdir(parents=True)
@@ -70,9 +77,7 @@ def test_a_path_out_of_the_folder_is_refused(folder: str, tmp_path: Path) -> Non
     # As somebody would write it who knows how such files are sealed.
     record = BestRunRecord.model_construct(schema_version=1, folder=folder, model="m", seed=0, why="w", content_hash="")
     record.write(comparison / BEST_NAME)
-    with pytest.raises(
-        CheckpointError, match=r"is not a recommendation of ours: 'folder'.*give one of them: \S+/runs/a$"
-    ):
+    with pytest.raises(CheckpointError, match=r"is not a recommendation of ours: 'folder'.*give it: \S+/runs/a$"):
         find_run(comparison)
 
 

@@ -1,4 +1,4 @@
-"""Every column of every task in every renderer: the same values, rectangular, and no label that takes effect."""
+"""Every measure of every task in every output: the same values, and no label that takes effect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import importlib
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,18 @@ from language_records import exits_record, language_record
 from recurra.core.exits_record import EXITS_NAME
 from recurra.core.record import read_record, write_record
 from recurra.evaluation.predictions import read_predictions
+from recurra.report.figures import draw
+from recurra.report.files import write_files
 from recurra.report.load import load_runs
-from recurra.report.render.csv import csv_tables, escape, latex_tables
-from recurra.report.render.html import render_report
-from recurra.report.render.terminal import terminal_blocks
+from recurra.report.render import render_report, terminal_tables
+from recurra.report.results import long_table, results_frame
 from recurra.report.summary import reporting_of, summarise
-from recurra.tasks.columns import EVERYWHERE, Column, Table
 from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.measures import Estimate, Measure
 from recurra.tasks.profile import PACKAGES
 from recurra.tasks.questions import Contrast, PublishedReference, Questions
 from recurra.tasks.summary import Summary
+from recurra.tasks.tables import Table
 
 HOSTILE = 'a|b & <script>alert(1)</script> \\input{x} _*` "c",\n$%#{}~^ −'
 SMALL = {"train": 90, "validation": 60, "test": 80}
@@ -98,8 +100,14 @@ def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return make(request.param, tmp_path_factory.mktemp("study"))
 
 
-def parts(study: Study) -> tuple[Table, ...]:
-    return reporting_of(study.summary.task).tables
+def parts(study: Study) -> list[Table]:
+    return list(reporting_of(study.summary.task).tables(study.summary.tables[0]))
+
+
+def csv_files(study: Study, folder: Path) -> dict[str, list[dict[str, str]]]:
+    write_files(folder, study.summary, draw(study.summary, study.runs))
+    files = sorted((folder / "tables").iterdir())
+    return {path.stem: list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))) for path in files}
 
 
 class Grids(HTMLParser):
@@ -139,92 +147,50 @@ def flat(value: str) -> str:
 
 
 def test_each_task_fills_all_of_its_tables(study: Study) -> None:
-    (table,) = study.summary.tables
-    filled = {part.key for part in parts(study) if part.rows(table)}
-    assert filled == {part.key for part in parts(study)}
+    assert all(part.rows for part in parts(study))
 
 
-def test_the_page_has_every_column_with_its_value(study: Study) -> None:
-    (table,) = study.summary.tables
+def test_the_page_has_every_cell(study: Study) -> None:
     found = Grids(render_report(study.summary, study.runs, title=HOSTILE)).tables
     for part in parts(study):
-        columns, rows = part.shown(table, "html")
-        if not columns:
-            continue
-        headings, *cells = found[part.heading(table)]
-        assert headings == [column.heading_in("html") for column in columns]
-        assert len(cells) == len(rows)
-        for drawn, row in zip(cells, rows, strict=True):
-            for shown, column in zip(drawn, columns, strict=True):
-                cell = column.cell(row)
-                assert flat(cell.text).lower() in flat(shown).lower()
-                assert all(flat(line) in flat(shown) for line in (cell.aside, *cell.below, cell.alarm))
+        headings, *cells = found[part.heading]
+        assert headings == part.headings()
+        for drawn, row in zip(cells, part.cells(headings), strict=True):
+            for shown, cell in zip(drawn, row, strict=True):
+                assert flat(cell).lower() in flat(shown).lower()
 
 
-def test_latex_has_every_column_with_its_value(study: Study) -> None:
+def test_the_long_table_has_every_figure_of_every_seed_in_full(study: Study, tmp_path: Path) -> None:
     (table,) = study.summary.tables
-    made = latex_tables(table, parts(study))
-    for part in parts(study):
-        columns, rows = part.shown(table, "latex")
-        assert (part.key in made) == bool(columns)
-        if columns:
-            _, head, *body = [line for line in ["", *made[part.key].splitlines()] if line.endswith(r" \\") or not line]
-            assert head == " & ".join(escape(column.heading_in("latex")) for column in columns) + r" \\"
-            expected = [" & ".join(escape(column.paper(row)) for column in columns) + r" \\" for row in rows]
-            assert body == expected
-            assert not any(r"\input" in line for line in body)
+    found = csv_files(study, tmp_path)
+    rows = {(row["model"], row["split"], row["measure"], row["seed"]): row["value"] for row in found["results"]}
+    assert len(rows) == len(found["results"]) == len(long_table(study.summary))
+    for model in table.models:
+        assert float(rows[model.label, "", "parameters", ""]) == model.parameters
+        for measure in reporting_of(study.summary.task).figures(table):
+            for split in model.scores:
+                value = measure.of(model, split)
+                if value is not None:
+                    assert float(rows[model.label, split, measure.key, ""]) == value.mean
+                    for seed, of_seed in zip(model.seeds, value.values, strict=False):
+                        assert float(rows[model.label, split, measure.key, str(seed)]) == of_seed
+    assert [float(row["gap"]) for row in found["contrasts"]] == [line.gap for line in table.contrasts]
+    assert {"tests", "audits"} <= set(found)
 
 
-def test_csv_has_one_field_for_every_value_in_full(study: Study) -> None:
-    (table,) = study.summary.tables
-    made = csv_tables(study.summary.tables, parts(study))
-    for part in parts(study):
-        columns, rows = part.shown(table, "csv")
-        assert (part.key in made) == bool(rows and columns)
-        if not columns:
-            continue
-        written = list(csv.DictReader(io.StringIO(made[part.key])))
-        assert len(written) == len(rows)
-        for found, row in zip(written, rows, strict=True):
-            fields = [field for column in columns for field in column.fields(row).items()]
-            names = [name for name, _ in fields]
-            # No field of a column hides another's, or what names the table.
-            assert len(names) == len(set(names))
-            assert not set(names) & {"table", "data", "split_protocol", "part", "training", "precision"}
-            for name, value in fields:
-                assert found[name] == ("" if value is None else str(value))
-                if isinstance(value, float):
-                    assert float(found[name]) == value
+def test_a_measure_that_a_task_adds_is_in_every_output(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Letters(Measure):
+        def of(self, model: Any, split: str) -> Estimate:
+            return Estimate(len(model.label) / 3, None, None, None, (), "none")
 
-
-def test_the_terminal_has_every_column_with_its_value(study: Study) -> None:
-    (table,) = study.summary.tables
-    blocks = list(terminal_blocks(study.summary))
-    shown = [(part, *part.shown(table, "terminal")) for part in parts(study)]
-    shown = [(part, columns, rows) for part, columns, rows in shown if rows]
-    assert len(blocks) == len(shown) >= 2
-    for block, (_, columns, rows) in zip(blocks, shown, strict=True):
-        assert block.headings == tuple(column.heading_in("terminal") for column in columns)
-        assert block.rows == tuple(tuple(column.text(row) for column in columns) for row in rows)
-        assert len(block.left) == len(block.headings)
-
-
-def test_a_column_that_a_task_adds_is_in_every_renderer(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    added = Letters("letters", "Letters & more", "", higher_is_better=True, read=len)
     reporting = reporting_of(study.summary.task)
-    results, *others = reporting.tables
-
-    def columns(table: Any) -> list[Column]:
-        return [*results.columns(table), Column("letters", "Letters & more", lambda row: len(row.model.label) / 3)]
-
-    monkeypatch.setattr(reporting, "tables", (replace(results, columns=columns), *others))
-    model = study.summary.tables[0].models[0]
-    value = str(len(model.label) / 3)
+    figures = reporting.figures
+    monkeypatch.setattr(type(reporting), "figures", lambda self, table: [*figures(table), added])
+    value = added.value(len(study.summary.tables[0].models[0].label) / 3)
     page = render_report(study.summary, study.runs, title="x")
-    (latex,) = [made["results"] for made in [latex_tables(study.summary.tables[0], reporting.tables)]]
-    first = next(terminal_blocks(study.summary))
-    rows = list(csv.DictReader(io.StringIO(csv_tables(study.summary.tables, reporting.tables)["results"])))
     assert "Letters &amp; more</th>" in page and f"<span>{value}</span>" in page
-    assert r"Letters \& more \\" in latex and f"& {value} \\\\" in latex
-    assert first.headings[-1] == "Letters & more" and first.rows[0][-1] == value
-    assert rows[0]["letters"] == value
-    assert Column("a", "A", len).places == EVERYWHERE
+    _, first, _ = next(terminal_tables(study.summary))
+    assert first.rows[0]["Letters & more"] == value
+    assert [row for row in long_table(study.summary) if row["measure"] == "letters"]
+    assert "letters" in results_frame(study.summary).columns

@@ -13,7 +13,7 @@ from language_records import language_record
 from recurra.report.compare import ScoredModel, compare_models
 from recurra.report.contrasts import answer_contrasts
 from recurra.report.summary import summarise
-from recurra.tasks.language.columns import LOSS, LanguageTable
+from recurra.tasks.language.tables import LOSS, LanguageTable
 from recurra.tasks.loaded_runs import LoadedRun, TableKey
 from recurra.tasks.questions import Contrast, Questions
 from recurra.tasks.summary import PairTest
@@ -102,8 +102,8 @@ def test_one_seed_is_called_one_seed() -> None:
     found = table(best=[4.0], other=[4.5])
     assert "Behind it with one seed: other (+0.500 nats a token)." in found.conclusion
     assert "another training could turn out differently" in found.conclusion
-    headings, rows = part_rows("language modelling", found, "differences")
-    assert rows == [["best, other", "1", "+0.5000", "–", "–", "nothing: one seed"]]
+    headings, rows = part_rows("language modelling", found, "tests")
+    assert rows == [["best − other", "nothing: one seed", "+0.5000", "1"]]
     assert len(headings) == len(rows[0])
 
 

@@ -17,15 +17,15 @@ from scipy import stats
 from factories import RunFactory, leakage
 from recurra.evaluation.predictions import read_predictions
 from recurra.report import summarise_runs
+from recurra.report.documents import study_page
 from recurra.report.figures import draw
 from recurra.report.files import write_files
 from recurra.report.load import load_runs
-from recurra.report.render.html import render_report
-from recurra.report.render.markdown import study_page
-from recurra.report.render.terminal import terminal_blocks
-from recurra.report.summary import plain_summary, summarise
+from recurra.report.render import render_report, terminal_tables
+from recurra.report.summary import summarise
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.questions import Contrast, PublishedReference, Questions
+from recurra.tasks.summary import plain
 
 SHARING = Contrast(name="sharing at equal width", a="recurrent", b="stacked-narrow")
 
@@ -174,13 +174,6 @@ def test_holm_is_over_the_contrasts_of_the_table_alone(tmp_path: Path) -> None:
     assert alone["p_holm"] == alone["p"]
 
 
-def test_a_linear_model_meets_every_seed(tmp_path: Path) -> None:
-    factory = RunFactory(tmp_path)
-    folders = [factory.run("linear", 0.8), *(factory.run("recurrent", 0.8, seed=seed) for seed in range(3))]
-    (line,) = answer(folders, Contrast(name="against a linear model", a="recurrent", b="linear"))
-    assert line["seeds"] == 3 and line["half"] is not None
-
-
 def test_precisions_are_held_against_each_other_across_tables(tmp_path: Path) -> None:
     full, half = (RunFactory(tmp_path / name, precision=name) for name in ("fp32", "bf16"))
     folders = [factory.run("baseline", 0.85, seed=seed) for factory in (full, half) for seed in range(3)]
@@ -278,7 +271,7 @@ def test_over_data_sets_each_counts_once_and_the_interval_is_over_them(tmp_path:
 
 def test_two_data_sets_say_nothing_of_others(tmp_path: Path) -> None:
     summary = summarise(runs_on(tmp_path, {"sst2": (0.8, 0.7), "domains": (0.9, 0.8)}), questions=SEVERAL)
-    assert len(summary.tables) == 2 and summary.pooled == [] and "pooled" not in plain_summary(summary)
+    assert len(summary.tables) == 2 and summary.pooled == []
 
 
 def test_data_that_failed_an_audit_say_nothing_of_others(tmp_path: Path) -> None:
@@ -314,11 +307,10 @@ def test_every_place_shows_what_holds_over_all_data(tmp_path: Path) -> None:
     gap = f"+{found.gap * 100:.1f} ± {found.half * 100:.1f}"
     (line,) = re.findall(r"^\| sharing at equal width.*$", study_page(summary, "results/x"), re.MULTILINE)
     assert gap in line.split("|")[-2]
-    assert f"- {found.statement}" in [line for block in terminal_blocks(summary) for line in block.lines]
+    assert f"- {found.statement}" in [line for _, _, lines in terminal_tables(summary) for line in lines]
     page = render_report(summary, runs, title="x")
     assert "What the study asked, over all data" in page and gap in page
-    assert plain_summary(summary)["pooled"][0]["statement"] == found.statement
+    assert plain(summary)["pooled"][0]["statement"] == found.statement
     write_files(tmp_path, summary, draw(summary, runs))
     rows = list(csv.DictReader(io.StringIO((tmp_path / "tables" / "pooled.csv").read_text(encoding="utf-8"))))
     assert [float(row["gap"]) for row in rows] == [line.gap for line in summary.pooled]
-    assert gap.replace("±", r"$\pm$") in (tmp_path / "tables" / "pooled.tex").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from factories import RunFactory, invariance, leakage, study_latency
 from recurra.core.errors import StorageError
 from recurra.report import write_report
 from recurra.report.load import load_runs
-from recurra.report.render.html import TEMPLATES, render_report
+from recurra.report.render import TEMPLATES, render_report
 from recurra.report.summary import summarise
 from recurra.tasks.questions import Limits, Questions
 
@@ -82,7 +82,6 @@ def test_page_says_what_a_reader_needs(full: Page) -> None:
         "What was compared",
         "Results on the test split",
         "Accuracy on every reported split",
-        "Accuracy for what it costs",
         "Beside the published figures",
         "Tests between the models",
         "Audits",
@@ -102,7 +101,7 @@ def test_failed_audit_stands_before_the_answer_and_in_the_rows(full: Page) -> No
     assert full.text.index("Audits failed") < full.text.index("The answer")
     rows = [item for item in full.named("tr") if item.get("class") == "spoiled"]
     assert len(rows) == 3
-    assert full.text.count("⚠ failed: leakage on test") == 3
+    assert full.text.count("FAILED: leakage on test") == 3
     assert "it holds only as far as they do" in full.text
 
 

@@ -16,8 +16,7 @@ from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import read_predictions, write_predictions
 from recurra.report import summarise_runs
 from recurra.report.load import load_runs
-from recurra.report.render.html import render_report
-from recurra.report.render.terminal import terminal_blocks
+from recurra.report.render import render_report, terminal_tables
 from recurra.report.summary import summarise, summarise_folders
 
 ROWS = {"train": 900, "validation": 300, "test": 600}
@@ -111,5 +110,5 @@ def test_every_renderer_shows_the_grade(tmp_path: Path) -> None:
     page = render_report(summarise(runs), runs, title="t")
     assert "▹ note" in page and "the figures are much the same without them" in page
     assert "Audits failed" not in page
-    said = [text for block in terminal_blocks(summarise(runs)) for text in block.lines]
+    said = [text for _, _, lines in terminal_tables(summarise(runs)) for text in lines]
     assert any("Noted by the audits" in text for text in said)

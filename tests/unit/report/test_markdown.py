@@ -16,8 +16,8 @@ from recurra.core.errors import ConfigurationError, DataError
 from recurra.core.record import read_record, write_record
 from recurra.report import read_study, render_results_markdown, study_page, summarise_folders
 from recurra.report.__main__ import main
-from recurra.report.documents import questions_of
-from recurra.report.render.markdown import across, text
+from recurra.report.documents import across, questions_of
+from recurra.report.render import markdown_text as text
 from recurra.tasks.summary import Summary
 
 SMALL = {"train": 900, "validation": 300, "test": 400}
@@ -148,15 +148,6 @@ def test_wrong_markers_are_refused_and_nothing_is_written(project: Path, content
     with pytest.raises(ConfigurationError, match=message):
         render_results_markdown(project / "results")
     assert (project / "README.md").read_text(encoding="utf-8") == content
-
-
-def test_command_reports_a_wrong_marker_as_the_users_mistake(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project / "README.md").write_text(BLOCK.format(name="sst3"), encoding="utf-8")
-    monkeypatch.chdir(project)
-    assert main([]) == 2
-    assert "sst3" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_study_is_refused(tmp_path: Path) -> None:

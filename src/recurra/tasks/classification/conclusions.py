@@ -15,17 +15,15 @@ from recurra.tasks.classification.measures import (
     ACCURACY,
     MACRO_F1,
     ClassificationTable,
-    ClassifierSummary,
-    CostTable,
     cheapest_answer,
     judge,
     margin,
 )
-from recurra.tasks.columns import EVERYWHERE, Cell, Column, Format, Table
-from recurra.tasks.measures import Estimate, Measure
+from recurra.tasks.measures import Measure
 from recurra.tasks.questions import Limits
 from recurra.tasks.reporting import nearest
-from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ContrastLine, PairTest, unspoiled
+from recurra.tasks.summary import RECOMMENDED, Advice, AuditLine, ContrastLine, ModelSummary, PairTest, unspoiled
+from recurra.tasks.tables import Cells, half_width
 
 # Rows of a class that a model must have seen judged before silence about it counts.
 FEWEST = 5
@@ -38,18 +36,19 @@ MOST_COSTS = 12
 
 
 def conclude(table: ClassificationTable, measure: Measure) -> str:
-    """The conclusion of a table, in a line or two.
-
-    Args:
-        table: What is known of it.
-        measure: What it is judged by.
-    """
+    """The conclusion of a table, in a line or two."""
     split = table.headline_split
     scored = [model for model in table.models if split in model.scores]
     if not scored:
         return "No model was evaluated on a common split: nothing can be concluded."
-    sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored, measure)
     rows = scored[0].scores[split].rows
+    if one := only_class(scored[0].scores[split].confusion_matrix):
+        verdict = (
+            f"All {rows:,} {split} rows are '{table.label_names[one[0]]}': they cannot tell if a model knows other "
+            "classes, so there is no verdict. Give rows of every class to test on."
+        )
+        return " ".join([verdict, *_audit_sentences(table.audits, split)])
+    sentences = [_one(scored[0], split)] if len(scored) == 1 else _several(table, scored, measure)
     if rows < FEW_ROWS:
         sentences.append(
             f"{rows} {split} rows are too few to choose by: one of them is worth {100 / rows:.0f} points. Label more."
@@ -61,16 +60,16 @@ def conclude(table: ClassificationTable, measure: Measure) -> str:
     return " ".join(sentences)
 
 
-def _one(model: ClassifierSummary, split: str) -> str:
+def _one(model: ModelSummary, split: str) -> str:
     score = model.scores[split]
     barred = f" It is no classifier: {model.barred}." if model.barred else ""
     return (
-        f"{model.label} is right on {_percent(score.accuracy.mean)} of the {score.rows:,} {split} rows "
+        f"{model.label} is right on {_percent(score.figures[ACCURACY.key].mean)} of the {score.rows:,} {split} rows "
         f"({seeds(model.seeds)}).{barred} There is no other model to compare it with."
     )
 
 
-def _several(table: ClassificationTable, models: Sequence[ClassifierSummary], measure: Measure) -> list[str]:
+def _several(table: ClassificationTable, models: Sequence[ModelSummary], measure: Measure) -> list[str]:
     split = table.headline_split
     faults = [f"{model.label} is no classifier: {fault}." for model in models if (fault := fault_of(table, model))]
     able = [model for model in models if not fault_of(table, model)]
@@ -115,7 +114,7 @@ def _several(table: ClassificationTable, models: Sequence[ClassifierSummary], me
     return [*sentences, *misses, *faults]
 
 
-def _why(table: ClassificationTable, model: ClassifierSummary, measure: Measure) -> list[str]:
+def _why(table: ClassificationTable, model: ModelSummary, measure: Measure) -> list[str]:
     """What models are judged by and why, and what an answer for all costs; nothing where that is accuracy as ever."""
     split = table.headline_split
     unequal = are_unequal(sum(row) for row in model.scores[split].confusion_matrix)
@@ -123,13 +122,13 @@ def _why(table: ClassificationTable, model: ClassifierSummary, measure: Measure)
         reason = f"The classes are unequal, so models are judged by {measure.in_text} and not by accuracy"
     else:
         reason = f"Models are judged by {measure.in_text}, as asked"
-    if isinstance(table, CostTable):
+    if table.costs is not None:
         said, cost = cheapest_answer(table.costs, model.scores[split].confusion_matrix)
         return [f"{reason}; it is {measure.value(cost)} for who always says '{table.label_names[said]}'."]
     return [] if measure.key == ACCURACY.key and not unequal else [f"{reason}."]
 
 
-def without_reading(table: ClassificationTable, model: ClassifierSummary) -> str:
+def without_reading(table: ClassificationTable, model: ModelSummary) -> str:
     """What the commonest label gets, and what length and punctuation do, on the rows that a model was judged on."""
     share = f"the commonest label alone is right on {_percent(majority_share(model, table.headline_split))}"
     if table.form_accuracy is None:
@@ -137,12 +136,12 @@ def without_reading(table: ClassificationTable, model: ClassifierSummary) -> str
     return f"{share}, length and punctuation alone on {_percent(table.form_accuracy)}"
 
 
-def said_costs(table: CostTable) -> str:
+def said_costs(table: ClassificationTable) -> str:
     """The costs of mistakes, as many as can be read."""
-    names = table.label_names
+    names, costs = table.label_names, table.costs or []
     cells = [
         f"'{true}' said '{said}' {cost:g}"
-        for true, row in zip(names, table.costs, strict=True)
+        for true, row in zip(names, costs, strict=True)
         for said, cost in zip(names, row, strict=True)
         if cost
     ]
@@ -150,7 +149,7 @@ def said_costs(table: CostTable) -> str:
     return f"{'; '.join(cells[:MOST_COSTS])}{more}"
 
 
-def fault_of(table: ClassificationTable, model: ClassifierSummary) -> str:
+def fault_of(table: ClassificationTable, model: ModelSummary) -> str:
     """Why a model should not be used whatever it scores: it has one answer, no gain over that, or ignores a class.
 
     A class counts as ignored if no seed ever names it and `FEWEST` rows or more of the split are of it. Of more than
@@ -164,18 +163,19 @@ def fault_of(table: ClassificationTable, model: ClassifierSummary) -> str:
     never, share = _never_said(table, model)
     if never and (len(table.label_names) <= MANY_LABELS or share >= MOST_IGNORED):
         return f"it never says {never}"
-    if isinstance(table, CostTable):
+    if table.costs is not None:
         said, least = cheapest_answer(table.costs, score.confusion_matrix)
         mean = judge(table).mean(model, split)
         name = table.label_names[said]
         return f"it costs {mean:.4f} a row, who always says '{name}' {least:.4f}" if mean >= least else ""
     share = majority_share(model, split)
-    if table.judged_by == ACCURACY.key and score.accuracy.mean <= share:
-        return f"it is right on {_percent(score.accuracy.mean)}, who always gives one answer on {_percent(share)}"
+    if table.judged_by == ACCURACY.key and score.figures[ACCURACY.key].mean <= share:
+        accuracy = _percent(score.figures[ACCURACY.key].mean)
+        return f"it is right on {accuracy}, who always gives one answer on {_percent(share)}"
     return ""
 
 
-def _never_said(table: ClassificationTable, model: ClassifierSummary) -> tuple[str, float]:
+def _never_said(table: ClassificationTable, model: ModelSummary) -> tuple[str, float]:
     """Classes that a model ignores, in words, and their share of the rows; nothing if there are none."""
     matrix = np.asarray(model.scores[table.headline_split].confusion_matrix)
     rows = matrix.sum(axis=1)
@@ -185,7 +185,13 @@ def _never_said(table: ClassificationTable, model: ClassifierSummary) -> tuple[s
     return f"{names}{more}" if ignored.size else "", float(rows[ignored].sum() / rows.sum())
 
 
-def majority_share(model: ClassifierSummary, split: str) -> float:
+def only_class(confusion_matrix: Sequence[Sequence[int]]) -> list[int]:
+    """The class that all rows of a split are of; none if they are of several."""
+    present = [label for label, row in enumerate(confusion_matrix) if sum(row)]
+    return present if len(present) == 1 else []
+
+
+def majority_share(model: ModelSummary, split: str) -> float:
     """Accuracy of the most frequent answer on the rows that a model was judged on."""
     counts = np.asarray(model.scores[split].confusion_matrix).sum(axis=1)
     return float(counts.max() / counts.sum())
@@ -210,12 +216,12 @@ def _percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
-def best_model(models: Sequence[ClassifierSummary], split: str, measure: Measure) -> ClassifierSummary:
+def best_model(models: Sequence[ModelSummary], split: str, measure: Measure) -> ModelSummary:
     """The model with the best mean; of equals the one with fewer parameters."""
     return max(models, key=lambda model: (measure.merit(measure.mean(model, split)), -model.parameters))
 
 
-def find_test(tests: Sequence[PairTest], first: ClassifierSummary, second: ClassifierSummary) -> PairTest | None:
+def find_test(tests: Sequence[PairTest], first: ModelSummary, second: ModelSummary) -> PairTest | None:
     """The test between two models, in whichever order it was made."""
     wanted = {first.label, second.label}
     return next((test for test in tests if {test.first, test.second} == wanted), None)
@@ -223,37 +229,6 @@ def find_test(tests: Sequence[PairTest], first: ClassifierSummary, second: Class
 
 COMPARED = ("recurrent", "baseline")
 LINEAR = "linear"
-
-
-def _named(table: ClassificationTable, label: str) -> ClassifierSummary | None:
-    """The model of a preset as it is; a variant of it has another label."""
-    return next((model for model in table.models if model.label == label), None)
-
-
-def _contrast(table: ClassificationTable) -> ContrastLine | None:
-    return next((line for line in table.contrasts if (line.a, line.b) == COMPARED), None)
-
-
-def _estimate(table: ClassificationTable, label: str) -> Estimate | None:
-    model = _named(table, label)
-    score = model.scores.get(table.headline_split) if model else None
-    return score.accuracy if score else None
-
-
-def half_width(value: Estimate) -> str:
-    """A mean ± half of its interval."""
-    if value.low is None or value.high is None:
-        return form.decimal(value.mean)
-    return f"{form.decimal(value.mean)} ± {form.decimal((value.high - value.low) / 2, 3)}"
-
-
-def _published(table: ClassificationTable, label: str) -> str:
-    return "; ".join(form.decimal(line.accuracy) for line in table.published if line.model == label) or form.NONE
-
-
-def _seeds(table: ClassificationTable) -> str:
-    models = [model for label in COMPARED if (model := _named(table, label))]
-    return " or ".join(map(str, sorted({len(model.seeds) for model in models})))
 
 
 def _gap(line: ContrastLine) -> str:
@@ -264,54 +239,33 @@ def _gap(line: ContrastLine) -> str:
     return ACCURACY.gap(line.gap, rows, unit=False)
 
 
-def failed_audits(table: ClassificationTable) -> Cell:
-    """Whether the audits of a table passed, or what failed."""
-    failed = sorted({group for model in table.models for group in model.failed_groups})
-    return Cell("passed") if not failed else Cell(form.words(failed), status="failed")
-
-
-def _of(label: str) -> Column:
-    return Column(label, label, lambda row: _estimate(row.table, label), Format(half_width))
-
-
-def _published_of(label: str) -> Column:
-    return Column(f"{label}_published", "published", lambda row: _published(row.table, label))
-
-
-OVERVIEW = Table(
-    "overview",
-    lambda _: "",
-    lambda _: [
-        Column(
-            "study",
-            "Study",
-            lambda row: row,
-            Format(lambda row: row.study, cell=lambda row: Cell(row.study, address=row.address)),
-        ),
-        Column("data", "Data", lambda row: row.table.title, left=EVERYWHERE),
-        Column("seeds", "Seeds", lambda row: _seeds(row.table)),
-        _of(LINEAR),
-        _of("baseline"),
-        _published_of("baseline"),
-        _of("recurrent"),
-        _published_of("recurrent"),
-        Column("gap", "Gap in points", lambda row: _contrast(row.table), Format(_gap)),
-        Column("verdict", "Verdict", lambda row: getattr(_contrast(row.table), "verdict", "not asked")),
-        Column(
-            "audits",
-            "Audits",
-            lambda row: row.table,
-            Format(lambda table: failed_audits(table).text, cell=failed_audits),
-        ),
-    ],
-    lambda rows: [row for row in rows if all(_named(row.table, label) for label in COMPARED)],
-    caption=lambda _: (
-        "Test accuracy; ± half of the 95 % interval over seeds, or over the test rows with one seed. Published figures "
-        "are of the papers' own split (for SST-2 the pooled one, which leaks). The gap is recurrent less baseline; a "
-        "verdict holds for the rows and seeds that were tested."
-    ),
-    places=frozenset(("terminal",)),
+OVERVIEW_NOTE = (
+    "Test accuracy; ± half of the 95 % interval over seeds, or over the test rows with one seed. Published figures "
+    "are of the papers' own split (for SST-2 the pooled one, which leaks). The gap is recurrent less baseline; a "
+    "verdict holds for the rows and seeds that were tested."
 )
+
+
+def overview(table: ClassificationTable) -> Cells | None:
+    """A table of both models of the papers in a row."""
+    models = {model.label: model for model in table.models}
+    if not set(COMPARED) <= set(models):
+        return None
+    line = next((line for line in table.contrasts if (line.a, line.b) == COMPARED), None)
+    seeds_each = sorted({len(models[label].seeds) for label in COMPARED})
+    cells = {"Data": table.title, "Seeds": " or ".join(map(str, seeds_each))}
+    for label in (LINEAR, "baseline", "recurrent"):
+        value = ACCURACY.of(models[label], table.headline_split) if label in models else None
+        cells[label] = form.NONE if value is None else half_width(value, ACCURACY)
+        if label in COMPARED:
+            published = [form.decimal(line.accuracy) for line in table.published if line.model == label]
+            cells[f"{label}, published"] = "; ".join(published)
+    failed = sorted({group for model in table.models for group in model.failed_groups})
+    return cells | {
+        "Gap in points": form.NONE if line is None else _gap(line),
+        "Verdict": "not asked" if line is None else line.verdict,
+        "Audits": f"failed: {words(failed)}" if failed else "passed",
+    }
 
 
 NEEDED = "Is a Transformer needed?"
@@ -330,11 +284,6 @@ def advise(table: ClassificationTable, measure: Measure, limits: Limits) -> list
 
     ``Recommended`` is the smallest model that is not worse than the best one by more than the `margin`. Models that
     failed an audit of their own, and models that are no classifiers, are not recommended.
-
-    Args:
-        table: What is known of it.
-        measure: What it is judged by.
-        limits: What the recommended model may cost.
     """
     split = table.headline_split
     able = unspoiled(table.models, table.audits)
@@ -348,7 +297,7 @@ def advise(table: ClassificationTable, measure: Measure, limits: Limits) -> list
     return [item for item in advice if item is not None]
 
 
-def _choice(table: ClassificationTable, models: Sequence[ClassifierSummary], measure: Measure) -> _Choice:
+def _choice(table: ClassificationTable, models: Sequence[ModelSummary], measure: Measure) -> _Choice:
     split = table.headline_split
     least = margin(table, models[0].scores[split].confusion_matrix) if models else 0.0
     guess = without_reading(table, models[0]) if models else ""
@@ -359,7 +308,7 @@ def _choice(table: ClassificationTable, models: Sequence[ClassifierSummary], mea
 class _Choice:
     """The models to choose between, all with a score on the split, and what a smaller one may give up."""
 
-    models: Sequence[ClassifierSummary]
+    models: Sequence[ModelSummary]
     tests: Sequence[PairTest]
     split: str
     measure: Measure
@@ -367,20 +316,20 @@ class _Choice:
     guess: str
 
     @property
-    def best(self) -> ClassifierSummary:
+    def best(self) -> ModelSummary:
         return best_model(self.models, self.split, self.measure)
 
-    def score(self, model: ClassifierSummary) -> float:
+    def score(self, model: ModelSummary) -> float:
         return self.measure.mean(model, self.split)
 
-    def gap(self, model: ClassifierSummary, other: ClassifierSummary) -> float:
+    def gap(self, model: ModelSummary, other: ModelSummary) -> float:
         return self.score(model) - self.score(other)
 
-    def lead(self, model: ClassifierSummary, other: ClassifierSummary) -> float:
+    def lead(self, model: ModelSummary, other: ModelSummary) -> float:
         """How much better a model is than another."""
         return self.measure.merit(self.gap(model, other))
 
-    def surely_close(self, model: ClassifierSummary) -> bool | None:
+    def surely_close(self, model: ModelSummary) -> bool | None:
         """Whether a model gives up no more than it may at either end of its interval; none if there is none."""
         found = self.interval(model)
         return None if found is None else min(map(self.measure.merit, found)) >= -self.margin
@@ -390,14 +339,14 @@ class _Choice:
         """What a smaller model may give up, in words."""
         return "a point" if self.measure.higher_is_better else f"{self.measure.value(self.margin)} a row"
 
-    def level(self, model: ClassifierSummary) -> bool:
+    def level(self, model: ModelSummary) -> bool:
         """Whether a model is tested and not supported to be worse than the best one."""
         if model is self.best:
             return True
         test = find_test(self.tests, self.best, model)
         return test is not None and test.p_holm is not None and not test.supported
 
-    def interval(self, model: ClassifierSummary) -> tuple[float, float] | None:
+    def interval(self, model: ModelSummary) -> tuple[float, float] | None:
         """95 % interval over rows of how far a model is ahead of the best one; none if they were not paired."""
         test = find_test(self.tests, self.best, model)
         return None if test is None else test.ahead(model.label)
@@ -433,7 +382,7 @@ class _Choice:
         why = f"within {self.slack} of the best{sure}: {score}; {self._far(small)}; {saved}{_faster(small, best)}"
         return Advice(RECOMMENDED, small.label, f"{why}.", self._details(small))
 
-    def _details(self, chosen: ClassifierSummary) -> list[tuple[str, str]]:
+    def _details(self, chosen: ModelSummary) -> list[tuple[str, str]]:
         """What a reader asks of a recommendation, and the answers."""
         best, rivals = self.best, [model for model in self.models if model is not chosen]
         score = chosen.scores[self.split]
@@ -480,7 +429,7 @@ class _Choice:
         other = next(model for model in self.models if model.label == label)
         return f"{self.measure.signed(self.gap(self.best, other))} {self.measure.unit}"
 
-    def _far(self, model: ClassifierSummary) -> str:
+    def _far(self, model: ModelSummary) -> str:
         """How far a model is from the best one, with its interval."""
         found = self.interval(model)
         test = find_test(self.tests, self.best, model)
@@ -511,7 +460,7 @@ class _Choice:
             return Advice("Latency", None, "The models were not timed against each other: nothing can be advised.")
         ranked = sorted(timed, key=lambda model: model.latency[batch].median_ms)
 
-        def reason(model: ClassifierSummary) -> str:
+        def reason(model: ModelSummary) -> str:
             return f"{significant(model.latency[batch].median_ms)} ms a text at batch {batch}"
 
         ratio = ranked[1].latency[batch].median_ms / max(ranked[0].latency[batch].median_ms, 1e-9)
@@ -523,9 +472,9 @@ class _Choice:
     def _with_price(
         self,
         text: str,
-        ranked: Sequence[ClassifierSummary],
+        ranked: Sequence[ModelSummary],
         superlative: str,
-        reason: Callable[[ClassifierSummary], str],
+        reason: Callable[[ModelSummary], str],
     ) -> str:
         """Adds what the choice costs in accuracy, and the first Transformer if the choice is a linear model."""
         text += self._price(ranked[0])
@@ -535,7 +484,7 @@ class _Choice:
             text += f". The {superlative} Transformer: {name}, {reason(transformer)}{self._price(transformer)}"
         return f"{text}."
 
-    def _price(self, model: ClassifierSummary) -> str:
+    def _price(self, model: ModelSummary) -> str:
         if model is self.best:
             return f"; also the {'most accurate' if self.measure.key == ACCURACY.key else 'best'}"
         unsupported = " (not a supported difference)" if self.level(model) else ""
@@ -572,7 +521,7 @@ class _Choice:
         return Advice(NEEDED, f"not shown: {control.label} is simpler", f"{why}{cost}.")
 
 
-def _cost_ratio(control: ClassifierSummary, rival: ClassifierSummary) -> str:
+def _cost_ratio(control: ModelSummary, rival: ModelSummary) -> str:
     """What a Transformer costs beside the linear model, as far as both were measured."""
     parts = []
     if (found := _time_ratio(rival, control)) is not None:
@@ -582,7 +531,7 @@ def _cost_ratio(control: ClassifierSummary, rival: ClassifierSummary) -> str:
     return f"; {rival.label} takes {words(parts)}" if parts else ""
 
 
-def _time_ratio(slow: ClassifierSummary, fast: ClassifierSummary) -> tuple[float, int] | None:
+def _time_ratio(slow: ModelSummary, fast: ModelSummary) -> tuple[float, int] | None:
     """How many times the time of another a model takes, at the smallest batch at which both were timed."""
     shared = [int(batch) for batch in slow.latency if batch in fast.latency]
     if not shared:
@@ -591,11 +540,11 @@ def _time_ratio(slow: ClassifierSummary, fast: ClassifierSummary) -> tuple[float
     return slow.latency[str(batch)].median_ms / max(fast.latency[str(batch)].median_ms, 1e-9), batch
 
 
-def _faster(small: ClassifierSummary, best: ClassifierSummary) -> str:
+def _faster(small: ModelSummary, best: ModelSummary) -> str:
     """How much faster the smaller model is, if both were timed."""
     found = _time_ratio(best, small)
     return f" and {times(found[0])} faster at batch {found[1]}" if found and found[0] >= 1.05 else ""
 
 
-def _size(model: ClassifierSummary) -> str:
+def _size(model: ModelSummary) -> str:
     return f"{significant(model.file_size_mib)} MiB on disk"

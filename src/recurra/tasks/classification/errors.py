@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,10 +14,12 @@ from recurra.deployment.decision import read_decision
 from recurra.evaluation.metrics import evaluate_logits
 from recurra.evaluation.predictions import Predictions, read_predictions
 from recurra.tasks.classification.measures import ClassificationTable, label_figures
-from recurra.tasks.columns import COUNT, EVERYWHERE, PAGE, Column, Table, numbers
 from recurra.tasks.labelling.folds import Pooling, in_order
-from recurra.tasks.labelling.mistakes import LONGEST_TEXT, SHARE, Mistake, recorded_mistakes, shown_model
+from recurra.tasks.labelling.mistakes import LONGEST_TEXT, recorded_mistakes, shown_model
+from recurra.tasks.labelling.reporting import Mistake
 from recurra.tasks.loaded_runs import LoadedRun
+from recurra.tasks.summary import ModelSummary
+from recurra.tasks.tables import Table
 
 
 def predictions_of(run: LoadedRun, split: str) -> Predictions:
@@ -66,58 +68,59 @@ MOST_PAIRS = 12
 MOST_MISTAKES = 15
 # So many labels are read in the order of the file; more of them worst first.
 FEW_LABELS = 8
-_THREE = numbers(lambda value: form.decimal(value, 3))
 
 
-@dataclass(frozen=True)
-class OfLabel:
-    """One label of a model; rows are counted over its seeds."""
-
-    label: str
-    rows: int
-    precision: float
-    recall: float
-    f1: float
-
-
-@dataclass(frozen=True)
-class Confused:
-    """Rows of one label that a model takes for another's; counted over its seeds."""
-
-    label: str
-    said: str
-    rows: int
-    share: float
-
-
-def label_rows(table: ClassificationTable) -> list[OfLabel]:
+def label_table(table: ClassificationTable) -> Table:
     """Precision, recall and F1 of every label; of many labels the worst first."""
     model = shown_model(table)
     if model is None:
-        return []
+        return Table("labels", "Label by label", [])
     matrix = model.scores[table.headline_split].confusion_matrix
-    figures = label_figures(np.asarray(matrix, dtype=np.float64))
+    figures = np.transpose(label_figures(np.asarray(matrix, dtype=np.float64)))
+    lines = list(zip(table.label_names, map(sum, matrix), figures.tolist(), strict=True))
+    few = len(lines) <= FEW_LABELS
     rows = [
-        OfLabel(name, int(sum(matrix[index])), *(float(figure[index]) for figure in figures))
-        for index, name in enumerate(table.label_names)
+        {
+            "Label": name,
+            "Rows": form.count(count),
+            "Precision": form.decimal(precision, 3),
+            "Recall": form.decimal(recall, 3),
+            "F1": form.decimal(f1, 3),
+        }
+        for name, count, (precision, recall, f1) in (lines if few else sorted(lines, key=lambda line: line[2][2]))
     ]
-    return rows if len(rows) <= FEW_LABELS else sorted(rows, key=lambda row: row.f1)
+    note = (
+        "Precision is the share of right ones among the texts given this label, recall the share of its texts that are "
+        f"given it.{'' if few else ' The worst label first.'}{_summed(model)}"
+    )
+    return Table("labels", f"Label by label: {model.label} on {table.headline_split}", rows, note)
 
 
-def confused_pairs(table: ClassificationTable) -> list[Confused]:
+def confused_table(table: ClassificationTable) -> Table:
     """The pairs of labels with the most errors, at most `MOST_PAIRS`; none of two labels, whose matrix says it all."""
     model = shown_model(table)
     if model is None or len(table.label_names) == 2:
-        return []
+        return Table("confused", "Most confused", [])
     matrix = np.asarray(model.scores[table.headline_split].confusion_matrix)
     wrong = matrix * (1 - np.eye(len(matrix), dtype=np.int64))
     order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]
-    pairs = [divmod(int(place), len(matrix)) for place in order if wrong.flat[place] > 0]
     names = table.label_names
-    return [
-        Confused(names[true], names[said], int(matrix[true, said]), float(matrix[true, said] / matrix[true].sum()))
-        for true, said in pairs
+    rows = [
+        {
+            "A text of": names[true],
+            "is taken for": names[predicted],
+            "Rows": form.count(matrix[true, predicted]),
+            "Of its label": f"{matrix[true, predicted] / matrix[true].sum() * 100:.1f} %",
+        }
+        for true, predicted in (divmod(int(position), len(matrix)) for position in order if wrong.flat[position] > 0)
     ]
+    note = f"The {MOST_PAIRS} pairs with the most errors, or all.{_summed(model)}"
+    heading = f"Most confused: {model.label} on {table.headline_split}"
+    return Table("confused", heading, rows, note if rows else "")
+
+
+def _summed(model: ModelSummary) -> str:
+    return f" Rows are summed over {len(model.seeds)} seeds." if len(model.seeds) > 1 else ""
 
 
 def find_mistakes(
@@ -171,47 +174,3 @@ def find_mistakes(
 
 def _decision(run: LoadedRun) -> AnyDecisionRecord | None:
     return run.record.decision if isinstance(run.record, LabelRunRecord) else None
-
-
-def _of(table: ClassificationTable) -> str:
-    model = shown_model(table)
-    return "" if model is None else model.label
-
-
-def _summed(table: ClassificationTable) -> str:
-    model = shown_model(table)
-    seeds: Sequence[int] = [] if model is None else model.seeds
-    return f" Rows are summed over {len(seeds)} seeds." if len(seeds) > 1 else ""
-
-
-LABELS = Table(
-    "labels",
-    lambda table: f"Label by label: {_of(table)} on {table.headline_split}",
-    lambda _: [
-        Column("label", "Label", lambda row: row.label),
-        Column("rows", "Rows", lambda row: row.rows, COUNT),
-        Column("precision_of_label", "Precision", lambda row: row.precision, _THREE),
-        Column("recall", "Recall", lambda row: row.recall, _THREE),
-        Column("f1", "F1", lambda row: row.f1, _THREE),
-    ],
-    label_rows,
-    note=lambda table: (
-        "Precision is the share of right ones among the texts given this label, recall the share of its texts that are "
-        f"given it.{'' if len(table.label_names) <= FEW_LABELS else ' The worst label first.'}{_summed(table)}"
-    ),
-    places=PAGE,
-    sortable=True,
-)
-CONFUSED = Table(
-    "confused",
-    lambda table: f"Most confused: {_of(table)} on {table.headline_split}",
-    lambda _: [
-        Column("label", "A text of", lambda row: row.label),
-        Column("said", "is taken for", lambda row: row.said, left=EVERYWHERE),
-        Column("rows", "Rows", lambda row: row.rows, COUNT),
-        Column("share", "Of its label", lambda row: row.share, SHARE),
-    ],
-    confused_pairs,
-    note=lambda table: f"The {MOST_PAIRS} pairs with the most errors, or all.{_summed(table)}",
-    places=PAGE,
-)

@@ -14,11 +14,11 @@ from recurra.core.terminal import count, points, significant
 from recurra.deployment.export.formats import storage_order
 from recurra.deployment.export_record import WITH_EXITS, ExportedExits, ExportRecord, fits
 from recurra.evaluation.significance import mean_interval
-from recurra.tasks.classification.measures import ACCURACY, ClassifierSummary, PublishedLine
+from recurra.tasks.classification.measures import ACCURACY, PublishedLine
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
 from recurra.tasks.measures import ExportLine, MeasuredExports, PublishedExport, estimate
 from recurra.tasks.questions import PublishedReference
-from recurra.tasks.summary import Advice
+from recurra.tasks.summary import Advice, ModelSummary
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _default() -> tuple[PublishedReference, ...]:
 
 
 def published_lines(
-    table: TableRuns, models: Sequence[ClassifierSummary], references: Sequence[PublishedReference] | None = None
+    table: TableRuns, models: Sequence[ModelSummary], references: Sequence[PublishedReference] | None = None
 ) -> list[PublishedLine]:
     """The published figures for the models of a table.
 
@@ -191,10 +191,10 @@ def published_lines(
     ]
 
 
-def _line(model: ClassifierSummary, published: PublishedTable, table: TableRuns) -> PublishedLine:
+def _line(model: ModelSummary, published: PublishedTable, table: TableRuns) -> PublishedLine:
     figure = published.figures[model.preset]
     score = model.scores.get(table.headline)
-    estimate = score.accuracy if score else None
+    estimate = score.figures[ACCURACY.key] if score else None
     inside = None
     if estimate is not None and estimate.low is not None and estimate.high is not None:
         inside = estimate.low <= figure.accuracy <= estimate.high
@@ -282,6 +282,8 @@ def _export_line(
     key = partial(_key, suffix=WITH_EXITS if exits else "")
     gaps = [split.metrics.accuracy - split.reference.accuracy for split in splits]
     rows = sum(split.metrics.rows for split in splits)
+    accuracy = estimate(ACCURACY, [split.metrics for split in splits])
+    assert accuracy is not None
     return ExportLine(
         model=label,
         format=first.format,
@@ -291,7 +293,7 @@ def _export_line(
         seeds=[run.record.seed for run, _ in members],
         weights_mib=statistics.median(record.weights_bytes for record in records) / MIB,
         folder_mib=statistics.median(record.folder_bytes for record in records) / MIB,
-        accuracy=estimate(ACCURACY, [split.metrics for split in splits]),
+        accuracy=accuracy,
         f1=statistics.fmean(split.metrics.f1 for split in splits),
         gap=statistics.fmean(gaps),
         gap_half=_half(gaps),

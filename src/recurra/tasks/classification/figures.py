@@ -10,9 +10,10 @@ from markupsafe import Markup
 from recurra.core.record import LengthSummary, RunRecord
 from recurra.core.terminal import decimal, significant
 from recurra.tasks import drawing
-from recurra.tasks.classification.measures import ClassificationTable, ClassifierSummary
+from recurra.tasks.classification.measures import ClassificationTable
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
 from recurra.tasks.labelling.mistakes import shown_model
+from recurra.tasks.summary import ModelSummary
 
 # Of more labels, the matrix has no figures and is drawn of the recommended model alone.
 LABELS_WITH_FIGURES = 10
@@ -22,13 +23,7 @@ MATRIX_LEFT, MATRIX_TOP = 84.0, 10.0
 
 
 def table_charts(table: ClassificationTable, records: Mapping[str, RunRecord], key: str) -> list[Chart]:
-    """The charts of one table, after those that every task has.
-
-    Args:
-        table: The table.
-        records: Records of the runs, by run identifier.
-        key: Unique in the page.
-    """
+    """The charts of one table, after those that every task has."""
     charts = []
     histories = [
         (model.label, model.color, seeds)
@@ -94,20 +89,15 @@ def _accuracy_by_rows(heading: str, parts: Sequence[tuple[int, ClassificationTab
         for model in table.models:
             score = model.scores.get(table.headline_split)
             if score is not None:
-                curves[model.label].append(Point(rows, score.accuracy.mean, score.accuracy.low, score.accuracy.high))
+                accuracy = score.figures["accuracy"]
+                curves[model.label].append(Point(rows, accuracy.mean, accuracy.low, accuracy.high))
     lines = [Line(label, index, points) for index, (label, points) in enumerate(curves.items())]
     caption = "Upright lines are the 95 % intervals: over seeds where there are several, else over examples."
     return drawing.chart_by_rows(heading, lines, f"accuracy on {parts[0][1].headline_split}", key, caption)
 
 
 def length_chart(heading: str, named: Mapping[str, LengthSummary], key: str) -> Chart | None:
-    """Distributions of lengths in words over each other: the first as an area, the others as lines.
-
-    Args:
-        heading: Of the chart.
-        named: Lengths of each set of texts.
-        key: Unique in the page.
-    """
+    """Distributions of lengths in words over each other: the first as an area, the others as lines."""
     named = {name: lengths for name, lengths in named.items() if sum(lengths.counts)}
     if not named:
         return None
@@ -163,13 +153,8 @@ def _densities(lengths: LengthSummary) -> list[tuple[int, int, float]]:
     ]
 
 
-def confusion(model: ClassifierSummary, table: ClassificationTable, key: str) -> Chart | None:
+def confusion(model: ModelSummary, table: ClassificationTable, key: str) -> Chart | None:
     """True labels by predicted ones; the shade is the share of the true label's rows.
-
-    Args:
-        model: The model.
-        table: Its table.
-        key: Unique in the page.
 
     Returns:
         ``None`` if the model has no score, or there are too many labels for a drawing.

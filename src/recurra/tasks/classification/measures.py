@@ -4,77 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recurra.core.errors import ConfigurationError, RunError, unknown
+from recurra.core.errors import ConfigurationError, unknown
 from recurra.core.record import MetricsRecord
 from recurra.evaluation.metrics import log_softmax, rank_labels
 from recurra.evaluation.significance import ClassScore
-from recurra.tasks.labelling.mistakes import Mistake
-from recurra.tasks.labelling.reporting import CalibrationErrors, LabellingTable
-from recurra.tasks.measures import Estimate, Measure, RowScore, WeightedScore
+from recurra.tasks.labelling.reporting import LabellingTable
+from recurra.tasks.measures import Measure, RowScore, WeightedScore
 from recurra.tasks.questions import COST
-from recurra.tasks.summary import ModelSummary
-
-
-@dataclass(frozen=True)
-class SplitScore:
-    """Quality of a model on one split. ``confusion_matrix`` is the sum over seeds, ``[true][predicted]``.
-
-    ``macro_f1`` is there where the classes of the split are unequal or it is asked for, ``calibration`` where every
-    record has it.
-    """
-
-    split: str
-    rows: int
-    accuracy: Estimate
-    f1: Estimate
-    macro_f1: Estimate | None
-    precision: float
-    recall: float
-    loss: float
-    confusion_matrix: list[list[int]]
-    calibration: CalibrationErrors | None
-
-
-@dataclass(frozen=True)
-class JudgedScore(SplitScore):
-    """The same where models are judged by a figure that a score does not have by itself."""
-
-    judged: Estimate
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassifierSummary(ModelSummary):
-    """A classifier over its seeds.
-
-    Attributes:
-        accuracy_per_million_parameters: Accuracy on the headline split by parameters in millions.
-        accuracy_per_gflop: Accuracy on the headline split by GFLOP a token, ``None`` if no FLOPs are recorded.
-    """
-
-    scores: dict[str, SplitScore]
-    accuracy_per_million_parameters: float
-    accuracy_per_gflop: float | None
 
 
 @dataclass(frozen=True)
 class PublishedLine:
-    """Published figures beside those of one model of ours.
+    """Published figures beside those of one model of ours, ``model``.
 
     Attributes:
-        model: Label of our model.
         source: Which table of the papers.
         what: The experiment, in words.
         protocol: The split that was published on.
-        accuracy: The published figure; so are the next four.
-        f1: See ``accuracy``.
-        precision: See ``accuracy``; none if it was not published.
-        recall: See ``precision``.
+        precision: None if it was not published; so is ``recall``.
         latency_ms: Milliseconds a text, on a machine that is not named.
         difference: Our mean accuracy less the published one; none if ours has no score.
         inside: Whether the published accuracy lies in our 95 % interval; none if we have none.
@@ -104,20 +56,12 @@ class ClassificationTable(LabellingTable):
     Attributes:
         form_accuracy: Of a classifier that sees nothing but length, punctuation and case, on the headline split; none
             where the shortcut audit could not fit one.
-        mistakes: There where the data are a file of the user that can still be read.
+        costs: What mistakes cost, ``[true][predicted]``, where models are judged by it.
     """
 
-    models: Sequence[ClassifierSummary]
     form_accuracy: float | None = None
-    mistakes: list[Mistake] = field(default_factory=list)
+    costs: list[list[float]] | None = None
     published: list[PublishedLine]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostTable(ClassificationTable):
-    """The same where models are judged by what their mistakes cost: ``costs[true][predicted]``."""
-
-    costs: list[list[float]]
 
 
 BOOTSTRAP_SAMPLES = 2000
@@ -199,10 +143,6 @@ def bootstrap_matrix(confusion_matrix: Sequence[Sequence[int]], score: MatrixSco
 
     Drawing rows with replacement is drawing cells of the confusion matrix from a multinomial, so the predictions
     themselves are not needed.
-
-    Args:
-        confusion_matrix: ``[true][predicted]`` counts.
-        score: The figure.
     """
     matrix = np.asarray(confusion_matrix, dtype=np.float64)
     rows = int(matrix.sum())
@@ -220,26 +160,12 @@ def bootstrap_matrix(confusion_matrix: Sequence[Sequence[int]], score: MatrixSco
     return float(low), float(high)
 
 
-def _of(name: str) -> Callable[[ClassifierSummary, str], Estimate | None]:
-    def of(model: ClassifierSummary, split: str) -> Estimate | None:
-        found: Estimate | None = getattr(model.scores.get(split), name, None)
-        return found
-
-    return of
-
-
-def _judged(model: ClassifierSummary, split: str) -> Estimate | None:
-    score = model.scores.get(split)
-    return score.judged if isinstance(score, JudgedScore) else None
-
-
 ACCURACY = Measure(
     "accuracy",
     "Accuracy",
     "points",
     higher_is_better=True,
     read=lambda metrics: metrics.accuracy,
-    of=_of("accuracy"),
     over_rows=lambda metrics: metrics.accuracy_interval,
     paired_by_rows=True,
     better="more accurate",
@@ -253,7 +179,6 @@ F1 = Measure(
     "points",
     higher_is_better=True,
     read=lambda metrics: metrics.f1,
-    of=_of("f1"),
     over_rows=_over_rows(by_class(usual_f1)),
     limits=(0.0, 1.0),
     scale=100.0,
@@ -261,13 +186,18 @@ F1 = Measure(
 )
 
 
-def _class_measure(key: str, heading: str, score: ClassScore, of: Any = _judged) -> Measure:
+PRECISION = Measure(
+    "precision", "Precision", "points", True, lambda metrics: metrics.precision, limits=(0.0, 1.0), scale=100.0
+)
+RECALL = Measure("recall", "Recall", "points", True, lambda metrics: metrics.recall, limits=(0.0, 1.0), scale=100.0)
+
+
+def _class_measure(key: str, heading: str, score: ClassScore) -> Measure:
     return replace(
         F1,
         key=key,
         heading=heading,
         read=_read(by_class(score)),
-        of=of,
         over_rows=_over_rows(by_class(score)),
         paired_by_rows=True,
         of_classes=score,
@@ -276,23 +206,26 @@ def _class_measure(key: str, heading: str, score: ClassScore, of: Any = _judged)
 
 
 # For unequal classes: there accuracy is high for who ignores the rare ones.
-MACRO_F1 = _class_measure("macro_f1", "Macro F1", macro_f1, _of("macro_f1"))
+MACRO_F1 = _class_measure("macro_f1", "Macro F1", macro_f1)
 BALANCED_ACCURACY = _class_measure("balanced_accuracy", "Balanced accuracy", balanced_accuracy)
 
 
 def _average_precision(key: str, heading: str, chosen: int | None) -> Measure:
     """How well the probability of a label puts its rows first, whatever the threshold; none chosen: the mean of all."""
 
-    def read(metrics: MetricsRecord) -> float:
+    def read(metrics: MetricsRecord) -> float | None:
         values = metrics.average_precision
         if values is None:
-            raise RunError("the record has no average precision: an earlier version made it; train the model again")
+            return None
         if chosen is not None:
             return values[chosen] or 0.0
         return float(np.mean([value for value in values if value is not None]))
 
     def over_rows(metrics: MetricsRecord) -> tuple[float, float] | None:
-        return None if chosen is None else _logit_interval(read(metrics), sum(metrics.confusion_matrix[chosen]))
+        value = read(metrics)
+        return (
+            None if chosen is None or value is None else _logit_interval(value, sum(metrics.confusion_matrix[chosen]))
+        )
 
     def of_logits(truth: NDArray[np.int64], logits: NDArray[np.float32]) -> WeightedScore:
         found = rank_labels(truth, log_softmax(logits))
@@ -311,7 +244,6 @@ def _average_precision(key: str, heading: str, chosen: int | None) -> Measure:
         key=key,
         heading=heading,
         read=read,
-        of=_judged,
         over_rows=over_rows,
         paired_by_rows=True,
         of_logits=of_logits,
@@ -337,7 +269,6 @@ def _cost_measure(costs: Sequence[Sequence[float]]) -> Measure:
         "cost a row",
         higher_is_better=False,
         read=_read(score),
-        of=_judged,
         over_rows=_over_rows(score),
         paired_by_rows=True,
         of_rows=of_rows,
@@ -377,7 +308,7 @@ def named_measure(name: str, label_names: Sequence[str], costs: Sequence[Sequenc
 
 def judge(table: ClassificationTable) -> Measure:
     """What the models of a table were compared by."""
-    return named_measure(table.judged_by, table.label_names, table.costs if isinstance(table, CostTable) else None)
+    return named_measure(table.judged_by, table.label_names, table.costs)
 
 
 def margin(table: ClassificationTable, confusion_matrix: Sequence[Sequence[int]]) -> float:
@@ -391,7 +322,7 @@ def margin(table: ClassificationTable, confusion_matrix: Sequence[Sequence[int]]
         table: The table.
         confusion_matrix: Of any of its models on the split that is judged: it knows how often each label occurs.
     """
-    if not isinstance(table, CostTable):
+    if table.costs is None:
         return 0.01
     return 0.01 * cheapest_answer(table.costs, confusion_matrix)[1]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,32 +14,57 @@ from recurra.core.errors import CheckpointError
 from recurra.core.record import MetricsRecord, RunRecord, are_unequal
 from recurra.deployment.export_record import ExportRecord
 from recurra.evaluation.predictions import Predictions
-from recurra.tasks.classification import columns
-from recurra.tasks.classification.conclusions import OVERVIEW, advise, conclude, fault_of, level_models, said_costs
-from recurra.tasks.classification.errors import POOLING, find_mistakes, predictions_of
+from recurra.tasks.classification.conclusions import (
+    OVERVIEW_NOTE,
+    advise,
+    conclude,
+    fault_of,
+    level_models,
+    only_class,
+    overview,
+    said_costs,
+)
+from recurra.tasks.classification.errors import (
+    POOLING,
+    confused_table,
+    find_mistakes,
+    label_table,
+    predictions_of,
+)
 from recurra.tasks.classification.exports import PUBLISHED, advise_exports, export_lines, published_lines
 from recurra.tasks.classification.figures import study_charts, table_charts
 from recurra.tasks.classification.measures import (
     ACCURACY,
     F1,
     MACRO_F1,
+    PRECISION,
+    RECALL,
     ClassificationTable,
-    ClassifierSummary,
-    CostTable,
-    JudgedScore,
     PublishedLine,
-    SplitScore,
     judge,
     named_measure,
 )
+from recurra.tasks.classification.tables import exports_table, published_table, results_table, splits_table
 from recurra.tasks.drawing import Chart
 from recurra.tasks.labelling.folds import pool_folds
-from recurra.tasks.labelling.reporting import LabellingReporting, calibration_errors, more_rows
+from recurra.tasks.labelling.mistakes import mistakes_table
+from recurra.tasks.labelling.reporting import (
+    CALIBRATION,
+    LOSS,
+    UNCALIBRATED,
+    LabellingReporting,
+    more_rows,
+    telling_words,
+)
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
-from recurra.tasks.measures import ExportLine, Measure, MeasuredExports, estimate
+from recurra.tasks.measures import ExportLine, Measure, MeasuredExports, Score, estimate
 from recurra.tasks.questions import Judging, Limits, Questions, ordered_costs
 from recurra.tasks.reporting import Records
 from recurra.tasks.summary import Advice, ModelSummary, TableSummary
+from recurra.tasks.tables import Cells, Table, advice, audits, contrasts, tests
+
+# Of every classifier, beside what it is judged by.
+FIGURES = (F1, PRECISION, RECALL, LOSS, CALIBRATION, UNCALIBRATED)
 
 
 class ClassificationReporting(LabellingReporting):
@@ -48,8 +72,7 @@ class ClassificationReporting(LabellingReporting):
 
     task = "classification"
     measures = (ACCURACY, MACRO_F1)
-    tables = columns.TABLES
-    overview = OVERVIEW
+    overview_note = OVERVIEW_NOTE
     published_tables = tuple(PUBLISHED)
 
     def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
@@ -78,10 +101,15 @@ class ClassificationReporting(LabellingReporting):
         return judge(table)
 
     def barred(self, runs: Sequence[LoadedRun], split: str, measure: Measure) -> str:
-        """A model that has one answer for every text has learned nothing; unless texts are ranked, not answered."""
+        """A model that has one answer for every text has learned nothing; unless texts are ranked, not answered.
+
+        On rows of one class nobody can tell.
+        """
+        record = _record(runs[0])
+        if split in record.metrics and only_class(record.metrics[split].confusion_matrix):
+            return f"all rows of {split} are of one class"
         if measure.ranks:
             return ""
-        record = _record(runs[0])
         answers = {
             label
             for run in runs
@@ -96,40 +124,44 @@ class ClassificationReporting(LabellingReporting):
     def fault(self, table: Any, model: Any) -> str:
         return fault_of(table, model)
 
-    def score(self, split: str, metrics: Sequence[MetricsRecord], measure: Measure) -> SplitScore:
+    def figures(self, table: Any) -> Sequence[Measure]:
+        return self._figures(judge(table))
+
+    def _figures(self, judged_by: Measure) -> list[Measure]:
+        return list({measure.key: measure for measure in (ACCURACY, judged_by, MACRO_F1, *FIGURES)}.values())
+
+    def score(self, split: str, metrics: Sequence[MetricsRecord], measure: Measure) -> Score:
         matrices = [item.confusion_matrix for item in metrics]
         by_macro_f1 = measure.key == MACRO_F1.key or are_unequal(map(sum, matrices[0]))
-        found = SplitScore(
-            split=split,
-            rows=metrics[0].rows,
-            accuracy=estimate(ACCURACY, metrics),
-            f1=estimate(F1, metrics),
-            macro_f1=estimate(MACRO_F1, metrics) if by_macro_f1 else None,
-            precision=statistics.fmean(item.precision for item in metrics),
-            recall=statistics.fmean(item.recall for item in metrics),
-            loss=statistics.fmean(item.loss for item in metrics),
-            confusion_matrix=[
-                [sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)
-            ],
-            calibration=calibration_errors(metrics),
-        )
-        if measure.key in (ACCURACY.key, MACRO_F1.key):
-            return found
-        return JudgedScore(**vars(found), judged=estimate(measure, metrics))
-
-    def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ClassifierSummary:
-        score = common.scores.get(headline)
-        accuracy = score.accuracy.mean if score else 0.0
-        gflops = common.flops_per_token / 1e9
-        return ClassifierSummary(
-            **vars(common),
-            accuracy_per_million_parameters=accuracy / (common.parameters / 1e6) if common.parameters else 0.0,
-            accuracy_per_gflop=accuracy / gflops if gflops > 0 else None,
+        measures = [part for part in self._figures(measure) if by_macro_f1 or part.key != MACRO_F1.key]
+        return Score(
+            split,
+            metrics[0].rows,
+            {part.key: value for part in measures if (value := estimate(part, metrics)) is not None},
+            np.sum(matrices, axis=0).tolist(),
         )
 
-    def published(
-        self, table: TableRuns, models: Sequence[ClassifierSummary], questions: Questions
-    ) -> list[PublishedLine]:
+    def tables(self, table: Any) -> Sequence[Table]:
+        measure = judge(table)
+        return (
+            results_table(table, self.figures(table), measure),
+            advice(table),
+            splits_table(table),
+            mistakes_table(table),
+            confused_table(table),
+            label_table(table),
+            telling_words(table),
+            contrasts(table, measure),
+            tests(table, measure),
+            published_table(table),
+            exports_table(table),
+            audits(table),
+        )
+
+    def overview(self, table: Any) -> Cells | None:
+        return overview(table)
+
+    def published(self, table: TableRuns, models: Sequence[ModelSummary], questions: Questions) -> list[PublishedLine]:
         return published_lines(table, models, questions.published)
 
     def export_lines(
@@ -143,22 +175,22 @@ class ClassificationReporting(LabellingReporting):
     def advise(self, table: Any, limits: Limits) -> list[Advice]:
         measure = self.judge(table)
         level = level_models(table, measure)
-        advice = [
+        items = [
             replace(item, details=[*item.details, *_of_one_fold(table), *more_rows(table)]) if item.details else item
             for item in advise(table, measure, limits)
         ]
-        return [*advice, *advise_exports(table.exports, level)]
+        return [*items, *advise_exports(table.exports, level)]
 
     def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> ClassificationTable:
         facts = {**self.data_facts(table), "form_accuracy": _form_accuracy(table)}
-        if questions.judging.costs is None:
-            return ClassificationTable(**vars(common), **facts)
-        return CostTable(**vars(common), **facts, costs=ordered_costs(questions.judging.costs, facts["label_names"]))
+        if questions.judging.costs is not None:
+            facts["costs"] = ordered_costs(questions.judging.costs, facts["label_names"])
+        return ClassificationTable(**vars(common), **facts)
 
     def facts(self, table: Any) -> list[tuple[str, str]]:
         return [
             *super().facts(table),
-            *([("Costs of a row", said_costs(table))] if isinstance(table, CostTable) else []),
+            *([("Costs of a row", said_costs(table))] if table.costs is not None else []),
         ]
 
     def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ from recurra.core.terminal import one_line
 from recurra.data.dataset import TextSplit
 from recurra.deployment.decision import LabelDecision, Probabilities
 from recurra.deployment.explanation import effects_of, spans_of, without
-from recurra.tasks.columns import EVERYWHERE, PAGE, Column, Table, numbers
-from recurra.tasks.labelling.reporting import LabellingTable
+from recurra.tasks.labelling.reporting import LabellingTable, Mistake
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import ModelSummary
+from recurra.tasks.tables import NONE, Table
 
 # Of a run: rows that are recorded, and words of each.
 MOST_RECORDED, MOST_WORDS = 10, 3
@@ -25,7 +24,6 @@ MOST_PARTS, LEAST_PARTS, MOST_CHARACTERS = 60, 10, 50_000
 # In characters: a longer text is not explained, and of a longer run of words the start is recorded.
 LONGEST_EXPLAINED, LONGEST_WORD = 2_000, 120
 LONGEST_TEXT = 300
-SHARE = numbers(lambda share: f"{share * 100:.1f} %")
 
 
 def surest_mistakes(
@@ -69,27 +67,6 @@ def _parts(characters: int, texts: int) -> int:
     return min(MOST_PARTS, max(LEAST_PARTS, MOST_CHARACTERS // (texts * max(1, characters))))
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """A row that the recommended model gets wrong.
-
-    Attributes:
-        text: What it reads, cut.
-        label: The true label, or labels.
-        said: The wrong label that the model gives.
-        probability: How sure it is of that; of one label a text the mean over its seeds.
-        right: Other models of the table that are right, by most of their seeds; none where that was not looked at.
-        words: What the wrong label hangs on, the strongest first; none if no run of the model recorded it.
-    """
-
-    text: str
-    label: str
-    said: str
-    probability: float
-    right: list[str] | None
-    words: list[str] | None = None
-
-
 def recorded_mistakes(run: LoadedRun, split: str) -> list[MistakeRecord]:
     """What a run recorded of the mistakes on a split; nothing of another than it looked at, or in an older record."""
     record = run.record
@@ -131,19 +108,6 @@ def shown_mistakes(
     ]
 
 
-def _caption(table: Any) -> str:
-    model = shown_model(table)
-    return f"Surest mistakes: {'' if model is None else model.label} on {table.headline_split}"
-
-
-def _words(row: Mistake) -> str | None:
-    return None if row.words is None else ", ".join(row.words) or "no word by itself"
-
-
-def _right(row: Mistake) -> str | None:
-    return None if row.right is None else ", ".join(row.right) or "no model here"
-
-
 _BY_MODEL = (
     "Where no model agrees with the label, look at the label first: recurra label-errors FILE ranks all rows by "
     "how likely theirs is wrong. Where others are right, the text is hard for this model alone."
@@ -155,24 +119,23 @@ _SPOKE = (
 )
 
 
-def _note(table: Any) -> str:
+def mistakes_table(table: Any) -> Table:
+    """The mistakes of a table that has them."""
     mistakes: list[Mistake] = table.mistakes
+    model = shown_model(table)
+    if model is None or not mistakes:
+        return Table("mistakes", "Surest mistakes", [])
+    rows = [
+        {
+            "Text": row.text,
+            "Labelled": row.label,
+            "It says": row.said,
+            "For its wrong label spoke": NONE if row.words is None else ", ".join(row.words) or "no word by itself",
+            "How sure": f"{row.probability * 100:.1f} %",
+            "Who is right": NONE if row.right is None else ", ".join(row.right) or "no model here",
+        }
+        for row in mistakes
+    ]
     note = _BY_LABEL if all(row.right is None for row in mistakes) else _BY_MODEL
-    return note + (_SPOKE if any(row.words is not None for row in mistakes) else "")
-
-
-MISTAKES = Table(
-    "mistakes",
-    _caption,
-    lambda _: [
-        Column("text", "Text", lambda row: row.text, wide=True),
-        Column("label", "Labelled", lambda row: row.label, left=EVERYWHERE),
-        Column("said", "It says", lambda row: row.said, left=EVERYWHERE),
-        Column("words", "For its wrong label spoke", _words, left=EVERYWHERE, optional=True),
-        Column("probability", "How sure", lambda row: row.probability, SHARE),
-        Column("right", "Who is right", _right, left=EVERYWHERE, optional=True),
-    ],
-    lambda table: table.mistakes,
-    note=_note,
-    places=PAGE,
-)
+    note += _SPOKE if any(row.words is not None for row in mistakes) else ""
+    return Table("mistakes", f"Surest mistakes: {model.label} on {table.headline_split}", rows, note)

@@ -2,193 +2,54 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from recurra.core import terminal as form
 from recurra.core.record import LabelRunRecord, LearningCurveRecord
 from recurra.tasks import audits, drawing
-from recurra.tasks.columns import (
-    COUNT,
-    DURATION,
-    EVERYWHERE,
-    NUMBERS,
-    PAGE,
-    RUNS,
-    SIGNIFICANT,
-    TIMING,
-    Cell,
-    Column,
-    Fields,
-    Format,
-    Place,
-    Table,
-    numbers,
-)
 from recurra.tasks.drawing import Chart, Line, Point
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
+from recurra.tasks.measures import Measure
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import AuditLine, ModelSummary, TableSummary
+from recurra.tasks.summary import AuditLine, TableSummary
+from recurra.tasks.tables import Table
 
-TEXTUAL: frozenset[Place] = frozenset(("terminal",))
-NOT_IN_PAPERS = EVERYWHERE - {"latex"}
-
-
-def _model(model: ModelSummary) -> Cell:
-    fitted = model.kind == "linear" and len(model.seeds) == 1
-    same = ", all the same" if model.deterministic else ""
-    seeds = "fitted once, no seed" if fitted else f"{form.seeds(model.seeds)}{same}"
-    failed = f"⚠ failed: {', '.join(model.failed_groups)}" if model.failed_audits else ""
-    return Cell(model.label, below=(seeds,), alarm=failed)
-
-
-def _label(_key: str, model: Any) -> Fields:
-    return {"model": model.label}
-
-
-def _audits(model: ModelSummary) -> str:
-    if model.failed_groups:
-        return f"FAILED: {', '.join(model.failed_groups)}"
-    return "passed" if model.audited else "none run"
-
-
-def _failed(key: str, model: Any) -> Fields:
-    return {key: "; ".join(model.failed_groups)}
-
-
-@dataclass(frozen=True)
-class CalibrationErrors:
-    """Expected calibration error, mean over seeds: of the probabilities that a model gives, and without temperature."""
-
-    after: float
-    before: float
-
-
-def calibration_errors(metrics: Sequence[Any]) -> CalibrationErrors | None:
-    """Of a model over its seeds, from their records' metrics; none if one of them is older than the temperature."""
-    after = [item.calibration_error for item in metrics if item.calibration_error is not None]
-    before = [item.uncalibrated_error for item in metrics if item.uncalibrated_error is not None]
-    if min(len(after), len(before)) < len(metrics):
-        return None
-    return CalibrationErrors(statistics.fmean(after), statistics.fmean(before))
-
-
-def _calibration_text(errors: CalibrationErrors) -> str:
-    return f"{form.decimal(errors.after, 3)} ({form.decimal(errors.before, 3)})"
-
-
-def _calibration_fields(key: str, errors: CalibrationErrors | None) -> Fields:
-    return {key: getattr(errors, "after", None), "uncalibrated_error": getattr(errors, "before", None)}
-
-
-CALIBRATION = Column(
-    "calibration_error",
-    "Calibration error (before)",
-    lambda row: row.score.calibration if row.score else None,
-    Format(_calibration_text, spread=_calibration_fields),
-    NOT_IN_PAPERS,
-    optional=True,
-)
-
-
-def _millions(value: float) -> str:
-    return f"{value / 1e6:.2f}"
-
-
-NAMES = (
-    Column("model", "Model", lambda row: row.model, Format(lambda model: model.label, cell=_model, spread=_label)),
-    Column("kind", "", lambda row: row.model.kind, places=NUMBERS),
-    Column("split", "", lambda row: row.split, places=NUMBERS),
-    Column("rows", "", lambda row: row.score.rows if row.score else None, places=NUMBERS),
-    Column("seeds", "Seeds", lambda row: row.model.runs, RUNS, EVERYWHERE - PAGE),
-)
-SIZES = (
-    Column(
-        "parameters",
-        "Parameters",
-        lambda row: row.model.parameters,
-        numbers(form.count, _millions),
-        headings={"latex": "Parameters, M"},
-    ),
-    Column(
-        "non_embedding_parameters",
-        "Non-embedding",
-        lambda row: row.model.non_embedding_parameters,
-        numbers(form.count, _millions),
-        headings={"latex": "Without embeddings, M"},
-    ),
-    Column("file_size_mib", "MiB", lambda row: row.model.file_size_mib, SIGNIFICANT, headings={"html": "File, MiB"}),
-    Column(
-        "flops_per_token",
-        "FLOPs/token",
-        lambda row: row.model.flops_per_token,
-        numbers(form.amount, lambda value: form.significant(value / 1e6)),
-        headings={"latex": "MFLOP/token"},
-    ),
-)
 # More labels than a person reads one by one.
 MANY_LABELS = 20
-# Quality, then what it costs: fits 80 characters.
-BRIEF = ("model", "accuracy", "macro_f1", "micro_f1", "file_size_mib", "batch_1", "training_wall_s")
-ENDS = (
-    Column("training_wall_s", "Training", lambda row: row.model.training_wall_s, DURATION, NOT_IN_PAPERS),
-    Column("failed_audits", "Audits", lambda row: row.model, Format(_audits, spread=_failed), TEXTUAL | NUMBERS),
+LOSS = Measure("loss", "Loss", "nats", False, lambda metrics: metrics.loss, limits=(0.0, None), digits=3)
+# How far the probability of the given label lies from the share that is right, and the same without temperature.
+CALIBRATION = Measure(
+    "calibration_error", "Calibration error", "", False, lambda metrics: metrics.calibration_error, digits=3
+)
+UNCALIBRATED = Measure(
+    "uncalibrated_error", "Before temperature", "", False, lambda metrics: metrics.uncalibrated_error, digits=3
+)
+CALIBRATION_NOTE = (
+    "Calibration error is how far the probability of the given label lies from the share that is right, on average "
+    "over 15 bins (Guo et al. 2017, equation 3), with and before the temperature that the selection split chose."
 )
 
 
-def latency(batch: int) -> Column:
-    """Time a text at one batch size."""
-    return Column(
-        f"batch_{batch}",
-        f"ms, batch {batch}",
-        lambda row: row.model.latency.get(str(batch)),
-        TIMING,
-        headings={"html": f"ms a text, batch {batch}"},
-    )
-
-
-def _counted(counts: dict[str, int]) -> str:
+def _label_counts(counts: dict[str, int]) -> str:
     if len(counts) > MANY_LABELS:
         fewest, most = min(counts.values()), max(counts.values())
         return f"{len(counts)} labels, {form.count(fewest)} to {form.count(most)} rows each"
     return ", ".join(f"{label} {form.count(rows)}" for label, rows in counts.items())
 
 
-def _words(split: Any) -> str:
-    return f"{form.significant(split.mean_words)}, {form.significant(split.median_words)}, {split.max_words}"
-
-
-TELLING_WORDS = Table(
-    "telling-words",
-    lambda _: "What words tell",
-    lambda _: [
-        Column("label", "Label", lambda row: row[0]),
-        Column("words", "Words and pairs that speak for it", lambda row: ", ".join(row[1]), left=EVERYWHERE, wide=True),
-    ],
-    lambda table: list((table.telling_words or {}).items()),
-    note=lambda _: (
+def telling_words(table: LabellingTable) -> Table:
+    """Which words speak for which label."""
+    rows = [
+        {"Label": label, "Words and pairs that speak for it": ", ".join(words)}
+        for label, words in (table.telling_words or {}).items()
+    ]
+    note = (
         "Of linear-tuned, the strongest first: what adds most to the label's score in the training texts that have it. "
         "A word here that should not tell the label is a shortcut that every model may take."
-    ),
-    places=PAGE,
-    folded=lambda _: True,
-)
-SPLITS = Table(
-    "data",
-    lambda _: "Splits",
-    lambda _: [
-        Column("split", "Split", lambda split: split.name),
-        Column("use", "Use", lambda split: split.role, left=EVERYWHERE),
-        Column("rows", "Rows", lambda split: split.rows, COUNT),
-        Column("labels", "Rows a label", lambda split: _counted(split.label_counts), left=EVERYWHERE),
-        Column("words", "Words: mean, median, longest", _words),
-        Column("fingerprint", "Fingerprint", lambda split: split.fingerprint, left=EVERYWHERE, print=True),
-    ],
-    lambda table: table.splits,
-    places=PAGE,
-)
+    )
+    return Table("telling-words", "What words tell", rows, note if rows else "", folded=True)
 
 
 @dataclass(frozen=True)
@@ -205,6 +66,27 @@ class SplitLine:
     max_words: int
 
 
+@dataclass(frozen=True)
+class Mistake:
+    """A row that the recommended model gets wrong.
+
+    Attributes:
+        text: What it reads, cut.
+        label: The true label, or labels.
+        said: The wrong label that the model gives.
+        probability: How sure it is of that; of one label a text the mean over its seeds.
+        right: Other models of the table that are right, by most of their seeds; none where that was not looked at.
+        words: What the wrong label hangs on, the strongest first; none if no run of the model recorded it.
+    """
+
+    text: str
+    label: str
+    said: str
+    probability: float
+    right: list[str] | None
+    words: list[str] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class LabellingTable(TableSummary):
     """A table of such models, with their labels and the rows that cleaning left out, by reason.
@@ -213,6 +95,7 @@ class LabellingTable(TableSummary):
         control: Preset of the tuned linear control; empty if it is not among them. The rest is of its first run.
         learning_curve: See `recurra.core.record.LabelRunRecord`.
         telling_words: Likewise.
+        mistakes: There where the data are a file of the user that can still be read.
     """
 
     splits: list[SplitLine]
@@ -221,6 +104,7 @@ class LabellingTable(TableSummary):
     control: str = ""
     learning_curve: LearningCurveRecord | None = None
     telling_words: dict[str, list[str]] | None = None
+    mistakes: list[Mistake] = field(default_factory=list)
 
 
 def more_rows(table: LabellingTable) -> list[tuple[str, str]]:
@@ -240,7 +124,20 @@ def more_rows(table: LabellingTable) -> list[tuple[str, str]]:
 class LabellingReporting(Reporting):
     """Base of what such tasks tell a report."""
 
-    splits = SPLITS
+    def splits(self, table: Any) -> Table:
+        rows = [
+            {
+                "Split": split.name,
+                "Use": split.role,
+                "Rows": form.count(split.rows),
+                "Rows a label": _label_counts(split.label_counts),
+                "Words: mean, median, longest": f"{form.significant(split.mean_words)}, "
+                f"{form.significant(split.median_words)}, {split.max_words}",
+                "Fingerprint": split.fingerprint,
+            }
+            for split in table.splits
+        ]
+        return Table("data", "Splits", rows)
 
     def key(self, run: LoadedRun) -> TableKey:
         """Runs share a table if corpus, split protocol, content of the splits, training and precision are the same."""
@@ -315,14 +212,14 @@ class LabellingReporting(Reporting):
         first = _data(table.runs[0])
         facts: dict[str, Any] = {"label_names": list(first.label_names), "dropped": dict(first.dropped)}
         records = [run.record for run in table.runs if isinstance(run.record, LabelRunRecord)]
-        told = next((record for record in records if record.telling_words is not None), None)
-        if told is None:
+        control = next((record for record in records if record.telling_words is not None), None)
+        if control is None:
             return facts
         return {
             **facts,
-            "control": told.model.preset,
-            "learning_curve": told.learning_curve,
-            "telling_words": told.telling_words,
+            "control": control.model.preset,
+            "learning_curve": control.learning_curve,
+            "telling_words": control.telling_words,
         }
 
     def control_charts(self, table: LabellingTable, key: str) -> list[Chart]:

@@ -10,16 +10,11 @@ from recurra.core.record import FINAL_HEAD
 from recurra.core.terminal import decimal
 from recurra.tasks import drawing
 from recurra.tasks.drawing import BOTTOM, LEFT, RIGHT, TOP, Axis, Chart, LegendEntry, Line, Point, Scale
-from recurra.tasks.language.columns import LanguageModelSummary, LanguageTable
+from recurra.tasks.language.tables import LanguageModelSummary, LanguageTable
 
 
 def language_charts(table: LanguageTable, key: str) -> list[Chart]:
-    """All charts of a table; those for which there is nothing to draw are left out.
-
-    Args:
-        table: The table.
-        key: Unique in the page, for element identifiers.
-    """
+    """All charts of a table; those for which there is nothing to draw are left out."""
     charts = []
     trained = [
         (model.label, color, model.history)
@@ -44,13 +39,7 @@ def language_charts(table: LanguageTable, key: str) -> list[Chart]:
 
 
 def loss_by_loop(models: Sequence[LanguageModelSummary], split: str, key: str) -> Chart:
-    """The loss of every head in the order of loops; the final head stands at the last loop.
-
-    Args:
-        models: Models with more than one head.
-        split: On which.
-        key: Unique in the page.
-    """
+    """The loss of every head in the order of loops; the final head stands at the last loop."""
     names = max((list(model.scores[split]) for model in models), key=len)
 
     def loop(name: str) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recurra.core import terminal as form
 from recurra.core.configuration import content_hash
 from recurra.core.errors import CheckpointError
 from recurra.core.exits_record import ExitsRecord, read_exits
@@ -25,16 +24,28 @@ from recurra.core.terminal import words
 from recurra.evaluation.audits.registry import meaning
 from recurra.models.names import LANGUAGE_PRESETS
 from recurra.tasks.audits import group_of
-from recurra.tasks.columns import EVERYWHERE, Cell, Column, Format, Table
 from recurra.tasks.drawing import Chart
-from recurra.tasks.language import columns
-from recurra.tasks.language.columns import LOSS, HeadSummary, LanguageModelSummary, LanguageTable, perplexity
 from recurra.tasks.language.figures import language_charts
+from recurra.tasks.language.tables import (
+    LOSS,
+    HeadSummary,
+    LanguageModelSummary,
+    LanguageTable,
+    early_exit_table,
+    early_exits,
+    figures_of_heads,
+    heads_table,
+    perplexity,
+    published_table,
+    results_table,
+    splits_table,
+)
 from recurra.tasks.loaded_runs import LoadedRun, TableKey, TableRuns
-from recurra.tasks.measures import Estimate, Measure, over_seeds
+from recurra.tasks.measures import Measure, over_seeds
 from recurra.tasks.questions import Questions
-from recurra.tasks.reporting import Alarm, Records, Reporting
-from recurra.tasks.summary import AuditLine, ContrastLine, ModelSummary, PairTest, Summary, TableSummary
+from recurra.tasks.reporting import Records, Reporting
+from recurra.tasks.summary import AuditLine, ModelSummary, PairTest, TableSummary
+from recurra.tasks.tables import NONE, Cells, Table, audits, contrasts, half_width, tests
 
 # Its exponential is still a number.
 _LARGEST = 700.0
@@ -175,68 +186,18 @@ def _best_row(table: LanguageTable) -> LanguageModelSummary | None:
     return next((model for model in table.models if not model.leaks), None)
 
 
-def _score(table: LanguageTable) -> HeadSummary | None:
-    best = _best_row(table)
-    return best.scores[table.headline_split][FINAL_HEAD] if best else None
+_OVERVIEW = (
+    "Language models: test loss in nats a token of the final head; ± half of the 95 % interval over seeds. A gap "
+    "is the first model's loss less the second's, so below 0 the first is better; a verdict holds for the seeds "
+    "that were tested."
+)
 
 
-def _loss(value: Estimate) -> str:
-    half = None if value.low is None or value.high is None else (value.high - value.low) / 2
-    return f"{LOSS.value(value.mean)}{LOSS.width(half)}"
-
-
-def _asked(table: LanguageTable, read: str) -> str | None:
-    """Of every contrast of the table, in the order of the study file."""
-    return "; ".join(_of(line, read) for line in table.contrasts) or None
-
-
-def _of(line: ContrastLine, read: str) -> str:
-    if read == "models":
-        return f"{line.a} − {line.b}"
-    return line.verdict if read == "verdict" else LOSS.gap(line.gap, LOSS.width(line.half), unit=False)
-
-
-def _failed(table: LanguageTable) -> Cell:
+def _failed(table: LanguageTable) -> str:
     leaking = [model.label for model in table.models if model.leaks]
     named = [label if "leaks" in label else f"{label} leaks" for label in leaking]
     named += sorted({group for model in table.models if not model.leaks for group in model.failed_groups})
-    return Cell(form.words(named), status="failed") if named else Cell("passed")
-
-
-def _study(row: Any) -> Cell:
-    return Cell(row.study, address=row.address)
-
-
-OVERVIEW = Table(
-    "overview",
-    lambda _: "",
-    lambda _: [
-        Column("study", "Study", lambda row: row, Format(lambda row: row.study, cell=_study)),
-        Column("data", "Data", lambda row: row.table.title, left=EVERYWHERE),
-        Column("seeds", "Seeds", lambda row: " or ".join(map(str, sorted({len(m.seeds) for m in row.table.models})))),
-        Column("best", "Best that does not leak", lambda row: getattr(_best_row(row.table), "label", None)),
-        Column("loss", "Loss", lambda row: getattr(_score(row.table), "estimate", None), Format(_loss)),
-        Column(
-            "word_perplexity", "Perplexity a word",
-            lambda row: getattr(_score(row.table), "word_perplexity", None), Format(perplexity),
-        ),
-        Column("asked", "Asked", lambda row: _asked(row.table, "models")),
-        Column("gap", "Gap in nats a token", lambda row: _asked(row.table, "gap")),
-        Column("verdict", "Verdict", lambda row: _asked(row.table, "verdict") or "not asked"),
-        Column("audits", "Audits", lambda row: row.table, Format(lambda table: _failed(table).text, cell=_failed)),
-    ],
-    lambda rows: rows,
-    caption=lambda _: (
-        "Language models: test loss in nats a token of the final head; ± half of the 95 % interval over seeds. A gap "
-        "is the first model's loss less the second's, so below 0 the first is better; a verdict holds for the seeds "
-        "that were tested."
-    ),
-    places=frozenset(("terminal",)),
-)  # fmt: skip
-
-
-def _leaking(tables: Sequence[Any]) -> list[tuple[str, str]]:
-    return [(model.label, table.title) for table in tables for model in table.models if model.leaks]
+    return f"failed: {words(named)}" if named else "passed"
 
 
 class LanguageReporting(Reporting):
@@ -244,11 +205,51 @@ class LanguageReporting(Reporting):
 
     task = "language modelling"
     measures = (LOSS,)
-    tables = columns.TABLES
-    splits = columns.SPLITS
-    overview = OVERVIEW
-    alarms = (Alarm("A model reads the future: do not quote its figures without the word leaks", _leaking),)
-    figures_name_their_table = False
+    overview_note = _OVERVIEW
+
+    def alarms(self, tables: Sequence[Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+        leaking = [(model.label, table.title) for table in tables for model in table.models if model.leaks]
+        heading = "A model reads the future: do not quote its figures without the word leaks"
+        return [(heading, leaking)] if leaking else []
+
+    def figures(self, table: LanguageTable) -> Sequence[Measure]:
+        return figures_of_heads(table)
+
+    def tables(self, table: LanguageTable) -> Sequence[Table]:
+        shown = audits(table)
+        return (
+            results_table(table, [measure for measure in self.figures(table) if ":" not in measure.key]),
+            contrasts(table, LOSS),
+            tests(table, LOSS),
+            heads_table(table),
+            early_exit_table(table),
+            published_table(table),
+            *([shown] if shown.rows else []),
+        )
+
+    def splits(self, table: LanguageTable) -> Table:
+        return splits_table(table)
+
+    def lines(self, table: LanguageTable) -> dict[str, Sequence[Any]]:
+        return {**super().lines(table), "leaving": early_exits(table)}
+
+    def overview(self, table: LanguageTable) -> Cells:
+        best = _best_row(table)
+        score = best.scores[table.headline_split][FINAL_HEAD] if best else None
+        word = None if score is None else score.word_perplexity
+        asked = table.contrasts
+        gaps = [LOSS.gap(line.gap, LOSS.width(line.half), unit=False) for line in asked]
+        return {
+            "Data": table.title,
+            "Seeds": " or ".join(map(str, sorted({len(model.seeds) for model in table.models}))),
+            "Best that does not leak": NONE if best is None else best.label,
+            "Loss": NONE if score is None else half_width(score.estimate, LOSS),
+            "Perplexity a word": NONE if word is None else perplexity(word),
+            "Asked": "; ".join(f"{line.a} − {line.b}" for line in asked),
+            "Gap in nats a token": "; ".join(gaps),
+            "Verdict": "; ".join(line.verdict for line in asked) or "not asked",
+            "Audits": _failed(table),
+        }
 
     def beside(self, folder: Path, record: LanguageRunRecord) -> ExitsRecord | None:
         """What was kept of the run's exits."""
@@ -342,23 +343,6 @@ class LanguageReporting(Reporting):
 
     def charts(self, table: LanguageTable, runs: Records, key: str) -> list[Chart]:
         return language_charts(table, key)
-
-    def as_before(self, summary: Summary, values: dict[str, Any]) -> dict[str, Any]:
-        """Keeps the names of summaries of version 2, where ``protocol`` is that of training."""
-        values["machines"] = sorted(
-            {f"{item.cpu or 'unknown processor'}, {item.threads} thread(s)" for item in summary.machines}
-        )
-        for table, plain in zip(summary.tables, values["tables"], strict=True):
-            plain["reading"], plain["protocol"] = table.protocol, table.training
-            plain["differences"] = [
-                {
-                    **{name: getattr(test, name) for name in ("first", "second", "low", "high", "p", "p_holm")},
-                    "seeds": list(test.seeds),
-                    "mean": test.gap,
-                }
-                for test in table.tests
-            ]
-        return values
 
 
 def _record(run: LoadedRun) -> LanguageRunRecord:

@@ -22,7 +22,6 @@ from recurra.evaluation.predictions import SEVERAL_LABELS, predictions_path
 from recurra.tasks.base import ExitSubject
 from recurra.tasks.labelling.engine import LabellingEngine, Logits
 from recurra.tasks.labelling.evaluation import ComputedRows
-from recurra.tasks.labelling.reporting import calibration_errors
 from recurra.tasks.multilabel.reporting import as_two_labels, choose_thresholds, measure_labels
 from recurra.tasks.multilabel.task import TASK
 from recurra.tasks.presentation import Shown, ShownTable
@@ -59,14 +58,14 @@ class MultiLabelEngine(LabellingEngine):
 
     def figures(self, metrics: MultiLabelMetricsRecord) -> dict[str, str]:
         """F1 over pairs and over labels, subset accuracy, Hamming loss, loss, calibration error."""
-        errors = calibration_errors([metrics])
+        after, before = metrics.calibration_error, metrics.uncalibrated_error
         return {
             "Micro F1": f"{metrics.micro_f1:.4f}",
             "Macro F1": f"{metrics.macro_f1:.4f}",
             "All labels right": f"{metrics.subset_accuracy:.4f}",
             "Hamming loss": f"{metrics.hamming_loss:.4f}",
             "Loss": f"{metrics.loss:.4f}",
-            **({} if errors is None else {"Calibration error": f"{errors.after:.4f} ({errors.before:.4f} before)"}),
+            **({} if after is None or before is None else {"Calibration error": f"{after:.4f} ({before:.4f} before)"}),
         }
 
     def evaluation(self, computed: ComputedRows) -> Shown:

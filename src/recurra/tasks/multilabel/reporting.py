@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,29 +17,22 @@ from recurra.deployment.decision import LabelDecision, read_decision, sigmoid
 from recurra.evaluation.metrics import expected_calibration_error
 from recurra.evaluation.predictions import Predictions, read_several_labels
 from recurra.tasks.audits import noted
-from recurra.tasks.columns import EVERYWHERE, Cell, Column, Format, Table, estimates, interval, numbers
 from recurra.tasks.labelling.folds import Pooling, pool_folds
-from recurra.tasks.labelling.mistakes import MISTAKES, Mistake, shown_mistakes
+from recurra.tasks.labelling.mistakes import mistakes_table, shown_mistakes
 from recurra.tasks.labelling.reporting import (
-    BRIEF,
     CALIBRATION,
-    ENDS,
-    NAMES,
-    NOT_IN_PAPERS,
-    SIZES,
-    TELLING_WORDS,
-    TEXTUAL,
-    CalibrationErrors,
+    CALIBRATION_NOTE,
+    LOSS,
+    UNCALIBRATED,
     LabellingReporting,
     LabellingTable,
-    calibration_errors,
-    latency,
+    telling_words,
 )
 from recurra.tasks.loaded_runs import LoadedRun, TableRuns
-from recurra.tasks.measures import Estimate, Measure, estimate
+from recurra.tasks.measures import Measure, Score, estimate
 from recurra.tasks.questions import Questions
 from recurra.tasks.summary import ModelSummary, TableSummary
-from recurra.tasks.tables import AUDITS, contrasts, tests_by_seeds
+from recurra.tasks.tables import Cells, Table, audits, contrasts, results, tests
 
 BOOTSTRAP_SAMPLES = 2000
 BOOTSTRAP_SEED = 20
@@ -52,10 +45,6 @@ Integers = npt.NDArray[np.int64]
 def as_two_labels(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Floats, Integers]:
     """Every decision about one label of one text as a row of two labels, no and yes: what the softmax is the same of.
 
-    Args:
-        logits: ``(rows, labels)``.
-        labels: 0 and 1, likewise.
-
     Returns:
         Logits ``(rows * labels, 2)``, the first 0, and labels ``(rows * labels,)``.
     """
@@ -64,12 +53,7 @@ def as_two_labels(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Floats,
 
 
 def decision_error(probabilities: Floats, labels: Integers) -> float:
-    """Expected calibration error of all decisions: how far the probability of what is said is from the share right.
-
-    Args:
-        probabilities: ``(rows, labels)``.
-        labels: 0 and 1, likewise.
-    """
+    """Expected calibration error of all decisions: how far the probability of what is said is from the share right."""
     yes = probabilities.ravel()
     return expected_calibration_error(np.stack([1 - yes, yes], axis=1), labels.ravel())
 
@@ -80,10 +64,6 @@ def choose_thresholds(probabilities: Floats, labels: Integers) -> list[float]:
     Only what lies between two probabilities that occur can be told apart. Of such gaps with equal F1 the one nearest to
     0.5 is taken, then the higher one; in it 0.5 itself, if it lies there, else its middle. A label that no row has, so
     that every F1 is 0, gets 0.5.
-
-    Args:
-        probabilities: ``(rows, labels)``.
-        labels: 0 and 1, likewise.
     """
     return [_threshold(*columns) for columns in zip(probabilities.T, labels.T, strict=True)]
 
@@ -107,11 +87,6 @@ def _threshold(probabilities: Floats, truth: Integers) -> float:
 
 def measure_labels(logits: npt.ArrayLike, labels: npt.ArrayLike, decision: LabelDecision) -> MultiLabelMetricsRecord:
     """Computes the figures of a split.
-
-    Args:
-        logits: ``(rows, labels)``.
-        labels: True labels, 0 and 1, likewise.
-        decision: What makes labels of logits.
 
     Raises:
         DataError: If there is no row.
@@ -139,15 +114,7 @@ def measure_decided(
     probabilities: Floats,
     label_names: Sequence[str],
 ) -> MultiLabelMetricsRecord:
-    """The same of rows whose labels and probabilities are there already, as those of several models are.
-
-    Args:
-        scores: Finite logits, ``(rows, labels)``.
-        truth: True labels, 0 and 1, likewise.
-        said: The labels that are given, likewise.
-        probabilities: Calibrated, likewise.
-        label_names: Of the columns.
-    """
+    """The same of rows whose labels and probabilities are there already, as those of several models are."""
     given = said.astype(np.int64)
     both = given * truth
     right, predicted, support = both.sum(axis=0), given.sum(axis=0), truth.sum(axis=0)
@@ -196,178 +163,48 @@ def bootstrap_micro_f1(right: Integers, total: Integers) -> tuple[float, float]:
     return float(low), float(high)
 
 
-@dataclass(frozen=True)
-class MultiLabelScore:
-    """Quality of a model on one split over its seeds; ``labels`` has mean precision, recall and F1 of each label."""
-
-    split: str
-    rows: int
-    micro_f1: Estimate
-    macro_f1: Estimate
-    subset_accuracy: Estimate
-    hamming_loss: float
-    loss: float
-    calibration: CalibrationErrors | None
-    labels: dict[str, tuple[float, float, float]]
-    support: dict[str, int]
-
-
 def _measure(key: str, heading: str, **more: Any) -> Measure:
     def read(metrics: MultiLabelMetricsRecord) -> float:
         return float(getattr(metrics, key))
 
-    def of(model: ModelSummary, split: str) -> Estimate | None:
-        found: Estimate | None = getattr(model.scores.get(split), key, None)
-        return found
-
     return Measure(
-        key, heading, "points", higher_is_better=True, read=read, of=of, limits=(0.0, 1.0), scale=100.0, gap_digits=1,
-        **more,
-    )  # fmt: skip
+        key, heading, "points", higher_is_better=True, read=read, limits=(0.0, 1.0), scale=100.0, gap_digits=1, **more
+    )
 
 
-def _interval(metrics: MultiLabelMetricsRecord) -> tuple[float, float]:
-    return metrics.micro_f1_interval
-
-
-MICRO_F1 = _measure("micro_f1", "Micro F1", over_rows=_interval)
+MICRO_F1 = _measure("micro_f1", "Micro F1", over_rows=lambda metrics: metrics.micro_f1_interval)
 MACRO_F1 = _measure("macro_f1", "Macro F1")
 SUBSET_ACCURACY = _measure("subset_accuracy", "All labels right")
-
-
-_FOUR = numbers(form.decimal)
-_TESTED = (
-    "Paired t-tests of micro F1 over seeds, in points; p corrected by Holm over all pairs of the table. A model "
-    "without a seed is held against every seed of the other."
+HAMMING_LOSS = Measure("hamming_loss", "Hamming loss", "", False, lambda metrics: metrics.hamming_loss)
+FIGURES = (MICRO_F1, MACRO_F1, SUBSET_ACCURACY, HAMMING_LOSS, LOSS, CALIBRATION, UNCALIBRATED)
+_NOTE = (
+    "Micro F1 counts pairs of a text and a label, macro F1 is the mean over labels: mean ± standard deviation over "
+    "seeds; 95 % interval over seeds (Student's t) or, with one seed or a model that the seed does not change, over "
+    "examples (bootstrap). Each label's threshold was chosen on the split that chose the weights; so was one "
+    f"temperature for all. {CALIBRATION_NOTE}"
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MultiLabelTable(LabellingTable):
-    """A table of multi-label models; ``mistakes`` is there where the data are a file of the user that can be read."""
-
-    mistakes: list[Mistake] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """A model on a split, and its score there if it has one."""
-
-    model: ModelSummary
-    split: str
-    score: MultiLabelScore | None
-
-
-@dataclass(frozen=True)
-class _OfLabel:
-    """One label of a model on the headline split."""
-
-    model: ModelSummary
-    label: str
-    rows: int
-    values: tuple[float, float, float]
-
-
-def _on(table: LabellingTable, splits: Sequence[str]) -> list[_Scored]:
-    return [_Scored(model, split, model.scores.get(split)) for model in table.models for split in splits]
-
-
-def _by_label(table: LabellingTable) -> list[_OfLabel]:
-    return [
-        _OfLabel(row.model, label, row.score.support[label], values)
-        for row in _on(table, [table.headline_split])
-        if row.score
-        for label, values in row.score.labels.items()
+def _label_table(table: LabellingTable) -> Table:
+    rows = [
+        {
+            "Label": label,
+            "Model": model.label,
+            "Rows with it": form.count(figures["rows"]),
+            "Precision": form.decimal(figures["precision"]),
+            "Recall": form.decimal(figures["recall"]),
+            "F1": form.decimal(figures["f1"]),
+        }
+        for model in table.models
+        if (score := model.scores.get(table.headline_split))
+        for label, figures in score.labels.items()
     ]
-
-
-def _score(key: str) -> Any:
-    return lambda row: getattr(row.score, key, None)
-
-
-def _columns(table: LabellingTable) -> list[Column]:
-    shares = estimates(percent=True)
-    micro = _score("micro_f1")
-    return [
-        *NAMES,
-        Column("micro_f1", "Micro F1", micro, shares, headings={"latex": "Micro F1, %"}),
-        Column(
-            "interval", "95 % interval", lambda row: interval(micro(row)) if micro(row) else None, places=TEXTUAL
-        ),
-        Column("macro_f1", "Macro F1", _score("macro_f1"), shares, headings={"latex": "Macro F1, %"}),
-        Column(
-            "subset_accuracy", "All labels right", _score("subset_accuracy"), shares,
-            headings={"latex": "All labels right, %"},
-        ),
-        Column("hamming_loss", "Hamming loss", _score("hamming_loss"), _FOUR),
-        Column("loss_nats", "Loss", _score("loss"), _FOUR, NOT_IN_PAPERS),
-        CALIBRATION,
-        *SIZES,
-        *(latency(batch) for batch in table.batch_sizes),
-        *ENDS,
-    ]  # fmt: skip
-
-
-RESULTS = Table(
-    "results",
-    lambda table: f"Results on the {table.headline_split} split",
-    _columns,
-    lambda table: _on(table, [table.headline_split]),
-    brief=BRIEF,
-    caption=lambda table: (
-        f"On the {table.headline_split} split. Micro F1 counts pairs of a text and a label, macro F1 is the mean over "
-        "labels: mean ± standard deviation over seeds; 95 % interval over seeds (Student's t) or, with one seed or a "
-        "model that the seed does not change, over examples (bootstrap). Each label's threshold was chosen on the "
-        "split that chose the weights; so was one temperature for all. Calibration error is how far the probability of "
-        "what is said of a label lies from the share that is right, over 15 bins, in brackets before the temperature."
-    ),
-    paper_note=lambda _: "Mean ± half the 95 % interval over seeds (*: over examples).",
-    numbers=lambda table: _on(table, table.reported_splits),
-    row_class=lambda row: "spoiled" if row.model.failed_audits else "",
-)
-
-LABELS = Table(
-    "labels",
-    lambda table: f"Labels on the {table.headline_split} split",
-    lambda _: [
-        Column("label", "Label", lambda row: row.label),
-        Column("model", "Model", lambda row: row.model.label, left=EVERYWHERE),
-        Column("rows", "Rows with it", lambda row: row.rows, numbers(form.count)),
-        Column("precision_of_positives", "Precision", lambda row: row.values[0], _FOUR),
-        Column("recall", "Recall", lambda row: row.values[1], _FOUR),
-        Column("f1", "F1", lambda row: row.values[2], _FOUR),
-    ],
-    _by_label,
-    caption=lambda _: "Means over seeds.",
-)
-
-
-def _study(row: Any) -> Cell:
-    return Cell(row.study, address=row.address)
+    heading = f"Labels on the {table.headline_split} split"
+    return Table("labels", heading, rows, "Means over seeds." if rows else "", page_only=False)
 
 
 def _best(table: TableSummary) -> ModelSummary:
     return max(table.models, key=lambda model: MICRO_F1.mean(model, table.headline_split))
-
-
-def _headline(table: TableSummary) -> Estimate | None:
-    return MICRO_F1.of(_best(table), table.headline_split)
-
-
-OVERVIEW = Table(
-    "overview",
-    lambda _: "",
-    lambda _: [
-        Column("study", "Study", lambda row: row, Format(lambda row: row.study, cell=_study)),
-        Column("data", "Data", lambda row: row.table.title, left=EVERYWHERE),
-        Column("best", "Highest micro F1", lambda row: _best(row.table).label),
-        Column("micro_f1", "Micro F1", lambda row: _headline(row.table), estimates()),
-        Column("audits", "Failed audits", lambda row: form.words([g.name for g in row.table.failed_groups]) or None),
-    ],
-    lambda rows: rows,
-    caption=lambda _: "Multi-label classifiers.",
-    places=frozenset(("terminal",)),
-)
 
 
 def _measure_together(records: Sequence[LabelRunRecord], parts: Sequence[Predictions]) -> MultiLabelMetricsRecord:
@@ -394,47 +231,59 @@ class MultiLabelReporting(LabellingReporting):
 
     task = "multi-label classification"
     measures = (MICRO_F1, MACRO_F1, SUBSET_ACCURACY)
-    tables = (
-        RESULTS,
-        LABELS,
-        MISTAKES,
-        TELLING_WORDS,
-        contrasts(lambda _: MICRO_F1),
-        tests_by_seeds(MICRO_F1, _TESTED),
-        AUDITS,
-    )
-    overview = OVERVIEW
+    overview_note = "Multi-label classifiers."
+
+    def figures(self, table: Any) -> Sequence[Measure]:
+        return FIGURES
+
+    def tables(self, table: Any) -> Sequence[Table]:
+        measure = self.judge(table)
+        return (
+            results(table, self.figures(table), measure, note=f"On the {table.headline_split} split. {_NOTE}"),
+            _label_table(table),
+            mistakes_table(table),
+            telling_words(table),
+            contrasts(table, measure),
+            tests(table, measure),
+            audits(table),
+        )
+
+    def overview(self, table: Any) -> Cells:
+        best, failed = _best(table), [group.name for group in table.failed_groups]
+        return {
+            "Data": table.title,
+            "Highest micro F1": best.label,
+            "Micro F1": MICRO_F1.text(MICRO_F1.of(best, table.headline_split)),
+            "Failed audits": form.words(failed),
+        }
 
     def pooled(self, runs: Sequence[LoadedRun]) -> Sequence[LoadedRun]:
         """The folds of a cross-validation are one run, each decided by its own thresholds."""
         return pool_folds(runs, _POOLING)
 
-    def score(self, split: str, metrics: Sequence[MultiLabelMetricsRecord], measure: Measure) -> MultiLabelScore:
-        def mean(label: str, key: str) -> float:
-            return statistics.fmean(getattr(item.labels[label], key) for item in metrics)
-
-        labels = metrics[0].labels
-        return MultiLabelScore(
-            split=split,
-            rows=metrics[0].rows,
-            micro_f1=estimate(MICRO_F1, metrics),
-            macro_f1=estimate(MACRO_F1, metrics),
-            subset_accuracy=estimate(SUBSET_ACCURACY, metrics),
-            hamming_loss=statistics.fmean(item.hamming_loss for item in metrics),
-            loss=statistics.fmean(item.loss for item in metrics),
-            calibration=calibration_errors(metrics),
-            labels={name: (mean(name, "precision"), mean(name, "recall"), mean(name, "f1")) for name in labels},
-            support={name: item.support for name, item in labels.items()},
+    def score(self, split: str, metrics: Sequence[MultiLabelMetricsRecord], measure: Measure) -> Score:
+        labels = {
+            label: {
+                **{
+                    key: statistics.fmean(getattr(item.labels[label], key) for item in metrics)
+                    for key in ("precision", "recall", "f1")
+                },
+                "rows": figures.support,
+            }
+            for label, figures in metrics[0].labels.items()
+        }
+        return Score(
+            split,
+            metrics[0].rows,
+            {part.key: value for part in FIGURES if (value := estimate(part, metrics)) is not None},
+            labels=labels,
         )
 
-    def model(self, common: ModelSummary, runs: Sequence[LoadedRun], headline: str) -> ModelSummary:
-        return common
-
-    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> MultiLabelTable:
-        return MultiLabelTable(**vars(common), **self.data_facts(table))
+    def table(self, common: TableSummary, table: TableRuns, questions: Questions) -> LabellingTable:
+        return LabellingTable(**vars(common), **self.data_facts(table))
 
     def examined(self, made: Any, table: TableRuns, questions: Questions) -> TableSummary:
-        found: MultiLabelTable = made
+        found: LabellingTable = made
         texts = questions.texts_of(made.fingerprint, table.headline)
         return replace(found, mistakes=shown_mistakes(found, table.groups, texts))
 

@@ -13,7 +13,7 @@ from recurra.core.record import read_record
 from recurra.evaluation.predictions import read_predictions
 from recurra.report.load import load_runs
 from recurra.report.summary import summarise
-from recurra.tasks.classification.errors import MOST_PAIRS, confused_pairs, label_rows
+from recurra.tasks.classification.errors import MOST_PAIRS, confused_table, label_table
 from recurra.tasks.classification.measures import ClassificationTable
 from recurra.tasks.questions import Limits, Questions
 
@@ -34,28 +34,28 @@ def test_figures_of_labels_are_those_of_scikit_learn(tmp_path: Path, labels: int
     found = table(folders)
     rows = read_predictions(folders[0], "test")
     wanted = precision_recall_fscore_support(rows.labels, rows.predicted, zero_division=0)
-    by_label = {row.label: row for row in label_rows(found)}
+    by_label = {row["Label"]: row for row in label_table(found).rows}
     for index, name in enumerate(found.label_names):
-        row = by_label[name]
-        np.testing.assert_allclose([row.precision, row.recall, row.f1, row.rows], [part[index] for part in wanted])
-    figures = [row.f1 for row in label_rows(found)]
+        figures = [float(by_label[name][heading]) for heading in ("Precision", "Recall", "F1", "Rows")]
+        np.testing.assert_allclose(figures, [part[index] for part in wanted], atol=5.1e-4)
+    figures = [float(row["F1"]) for row in label_table(found).rows]
     assert labels < 9 or figures == sorted(figures)
 
 
 def test_pairs_are_those_with_the_most_errors_over_all_seeds(tmp_path: Path) -> None:
     factory = RunFactory(tmp_path, rows=ROWS, label_names=("a", "b", "c", "d", "e"))
     folders = [*(factory.run("recurrent", 0.8, seed=seed) for seed in (0, 1)), factory.run("linear", 0.4)]
-    found = confused_pairs(table(folders))
+    found = confused_table(table(folders)).rows
     counts: dict[tuple[str, str], int] = {}
     for folder in folders[:2]:
         rows = read_predictions(folder, "test")
         for true, said in zip(rows.labels.tolist(), rows.predicted.tolist(), strict=True):
             if true != said:
                 counts["abcde"[true], "abcde"[said]] = counts.get(("abcde"[true], "abcde"[said]), 0) + 1
-    assert [pair.rows for pair in found] == sorted(counts.values(), reverse=True)[:MOST_PAIRS]
-    assert all(counts[pair.label, pair.said] == pair.rows and 0 < pair.share < 1 for pair in found)
+    assert [int(pair["Rows"]) for pair in found] == sorted(counts.values(), reverse=True)[:MOST_PAIRS]
+    assert all(counts[pair["A text of"], pair["is taken for"]] == int(pair["Rows"]) for pair in found)
     two = RunFactory(tmp_path / "two", rows=ROWS)
-    assert confused_pairs(table([two.run("recurrent", 0.8)])) == []
+    assert confused_table(table([two.run("recurrent", 0.8)])).rows == []
 
 
 def test_the_surest_mistakes_are_told_with_their_texts_and_who_is_right(tmp_path: Path) -> None:
@@ -82,4 +82,4 @@ def test_where_nothing_is_recommended_nothing_is_looked_at(tmp_path: Path) -> No
     factory = RunFactory(tmp_path, rows=ROWS)
     found = table([factory.run("recurrent", 0.9)], limits=Limits(max_mib=0.001))
     assert found.recommended is not None and found.recommended.choice is None
-    assert label_rows(found) == confused_pairs(found) == found.mistakes == []
+    assert label_table(found).rows == confused_table(found).rows == found.mistakes == []

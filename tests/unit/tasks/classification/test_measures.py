@@ -21,11 +21,10 @@ from recurra.evaluation.significance import paired_bootstrap_by_class
 from recurra.report import summarise_folders
 from recurra.report.compare import ScoredModel, bootstrap_gap, value_of
 from recurra.report.load import Correctness
-from recurra.report.render.terminal import terminal_blocks
+from recurra.report.render import terminal_tables
 from recurra.study.preflight import check_measure
 from recurra.study.spec import StudySpec
 from recurra.tasks.classification.measures import (
-    CostTable,
     balanced_accuracy,
     bootstrap_matrix,
     by_class,
@@ -140,12 +139,12 @@ def test_average_precision_decides_and_old_records_say_that_they_have_none(tmp_p
     found = read_predictions(folders[1], "test")
     wanted = average_precision_score(found.labels == 0, softmax(found.logits.astype(np.float64), axis=1)[:, 0])
     recurrent = next(model for model in table.models if model.label == "recurrent")
-    assert recurrent.scores["test"].judged.mean == pytest.approx(wanted)
+    assert recurrent.scores["test"].figures["average_precision:ham"].mean == pytest.approx(wanted)
     (test,) = table.tests
     assert test.low is not None and test.low < test.gap < test.high
     metrics = read_record(folders[0]).metrics["test"].model_copy(update={"average_precision": None})
-    with pytest.raises(RunError, match="has no average precision: an earlier version made it"):
-        named_measure("average_precision", NAMES).read(metrics)
+    with pytest.raises(RunError, match="has no mean average precision: an earlier version made it"):
+        named_measure("average_precision", NAMES).of_run(metrics)
 
 
 def one_table(folders: list[Path], **judging: object) -> TableSummary:
@@ -185,11 +184,11 @@ def test_what_was_asked_for_has_a_column_and_decides_on_old_records_too(tmp_path
     found = read_predictions(folders[0], "test")
     wanted = f1_score(found.labels, found.logits.argmax(axis=1), pos_label=0)
     linear = next(model for model in table.models if model.label == "linear")
-    assert linear.scores["test"].judged.mean == pytest.approx(wanted)
+    assert linear.scores["test"].figures["f1:ham"].mean == pytest.approx(wanted)
     assert table.conclusion.startswith("Models are judged by F1 of 'ham', as asked.")
     questions = Questions(judging=Judging(measure="f1:ham"))
-    (first, *_) = terminal_blocks(summarise_folders(folders, questions=questions))
-    assert "F1 of 'ham'" in first.headings
+    (_, first, _), *_ = terminal_tables(summarise_folders(folders, questions=questions))
+    assert "F1 of 'ham'" in first.headings()
 
 
 def test_who_costs_more_than_one_answer_for_all_is_no_classifier(tmp_path: Path) -> None:
@@ -198,12 +197,16 @@ def test_who_costs_more_than_one_answer_for_all_is_no_classifier(tmp_path: Path)
     folders = [factory.run("linear", 0.9), factory.run("recurrent", 0.9, only_says=[0])]
     costs = {"ham": {"ham": 0, "spam": 1}, "spam": {"ham": 50, "spam": 0}}
     table = one_table(folders, measure="cost", costs=costs)
-    assert isinstance(table, CostTable)
+    assert table.costs is not None
     matrix = np.asarray(read_record(folders[0]).metrics["test"].confusion_matrix)
     share = matrix.sum(axis=1)[0] / matrix.sum()
     linear = next(model for model in table.models if model.label == "linear")
-    assert linear.scores["test"].judged.mean == pytest.approx((matrix[0, 1] + 50 * matrix[1, 0]) / matrix.sum())
-    assert f"{linear.scores['test'].judged.mean:.4f} a row, who always says 'spam' {share:.4f}" in table.conclusion
+    cost = linear.scores["test"].figures["cost"].mean
+    assert cost == pytest.approx((matrix[0, 1] + 50 * matrix[1, 0]) / matrix.sum())
+    assert (
+        f"{linear.scores['test'].figures['cost'].mean:.4f} a row, who always says 'spam' {share:.4f}"
+        in table.conclusion
+    )
     assert table.recommended is None
 
 

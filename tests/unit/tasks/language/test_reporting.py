@@ -17,7 +17,7 @@ from recurra.report import documents, read_study, render_results_markdown, study
 from recurra.report.figures import draw
 from recurra.report.files import named_figures, write_study_report
 from recurra.report.load import load_runs
-from recurra.report.summary import plain_summary, summarise
+from recurra.report.summary import summarise
 from recurra.tasks.language.figures import language_charts, shares_by_loops
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.summary import Summary
@@ -62,18 +62,6 @@ def test_texts_read_differently_are_different_tables() -> None:
     found = summarise(runs(record, lines, part))
     assert len(found.tables) == 3
     assert {table.protocol for table in found.tables} == {"packed-128", "lines-128"}
-
-
-def test_plain_values_keep_the_names_of_summaries_before() -> None:
-    summary = study()
-    values = plain_summary(summary)
-    (table,) = values["tables"]
-    assert (table["reading"], table["protocol"], values["task"]) == ("packed-128", "tuned", LANGUAGE)
-    assert values["machines"] == ["unknown processor, 1 thread(s)"]
-    assert table["splits"]["test"] == {"tokens": TOKENS, "words": WORDS, "bytes": BYTES}
-    for found, test in zip(table["differences"], summary.tables[0].tests, strict=True):
-        assert set(found) == {"first", "second", "seeds", "mean", "low", "high", "p", "p_holm"}
-        assert (found["mean"], found["seeds"]) == (test.gap, list(test.seeds))
 
 
 def test_every_row_with_a_leaking_figure_says_so() -> None:

@@ -1,9 +1,11 @@
-"""The report: one HTML file that needs nothing else, from the runs on disk."""
+"""Tables as HTML, Markdown, CSV and blocks of a terminal. None of them knows a task or a measure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,11 @@ from recurra.core import terminal as formatting
 from recurra.core.configuration import write_yaml
 from recurra.report.figures import Drawings, draw
 from recurra.report.summary import reporting_of
-from recurra.tasks.columns import Cell, Column, Table
 from recurra.tasks.drawing import Chart
 from recurra.tasks.loaded_runs import LoadedRun
 from recurra.tasks.reporting import Reporting
-from recurra.tasks.summary import Summary, TableSummary
-from recurra.tasks.tables import RUNS_BEHIND, pooled_contrasts
+from recurra.tasks.summary import RECOMMENDED, Summary, TableSummary
+from recurra.tasks.tables import Table, pooled_contrasts, runs_behind
 
 TEMPLATES = Path(__file__).parent / "templates"
 STATES = {
@@ -31,61 +32,22 @@ STATES = {
 }
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """A table as the page draws it: what stands above and below it, columns, and rows with their class and cells."""
-
-    part: Table
-    heading: str
-    columns: Sequence[Column]
-    rows: Sequence[tuple[str, Sequence[Cell]]]
-    alarms: Sequence[tuple[str, str]]
-    note: str
-    folded: bool
-
-    @property
-    def empty(self) -> str:
-        """What stands there instead of rows."""
-        return self.part.empty.get("html", "")
-
-
-@dataclass(frozen=True)
-class Section:
-    """All that the page shows of one table of the summary."""
-
-    table: TableSummary
-    facts: Sequence[tuple[str, str]]
-    splits: Sheet
-    sheets: Sequence[Sheet]
-    charts: Sequence[Chart]
-    runs: Sheet
-
-
-def sheet(part: Table, table: Any) -> Sheet:
-    """A part of a table for the page."""
-    columns, rows = part.shown(table, "html")
-    cells = [(part.row_class(row), [column.cell(row) for column in columns]) for row in rows]
-    note = (part.note or part.caption)(table) if rows else ""
-    return Sheet(part, part.heading(table), columns, cells, part.alarms(table), note, part.folded(table))
-
-
-def render_report(summary: Summary, runs: Sequence[LoadedRun], *, title: str, command: str = "") -> str:
-    """Renders the report.
+def render_report(
+    summary: Summary, runs: Sequence[LoadedRun], *, title: str, command: str = "", drawn: Drawings | None = None
+) -> str:
+    """Renders the report as one HTML file that needs nothing else.
 
     Args:
         summary: Of the runs.
         runs: The runs themselves, for histories, lengths and configurations.
         title: Heading of the report.
         command: The command that makes these runs again.
+        drawn: Drawings that are made already.
 
     Returns:
         HTML. Every text that came from outside is escaped.
     """
-    return render_page(summary, runs, draw(summary, runs), title=title, command=command)
-
-
-def render_page(summary: Summary, runs: Sequence[LoadedRun], drawn: Drawings, *, title: str, command: str) -> str:
-    """Renders the report with drawings that are made already; see `render_report`."""
+    drawn = drawn or draw(summary, runs)
     created = sorted(run.record.created for run in runs)
     page = (
         environment()
@@ -93,9 +55,9 @@ def render_page(summary: Summary, runs: Sequence[LoadedRun], drawn: Drawings, *,
         .render(
             summary=summary,
             sections=_sections(summary, drawn),
-            alarms=_alarms(summary),
+            alarms=reporting_of(summary.task).alarms(summary.tables) if summary.task else [],
             study_charts=drawn.study,
-            pooled=sheet(pooled_contrasts(reporting_of(summary.task).judge), summary) if summary.pooled else None,
+            pooled=_pooled(summary) if summary.pooled else None,
             first_chart=_first_chart(summary, drawn),
             title=title,
             command=command,
@@ -108,6 +70,10 @@ def render_page(summary: Summary, runs: Sequence[LoadedRun], drawn: Drawings, *,
     )
     # A lone surrogate from a broken file name or label cannot be written as UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _pooled(summary: Summary) -> Table:
+    return pooled_contrasts(summary, reporting_of(summary.task).judge(summary.tables[0]))
 
 
 @lru_cache(maxsize=1)
@@ -125,23 +91,19 @@ def environment() -> jinja2.Environment:
     return environment
 
 
-def _sections(summary: Summary, drawn: Drawings) -> list[Section]:
+def _sections(summary: Summary, drawn: Drawings) -> list[dict[str, Any]]:
     if not summary.task:
         return []
     reporting, first = reporting_of(summary.task), _first_chart(summary, drawn)
     return [
-        Section(
-            table,
-            _facts(table, reporting),
-            sheet(reporting.splits, table),
-            [
-                found
-                for part in reporting.tables
-                if "html" in part.places and ((found := sheet(part, table)).rows or found.empty)
-            ],
-            [chart for chart in drawn.tables[table.key] if chart is not first],
-            sheet(RUNS_BEHIND, table),
-        )
+        {
+            "table": table,
+            "facts": _facts(table, reporting),
+            "splits": reporting.splits(table),
+            "tables": [part for part in reporting.tables(table) if part.rows or part.note],
+            "charts": [chart for chart in drawn.tables[table.key] if chart is not first],
+            "runs": runs_behind(table),
+        }
         for table in summary.tables
     ]
 
@@ -152,14 +114,6 @@ def _first_chart(summary: Summary, drawn: Drawings) -> Chart | None:
         return None
     charts = drawn.tables[summary.tables[0].key]
     return next((chart for kind in ("trade-off", "size") for chart in charts if chart.kind == kind), None)
-
-
-def _alarms(summary: Summary) -> list[tuple[str, Sequence[tuple[str, str]]]]:
-    """What the task raises beside failed audits: a heading and lines of a name and where it stands."""
-    if not summary.task:
-        return []
-    found = [(alarm.heading, alarm.lines(summary.tables)) for alarm in reporting_of(summary.task).alarms]
-    return [(heading, lines) for heading, lines in found if lines]
 
 
 def _facts(table: TableSummary, reporting: Reporting) -> list[tuple[str, str]]:
@@ -185,7 +139,7 @@ def _facts(table: TableSummary, reporting: Reporting) -> list[tuple[str, str]]:
         *reporting.facts(table),
         ("Notes on the data", " ".join(table.notes)),
     ]
-    return [(name, said) for name, said in facts if said]
+    return [(name, text) for name, text in facts if text]
 
 
 def _codes(runs: Sequence[LoadedRun]) -> list[dict[str, Any]]:
@@ -205,3 +159,57 @@ def _settings(summary: Summary, runs: Sequence[LoadedRun]) -> dict[str, str]:
     """The configuration of each model without the seed, as YAML, by the identifier of its first run."""
     shown = {model.runs[0].run_id for table in summary.tables for model in table.models}
     return {run.record.run_id: write_yaml(run.settings) for run in runs if run.record.run_id in shown}
+
+
+def terminal_tables(summary: Summary) -> Iterator[tuple[str, Table, list[str]]]:
+    """What is printed of a study: a title, a table and lines below it; a table without rows is its lines alone."""
+    for table in summary.tables:
+        results, *others = reporting_of(summary.task).tables(table)
+        recommended = next((advice for advice in table.advice if advice.priority == RECOMMENDED), None)
+        lines = [
+            *(f"FAILED: {group.name}. {group.meaning}" for group in table.failed_groups),
+            *((f"Recommended: {recommended.choice or 'none'}, {recommended.why}",) if recommended else ()),
+            table.conclusion,
+            *(f"- {line.statement}" for line in table.contrasts),
+        ]
+        yield table.title, results, lines
+        for part in others:
+            if part.rows and not part.page_only:
+                yield part.heading, part, [part.note] if part.note else []
+    if summary.pooled:
+        yield "", Table("pooled", "", []), [f"- {line.statement}" for line in summary.pooled]
+
+
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as CSV; columns in the order of their first use, an empty cell for what is not known."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue().encode("utf-8", "replace").decode("utf-8")
+
+
+def markdown_text(value: str) -> str:
+    """Makes a text safe inside a Markdown table: no pipes, tags or line breaks take effect."""
+    plain = " ".join(str(value).split()).replace("&", "&amp;").replace(">", "&gt;")
+    # Before a space it begins no tag: "p < 0.001" stays as it is.
+    plain = re.sub(r"<(?! )", "&lt;", plain)
+    for character in "\\`*_[]|":
+        plain = plain.replace(character, f"\\{character}")
+    return plain
+
+
+def markdown_grid(headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[bool] = (True,)) -> str:
+    """A Markdown table of cells that are Markdown already; ``left`` says which columns are aligned left."""
+    rule = ["---" if index < len(left) and left[index] else "---:" for index in range(len(headings))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows))
+
+
+def markdown_table(table: Table, *, brief: bool = False) -> str:
+    """A table as Markdown; what failed is in bold."""
+    headings = table.headings(brief=brief)
+    rows = [
+        [re.sub("^failed", "**failed**", markdown_text(cell), flags=re.IGNORECASE) for cell in cells]
+        for cells in table.cells(headings)
+    ]
+    return markdown_grid([markdown_text(heading) for heading in headings], rows, table.left(headings))

@@ -1,1 +1,0 @@
-"""Renderers of the same tables: terminal, Markdown, one HTML page, LaTeX, CSV. None knows a task or a column."""
