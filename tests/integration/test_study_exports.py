@@ -29,6 +29,7 @@ from recurra.study.export_plan import PlannedExport, plan_exports
 from recurra.study.spec import StudySpec, expand
 from recurra.study.study import read_latency_file
 from recurra.tasks.machine import Machine
+from recurra.tasks.study_data import StudyData
 from reviews import snapshot
 from tiny_runs import TrainedRun
 
@@ -55,7 +56,7 @@ def study_of(trained: TrainedRun, output: Path) -> StudySpec:
 
 
 def run(spec: StudySpec, output: Path, machine: Machine = MACHINE) -> StudyResult:
-    return run_and_report(spec, output, machine, reporter=Reporter(quiet=True), command="recurra study run")
+    return run_and_report(spec, output, StudyData(machine), reporter=Reporter(quiet=True), command="recurra study run")
 
 
 @pytest.mark.slow

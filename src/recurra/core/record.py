@@ -27,7 +27,6 @@ from recurra.core.record_parts import (
     RunRecordBase,
 )
 from recurra.core.sealed import hash_of_text, read_sealed
-from recurra.core.tasks import TASKS, load_class
 
 
 class LengthSummary(Part):
@@ -498,8 +497,14 @@ _HEAD = re.compile(
 
 
 AnyRecord = LabelRunRecord | LanguageRunRecord
+# The class of the records of each task, by the task's name.
+RECORDS: dict[str, type[AnyRecord]] = {
+    "language modelling": LanguageRunRecord,
+    "multi-label classification": MultiLabelRunRecord,
+    "classification": RunRecord,
+}
 # Schema and task of what can be known by its hash alone.
-_HASHED = {(b"2", None), *((schema, task.encode()) for schema in (b"3", b"4") for task in TASKS)}
+_HASHED = {(b"2", None), *((schema, task.encode()) for schema in (b"3", b"4") for task in RECORDS)}
 
 
 def write_record(folder: Path | str, record: AnyRecord) -> Path:
@@ -559,13 +564,12 @@ def _class_of(values: Any, path: Path) -> type[AnyRecord]:
     if not isinstance(task, str):
         return RunRecord
     # The task of a record says of which class it is; before schema 3, no record names it and all are of classifiers.
-    if task not in TASKS:
+    if task not in RECORDS:
         raise CheckpointError(
             f"'{path}' is a record of the task '{task}', which this version does not know "
-            f"(known: {', '.join(sorted(TASKS))}); upgrade recurra"
+            f"(known: {', '.join(sorted(RECORDS))}); upgrade recurra"
         )
-    found: type[AnyRecord] = load_class(TASKS[task].record)
-    return found
+    return RECORDS[task]
 
 
 def holds_any_record(folder: Path | str) -> bool:

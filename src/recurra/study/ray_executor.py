@@ -234,7 +234,7 @@ def run_on_node(order: RemoteRun) -> Answer:
 
 def _work(folder: Path, machine: Machine, cwd: Path | None) -> Ended:
     with Worker(machine.threads, cwd=cwd) as worker, logging_to(folder, lambda _: None) as log:
-        return worker.call(EXECUTE, [str(folder), machine.to_json()], log)
+        return worker.call(EXECUTE, [str(folder)], log, machine)
 
 
 def _shares_folder(order: RemoteRun) -> bool:

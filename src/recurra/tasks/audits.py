@@ -25,12 +25,7 @@ def noted(lines: Sequence[AuditLine], split: str) -> list[str]:
 
 
 def group_of(name: str, splits: Iterable[str]) -> tuple[str, str]:
-    """Family and split of an audit, for a reader: ``leakage.contained.test`` is ``("leakage on test", "test")``.
-
-    Args:
-        name: Name of the audit.
-        splits: Names of the splits of its data.
-    """
+    """Family and split of an audit, for a reader: ``leakage.contained.test`` is ``("leakage on test", "test")``."""
     split = next((split for split in splits if name.endswith(f".{split}")), "")
     if not split:
         return name.replace(".", " "), ""
@@ -53,9 +48,6 @@ def audit_lines(groups: Mapping[str, Sequence[LoadedRun]]) -> list[AuditLine]:
     their figures from run to run: they are one line with the run that came closest to the threshold. What was graded by
     a run's own figures is one line a grade, with the run on which it does most. What is only measured is one line a
     model.
-
-    Args:
-        groups: The runs of each model, by label.
     """
     runs_of = {label: [run.record.seed for run in runs] for label, runs in groups.items()}
     found: dict[tuple[str, str, str], list[tuple[str, int, AuditResult]]] = defaultdict(list)

@@ -89,13 +89,6 @@ def test_a_part_is_named_by_what_sets_it_apart(values: dict[str, Any], part: str
     assert DataConfig.parse({"name": "rows.csv", **values}).part == part
 
 
-def test_large_files_are_not_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "_REMEMBERED_BYTES", 10)
-    config = DataConfig(name=str(written(tmp_path / "rows.csv", 40)))
-    assert load_dataset(config) is not load_dataset(config)
-    assert not corpora._remembered
-
-
 def test_names_of_runs_say_how_a_corpus_is_read() -> None:
     assert (DataConfig(name="sst2").reading, DataConfig(name="sst2", protocol="pooled").reading) == (
         "default",

@@ -121,7 +121,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script.write_text(
         f"""#!{sys.executable}
 import json, pathlib, shutil, sys
-folder = pathlib.Path(json.loads(sys.stdin.readline())[1][0])
+folder = pathlib.Path(json.loads(sys.stdin.readline())[2][0])
 print("in", pathlib.Path.cwd())
 for name in ("model", "checkpoints"):
     (folder / name).mkdir()

@@ -33,6 +33,7 @@ from recurra.study.study import read_latency_file
 from recurra.study.workers import Workers
 from recurra.tasks.machine import Machine
 from recurra.tasks.runs import RunConfig
+from recurra.tasks.study_data import StudyData
 from reviews import review_rows, snapshot
 
 
@@ -89,7 +90,7 @@ def _no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(study: StudySpec, output: Path) -> StudyResult:
     return run_and_report(
-        study, output, Machine(latency=False), reporter=Reporter(quiet=True), command="recurra study run"
+        study, output, StudyData(Machine(latency=False)), reporter=Reporter(quiet=True), command="recurra study run"
     )
 
 
@@ -107,7 +108,7 @@ def test_a_study_runs_everything_once_and_reports_in_the_order_of_the_plan(tmp_p
 @pytest.mark.slow
 def test_models_that_cannot_be_timed_are_told_and_cost_no_result(tmp_path: Path) -> None:
     # The made-up runs have records and no models.
-    result = run_and_report(spec(), tmp_path, Machine(), reporter=Reporter(quiet=True), command="recurra study run")
+    result = run_and_report(spec(), tmp_path, StudyData(), reporter=Reporter(quiet=True), command="recurra study run")
     assert result.failed_runs == [] and result.report is not None
     assert result.timing_error is not None and "\n" not in result.timing_error
     assert "could not be timed side by side" in result.timing_error

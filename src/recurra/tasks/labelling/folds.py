@@ -41,10 +41,6 @@ def pool_folds(runs: Sequence[LoadedRun], pooling: Pooling) -> list[LoadedRun]:
 
     Its metrics are computed from the predictions of all folds, each decided and calibrated as its own fold says. Of the
     audits it has each by the fold that came out worst.
-
-    Args:
-        runs: Of models that label texts.
-        pooling: The task's own half.
     """
     found: dict[str, list[LoadedRun]] = defaultdict(list)
     for number, run in enumerate(runs):

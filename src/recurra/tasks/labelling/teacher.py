@@ -19,7 +19,7 @@ from recurra.core.errors import ConfigurationError, RecurraError, RunError
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, LabelRunRecord, TeacherRecord, holds_any_record
 from recurra.core.sealed import sealed_model
-from recurra.data.corpora import load_dataset, recorded_data
+from recurra.data.corpora import recorded_data
 from recurra.data.dataset import TextDataset, TextSplit
 from recurra.data.encoding import EncodedSplit, cache_path, read_arrays, write_arrays
 from recurra.deployment.classifier import Classifier
@@ -32,6 +32,7 @@ from recurra.models.inference import compute_rows, default_device
 from recurra.models.loading import load_classifier_model
 from recurra.models.modeling import RecurraForSequenceClassification
 from recurra.tasks.runs import RunConfig, TeacherConfig, locate_teacher
+from recurra.tasks.study_data import StudyData
 from recurra.training.distillation import TaughtSplit
 
 # Rows that a killed run has to compute again at most.
@@ -58,10 +59,6 @@ class Teacher:
 
 def find_teachers(config: RunConfig, run: Path) -> list[Teacher]:
     """The teachers of a run.
-
-    Args:
-        config: The run.
-        run: Its folder: those that are runs of the same study lie beside it.
 
     Raises:
         RunError: If one is a run of the study that has no record, or another than the run was planned with.
@@ -107,14 +104,12 @@ class Lesson:
     wall_s: float
     compares_states: bool = False
 
-    def audits(self, dataset: TextDataset, data_root: Path | None) -> list[AuditResult]:
+    def audits(self, dataset: TextDataset, data: StudyData) -> list[AuditResult]:
         """Whether a teacher was trained on what the student is measured on."""
         return [
             result
             for teacher in self.teachers
-            for result in run_audits(
-                Subject.TEACHER, dataset, teacher.config.name, _trained_on(teacher, dataset, data_root)
-            )
+            for result in run_audits(Subject.TEACHER, dataset, teacher.config.name, _trained_on(teacher, dataset, data))
         ]
 
     def record(self, student: Classifier) -> TeacherRecord:
@@ -153,13 +148,6 @@ def ask_teachers(
     config: RunConfig, run: Path, dataset: TextDataset, *, cache_dir: Path | None, reporter: Reporter
 ) -> Lesson:
     """Asks the teachers of a run for their answers to its training rows, labelled or not, and to those of selection.
-
-    Args:
-        config: The run.
-        run: Its folder.
-        dataset: Its data.
-        cache_dir: Where answers are kept.
-        reporter: For progress.
 
     Raises:
         ConfigurationError: If a teacher has other labels.
@@ -231,7 +219,7 @@ def taught_rows(
     return taught, replace(lesson, wall_s=wall_s, compares_states=states is not None)
 
 
-def _trained_on(teacher: Teacher, dataset: TextDataset, data_root: Path | None) -> TextSplit | None:
+def _trained_on(teacher: Teacher, dataset: TextDataset, data: StudyData) -> TextSplit | None:
     """The training rows of a teacher, if they can still be had as they were."""
     record = teacher.record
     if record is None:
@@ -239,7 +227,7 @@ def _trained_on(teacher: Teacher, dataset: TextDataset, data_root: Path | None) 
     if record.data.fingerprint == dataset.fingerprint:
         return dataset.splits["train"]
     try:
-        rows = load_dataset(recorded_data(record), data_root).splits["train"]
+        rows = data.rows(recorded_data(record)).splits["train"]
     except RecurraError:
         return None
     return rows if rows.fingerprint == record.data.splits["train"].fingerprint else None
@@ -267,15 +255,7 @@ def _aligned(config: RunConfig, teachers: Sequence[Teacher], plan: SharingPlan |
 
 
 class _Asked:
-    """A teacher's answers to texts.
-
-    Args:
-        teacher: Whom to ask; loaded only if something is not kept yet.
-        label_names: The student's labels, in order.
-        precision: To compute in.
-        cache_dir: Where answers are kept.
-        reporter: For progress.
-    """
+    """A teacher's answers to texts."""
 
     def __init__(
         self, teacher: Teacher, label_names: Sequence[str], precision: str, cache_dir: Path | None, reporter: Reporter
