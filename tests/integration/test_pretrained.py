@@ -218,7 +218,7 @@ def test_answers_are_kept_and_nobody_is_asked_twice(
 ) -> None:
     monkeypatch.setattr(teacher_module, "PART_ROWS", 50)
     asked: list[int] = []
-    honest = teacher_module._Asked._compute
+    honest = teacher_module._Answers._compute
 
     def dies_late(self: Any, texts: Any) -> Any:
         if len(asked) == 1:
@@ -229,18 +229,18 @@ def test_answers_are_kept_and_nobody_is_asked_twice(
     config = run(root, overrides={"plan": "0 3"}, teacher=str(taught_by))
     own = root / f"cache-{tmp_path.name}"
     alone = Machine(cache_dir=own, latency=False, threads=1)
-    monkeypatch.setattr(teacher_module._Asked, "_compute", dies_late)
+    monkeypatch.setattr(teacher_module._Answers, "_compute", dies_late)
     with pytest.raises(KeyboardInterrupt):
         execute_run(config, tmp_path / "student", StudyData(alone), QUIET)
     again: list[int] = []
     monkeypatch.setattr(
-        teacher_module._Asked, "_compute", lambda self, texts: (again.append(len(texts)), honest(self, texts))[1]
+        teacher_module._Answers, "_compute", lambda self, texts: (again.append(len(texts)), honest(self, texts))[1]
     )
     assert execute_run(config, tmp_path / "student", StudyData(alone), QUIET) is not None
     rows = read_record(tmp_path / "student").data
     parts = sum(-(-rows.splits[name].rows // 50) for name in ("train", rows.selection_split))
     assert asked == [50] and len(again) == parts - 1
-    monkeypatch.setattr(teacher_module._Asked, "_compute", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(teacher_module._Answers, "_compute", lambda *_: pytest.fail("asked again"))
     assert execute_run(config, tmp_path / "another", StudyData(alone), QUIET) is not None
 
 

@@ -192,36 +192,17 @@ def one_run(place: Place, *, quiet: bool = False) -> Place:
     return type(place)(found.folder)
 
 
-# The parameters of commands that say which data are meant and how they are read.
-_OF_DATA = (
-    "tokenizer",
-    "data_protocol",
-    "text_column",
-    "label_column",
-    "label_columns",
-    "label_separator",
-    "id_column",
-    "encoding",
-    "group_column",
-    "validation",
-    "test",
-    "max_length",
-    "windows",
-    "folds",
-    "form_must_not_predict",
-    "skip_unlabelled",
-    "unlabelled",
-)
-
-
 def data_keys(context: typer.Context) -> dict[str, Any]:
     """Keys of the data that options of a command line set; without those that it leaves open."""
-    options = {str(parameter.name) for parameter in context.command.params}
-    values = {name: context.params[name] for name in _OF_DATA if name in options}
-    label, several = values.get("label_column"), values.get("label_columns")
-    if label is not None and several is None and "," in label:
-        values |= {"label_column": None, "label_columns": label}
-    keys = {"protocol" if name == "data_protocol" else name: value for name, value in values.items()}
+    from recurra.tasks.base import tasks
+
+    # A command's own name and protocol are other things than those of the data.
+    fields = {field for task in tasks() for field in task.data_config.model_fields} - {"name", "protocol"}
+    keys = {key: value for key, value in context.params.items() if key in fields}
+    keys["protocol"] = context.params.get("data_protocol")
+    label = keys.get("label_column")
+    if label is not None and keys.get("label_columns") is None and "," in label:
+        keys |= {"label_column": None, "label_columns": label}
     return {key: value for key, value in keys.items() if value is not None and value is not False}
 
 

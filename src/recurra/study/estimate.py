@@ -162,12 +162,7 @@ class RunCost:
 
 @dataclass(frozen=True)
 class PlanCost:
-    """Cost of a plan.
-
-    Attributes:
-        runs: Cost of each run by its identifier.
-        basis: Where the seconds come from, one sentence each.
-    """
+    """Cost of a plan."""
 
     runs: Mapping[str, RunCost]
     basis: Sequence[str]

@@ -37,15 +37,7 @@ from recurra.tasks.study_data import StudyData
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """A study at one moment.
-
-    Attributes:
-        spec: The study.
-        output: Its folder.
-        runs: Its runs in the plan's order.
-        remaining_s: Seconds until all are done, as things go; none while there is nothing to judge by.
-        exports: What is to be exported, in the runs' order.
-    """
+    """A study at one moment."""
 
     spec: StudySpec
     output: Path
@@ -170,16 +162,7 @@ def _durations(runs: Sequence[PlannedRun]) -> dict[str, list[float]]:
 
 @dataclass(frozen=True)
 class CostedPlan:
-    """The runs of a study and what they cost.
-
-    Attributes:
-        name: The study.
-        runs: In the order in which they are started.
-        workers: Runs at once.
-        cost: What they cost; none if it was not asked for or cannot be known.
-        note: Why it cannot.
-        exports: What is to be exported, in the runs' order.
-    """
+    """The runs of a study and what they cost."""
 
     name: str
     runs: list[PlannedRun]

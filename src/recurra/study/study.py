@@ -36,13 +36,7 @@ _OURS = {".lock", RUNS_NAME, LATENCY_NAME, ROWS_NAME}
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """What has become of a study.
-
-    Attributes:
-        outcomes: What became of each planned run, in the plan's order.
-        exports: What became of each export that the study asks for.
-        timing_error: Why models could not be timed side by side; none if they were, or were not to be.
-    """
+    """What has become of a study."""
 
     outcomes: list[Outcome]
     exports: Sequence[PlannedExport] = ()
@@ -84,7 +78,8 @@ def run_study(
         check_measure(spec, data)
     at_once = workers or workers_for(len(pending), machine)
     threads = threads_of(machine, available_cores(), at_once).threads
-    with Workers(min(at_once, len(pending)) if cluster is None else 0, threads, _modules(pending)) as pool:
+    modules = dict.fromkeys(module for run in pending for module in task_of_data(run.data).training_modules(run))
+    with Workers(min(at_once, len(pending)) if cluster is None else 0, threads, list(modules)) as pool:
         said = preflight(pending, data)
         if cluster is not None and pending:
             cluster.check()
@@ -131,12 +126,6 @@ def check_measure(spec: StudySpec, data: StudyData) -> None:
     reporting: Reporting = part_of(spec.task.name, "reporting")
     for config in spec.data:
         reporting.asked(spec.judging, spec.task.label_names(config, data))
-
-
-def _modules(pending: Sequence[RunConfig]) -> list[str]:
-    """What workers import before their first run."""
-    trained = ["recurra.training.fit"] if any(run.needs_torch for run in pending) else []
-    return [*{module: None for run in pending for module in task_of_data(run.data).training_modules}, *trained]
 
 
 def _say_what_comes(spec: StudySpec, planned: Sequence[PlannedRun], notes: Sequence[str], reporter: Reporter) -> None:

@@ -24,14 +24,7 @@ LATENCY_NAME = "latency.json"
 
 @dataclass(frozen=True)
 class Timed:
-    """What is timed: a run, or an export of one.
-
-    Attributes:
-        name: The run's identifier, or ``RUN/EXPORT``.
-        folder: Where it lies.
-        record: The run's.
-        shape: Equal for what differs in the weights' values only: one stands for all.
-    """
+    """What is timed: a run, or an export of one."""
 
     name: str
     folder: Path

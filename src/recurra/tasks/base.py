@@ -151,7 +151,6 @@ class Task(ABC):
         starts_from_encoders: Whether its models may start from a pretrained encoder.
         usage: Command that uses a run and what follows its folder, for messages.
         published_tables: Published figures that a study file can name, by the name that it uses.
-        training_modules: What a worker imports before it trains.
         exit_option: The option that says how much of the quality an exit rule must keep.
         exit_default: Its value where none is named.
         architecture: Class that a model folder names if its model is of this task.
@@ -171,15 +170,12 @@ class Task(ABC):
     starts_from_encoders: ClassVar[bool] = False
     usage: ClassVar[tuple[str, str]] = ("predict", "'a text'")
     published_tables: ClassVar[Mapping[str, Any]] = {}
-    training_modules: ClassVar[Sequence[str]]
     exit_option: ClassVar[str]
     exit_default: ClassVar[float]
     architecture: ClassVar[str]
     takes_foreign_models: ClassVar[bool] = False
     records_exits: ClassVar[bool] = False
     timing_scope: ClassVar[Literal["model", "text"]]
-
-    # Names and data.
 
     @abstractmethod
     def claims(self, values: Mapping[str, Any]) -> bool:
@@ -269,8 +265,6 @@ class Task(ABC):
     def training_share(self, config: RunData) -> float:
         """The share of a corpus's training rows that data take."""
 
-    # Runs.
-
     @abstractmethod
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
         """Looks at what a run will need: data, tokenizer, protocol, model configuration.
@@ -281,6 +275,10 @@ class Task(ABC):
         Raises:
             RecurraError: If it could not start.
         """
+
+    @abstractmethod
+    def training_modules(self, config: RunConfig) -> Sequence[str]:
+        """What a worker imports before it trains a run."""
 
     @abstractmethod
     def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
@@ -314,8 +312,6 @@ class Task(ABC):
     def describe_kept(self, keep: float) -> str:
         """What an exit rule must keep, in words."""
 
-    # Models.
-
     @abstractmethod
     def model_class(self) -> Any:
         """The class of its models."""
@@ -327,8 +323,6 @@ class Task(ABC):
     @abstractmethod
     def audit_model(self, model: Any, seed: int) -> list[AuditResult]:
         """Audits a model on random tokens."""
-
-    # Costs and times.
 
     @abstractmethod
     def sample_step(self, config: RunConfig, length: int) -> tuple[Any, float, Any]:

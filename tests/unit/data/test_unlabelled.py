@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recurra.study.run import refuse_unheard_texts
 
 from recurra.core.errors import ConfigurationError, DataError
 from recurra.data.configuration import DataConfig, MultiLabelData
@@ -17,6 +16,7 @@ from recurra.data.dataset import TextDataset
 from recurra.data.frames import rows_in_memory
 from recurra.data.unlabelled import SENTENCE_WORDS, sentences_of
 from recurra.evaluation.audits.leakage import audit_leakage
+from recurra.study.run import refuse_unheard_texts
 from recurra.tasks.runs import make_run
 from recurra.training.protocols import PROTOCOLS
 from reviews import write_reviews

@@ -20,10 +20,9 @@ from recurra import comparison, reported_study
 from recurra.cli.main import main
 from recurra.core.best_run import BestRunRecord, find_run
 from recurra.core.errors import CheckpointError, RunError, StorageError, UnavailableError
-from recurra.core.files import FolderLock, read_json, write_json
+from recurra.core.files import FolderLock, write_json
 from recurra.core.progress import Reporter
 from recurra.core.record import AuditResult, read_record, write_record
-from recurra.report import files, summary
 from recurra.reported_study import StudyResult, report_study, run_and_report
 from recurra.study import study as study_module
 from recurra.study.executor import Outcome
@@ -208,24 +207,6 @@ def test_the_report_says_why_a_run_failed_also_later(tmp_path: Path) -> None:
     result = report_study(spec(), tmp_path, command="recurra study report")
     assert [outcome.error for outcome in result.failed_runs] == ["out of memory"]
     assert result.report is not None and "out of memory" in result.report.read_text(encoding="utf-8")
-
-
-def test_runs_are_summarised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    summarise = summary.summarise
-
-    def counted(*arguments: Any, **keywords: Any) -> Any:
-        calls.append(arguments)
-        return summarise(*arguments, **keywords)
-
-    for module in (summary, files, reported_study):
-        monkeypatch.setattr(module, "summarise", counted)
-    result = run(spec(), tmp_path)
-    assert len(calls) == 1
-    # The same but for the folders, which are relative to the study in its own file.
-    shown, written = result.summary["tables"], read_json(tmp_path / "summary.json")["tables"]
-    assert [table["conclusion"] for table in shown] == [table["conclusion"] for table in written]
-    assert [len(table["models"]) for table in shown] == [len(table["models"]) for table in written]
 
 
 def test_a_damaged_latency_file_counts_as_none(tmp_path: Path) -> None:

@@ -34,11 +34,9 @@ class ClassificationTask(LabellingTask):
 
     def claims(self, values: Mapping[str, Any]) -> bool:
         """Whatever no other task claims."""
-        del values
         return True
 
     def data_audits(self, dataset: TextDataset) -> list[AuditResult]:
-        """Leakage between splits, and shortcuts to the label."""
         return run_audits(Subject.LABELLED_DATA, dataset)
 
     def decide(
@@ -47,23 +45,19 @@ class ClassificationTask(LabellingTask):
         """Chooses a temperature."""
         from recurra.evaluation.metrics import fit_temperature
 
-        del config
         return OneLabel(label_names, fit_temperature(logits, labels))
 
     def measure(self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision) -> MetricsRecord:
-        """Accuracy, F1, loss, calibration and the confusion matrix."""
         from recurra.evaluation.metrics import evaluate_logits
 
         return evaluate_logits(logits, labels, decision.probabilities(logits))
 
     def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
-        """Logits by row, for the paired tests of a report."""
         from recurra.evaluation.predictions import write_predictions
 
         write_predictions(folder, split.name, split.ids, split.labels, logits)
 
     def figures(self, metrics: MetricsRecord) -> dict[str, str]:
-        """Accuracy, F1, loss and how far the probabilities are off."""
         error = {} if metrics.calibration_error is None else {"Calibration error": f"{metrics.calibration_error:.4f}"}
         return {
             "Accuracy": f"{metrics.accuracy:.4f}",
@@ -73,7 +67,6 @@ class ClassificationTask(LabellingTask):
         }
 
     def evaluation(self, computed: ComputedRows) -> Shown:
-        """Figures and the confusion matrix."""
         metrics = computed.metrics
         low, high = metrics.accuracy_interval
         figures = [
@@ -96,7 +89,6 @@ class ClassificationTask(LabellingTask):
         return Shown(computed.plain(), [*tables, lines])
 
     def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
-        """A classifier with exits, its validation rows and its last reported split."""
         from recurra.tasks.classification.exits import ClassifierSubject
 
         return ClassifierSubject(run, data_root)

@@ -27,18 +27,7 @@ from recurra.tasks.presentation import ShownTable
 
 @dataclass(frozen=True, eq=False)
 class ComputedRows:
-    """What a run, or an export of it, says of some rows.
-
-    Attributes:
-        record: The run's.
-        rows: With their labels.
-        logits: ``(rows, labels)``.
-        metrics: What was measured now.
-        decision: What makes labels of them.
-        recorded: What the run's record says of the same split, if it has it.
-        computation: Precision of the stored weights and of the computation, engine and device.
-        output: The file of predictions, if one was asked for.
-    """
+    """What a run, or an export of it, says of some rows."""
 
     record: LabelRunRecord
     rows: TextSplit

@@ -23,13 +23,7 @@ _WORST_FIRST = ("failed", "note", "measured", "passed", "skipped")
 
 @dataclass(frozen=True)
 class Pooling:
-    """How a task puts folds together.
-
-    Attributes:
-        read: Predictions of one fold on a split.
-        measure: Metrics of all rows, from the records and the predictions of all folds on a split.
-        decide: What stands in the record in place of the folds' own decisions, from that of the first.
-    """
+    """How a task puts folds together."""
 
     read: Callable[[LoadedRun, str], Predictions]
     measure: Callable[[Sequence[LabelRunRecord], Sequence[Predictions]], Any]

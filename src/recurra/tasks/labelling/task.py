@@ -68,11 +68,7 @@ _EVALUATION_OPTIONS = {
 
 
 class LabellingTask(Task):
-    """Base of the tasks whose data are labelled texts; each says what their labels are and how they are measured.
-
-    Attributes:
-        record_class: Of the records of its runs.
-    """
+    """Base of the tasks whose data are labelled texts; each says what their labels are and how they are measured."""
 
     data_config: ClassVar[type[DataConfig]]
     record_class: ClassVar[type[LabelRunRecord]]
@@ -82,7 +78,6 @@ class LabellingTask(Task):
     starts_from_encoders = True
     advice = f"a classifier: {', '.join(PRESET_NAMES)}"
     kind_of_data = "labelled data"
-    training_modules = ("recurra.tasks.labelling.training", "recurra.deployment.classifier", "sklearn.linear_model")
     exit_option = "--agreement"
     exit_default = 0.99
     architecture = "RecurraForSequenceClassification"
@@ -115,7 +110,6 @@ class LabellingTask(Task):
         """What an evaluation shows."""
 
     def misfit(self, model: str, data_name: str) -> str:
-        """Says that data have no labels."""
         kind = "is a linear classifier" if model in self.controls else "classifies texts"
         return f"'{model}' {kind}, and '{data_name}' is running text without labels; give it labelled data"
 
@@ -232,11 +226,9 @@ class LabellingTask(Task):
         return title, [*graded, *_audit_length(config, dataset, data)]
 
     def label_names(self, config: RunData, data: StudyData) -> list[str]:
-        """Reads them from the data."""
         return data.once("label names", config, lambda: list(data.rows(labelled(config)).label_names))
 
     def data_cost(self, config: RunData, data: StudyData) -> DataCost:
-        """Counts training rows, and auxiliary ones, by their length."""
         config, machine = labelled(config), data.machine
         dataset = data.rows(config)
         tokenizer = load_tokenizer(config, dataset, machine.data_root)
@@ -255,12 +247,10 @@ class LabellingTask(Task):
         )
 
     def training_share(self, config: RunData) -> float:
-        """The fraction, of a length tail that of its tail."""
         config = labelled(config)
         return config.fraction * (config.tail_fraction if config.length_tail else 1.0)
 
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
-        """Looks at data, tokenizer and model configuration; says what is cut of long texts."""
         check_method(config.model_overrides)
         rows, overrides = labelled(config.data), config.model_overrides
         label_names = self.label_names(rows, data)
@@ -281,8 +271,11 @@ class LabellingTask(Task):
         cut = say_cut(lengths, rows.max_length, longest, windows=rows.windows, added=added_tokens(tokenizer))
         return [f"{Path(rows.name).name}: {cut}"]
 
+    def training_modules(self, config: RunConfig) -> Sequence[str]:
+        kind = "controls" if config.is_control else "transformer"
+        return "recurra.deployment.classifier", f"recurra.tasks.labelling.{kind}"
+
     def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
-        """Trains and saves a classifier."""
         return self.trainer(config)(config, folder, data, reporter)
 
     def trainer(self, config: RunConfig) -> Callable[..., Trained]:
@@ -296,7 +289,6 @@ class LabellingTask(Task):
         return train_model
 
     def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> LabelRunRecord:
-        """Trains, measures and audits; returns the record, to be written last."""
         from recurra.deployment.classifier import Classifier
         from recurra.deployment.engines.interface import load_engine
         from recurra.tasks.labelling.training import time_classifier
@@ -360,7 +352,6 @@ class LabellingTask(Task):
         )
 
     def present(self, record: AnyRecord, output: str) -> Shown:
-        """Quality by split."""
         assert isinstance(record, LabelRunRecord)
         figures = {split: self.figures(metrics) for split, metrics in record.metrics.items()}
         rows = [[split, f"{record.metrics[split].rows:,}", *values.values()] for split, values in figures.items()]
@@ -376,7 +367,6 @@ class LabellingTask(Task):
         )
 
     def evaluate(self, run: Path, options: Given, data_root: Path | None) -> Shown:
-        """Evaluates a run or an export on a split or a labelled file."""
         refuse_options(options, _EVALUATION_OPTIONS, f"'{run}' is no run of a language model")
         return self.evaluation(self.compute(run, data_root=data_root, **named_options(options, _EVALUATION_OPTIONS)))
 
@@ -387,17 +377,14 @@ class LabellingTask(Task):
         return compute_evaluation(run, self.measure, **options)
 
     def describe_kept(self, keep: float) -> str:
-        """The share of labels that stay."""
         return f"at least {100 * keep:g} % of labels as the full model has them"
 
     def model_class(self) -> Any:
-        """A classifier."""
         from recurra.models.modeling import RecurraForSequenceClassification
 
         return RecurraForSequenceClassification
 
     def load_model(self, folder: Path) -> Any:
-        """The classifier in a model folder."""
         from recurra.models.loading import load_classifier_model
 
         return load_classifier_model(folder)
@@ -433,7 +420,6 @@ class LabellingTask(Task):
         return time_control(config, data)
 
     def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], cost: DataCost) -> float:
-        """Operations of the forward passes over rows of these lengths."""
         from recurra.models.presets import forward_flops
         from recurra.tasks.labelling.configuration import model_configuration
         from recurra.training.setfit import reads_of_a_row
@@ -448,8 +434,6 @@ class LabellingTask(Task):
         return content_hash([data, record.config.get("data_hash")]) if data.get("folds") else record.data.fingerprint
 
     def timing_inputs(self, record: AnyRecord, folder: Path, data: StudyData) -> list[str]:
-        """Texts of the last reported split."""
-        del folder
         assert isinstance(record, LabelRunRecord)
         dataset = data.rows(recorded_data(record))
         texts = list(dataset.splits[dataset.reported_splits[-1]].texts)

@@ -36,9 +36,6 @@ class LanguageSubject:
     Raises:
         CheckpointError: If the run is not finished or damaged.
         ConfigurationError: If its model has no exits, or leaks.
-
-    Attributes:
-        model: In evaluation mode, on the device.
     """
 
     unit = "Tokens"

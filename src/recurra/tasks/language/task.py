@@ -59,7 +59,6 @@ class LanguageTask(Task):
     advice = f"a language model: {', '.join(LANGUAGE_PRESET_NAMES)}, or a model file with such a preset"
     usage = ("generate", "'A beginning'")
     kind_of_data = "running text"
-    training_modules = ("recurra.tasks.language.training",)
     exit_option = "--bound"
     exit_default = 0.01
     architecture = "RecurraForCausalLM"
@@ -73,7 +72,6 @@ class LanguageTask(Task):
         return isinstance(name, str) and is_language_corpus(name)
 
     def misfit(self, model: str, data_name: str) -> str:
-        """Says that data are no running text."""
         hint = did_you_mean(data_name, [*ALIASES, *SOURCES])
         return (
             f"'{model}' is a language model, and '{data_name}' is not running text{hint}; "
@@ -167,14 +165,12 @@ class LanguageTask(Task):
         Raises:
             ConfigurationError: Always.
         """
-        del data
         raise ConfigurationError(
             f"'{config.name}' is running text, and the audits of data look for labels; 'recurra data describe' counts "
             "its lines that stand in train as well, 'recurra audit model' looks at a trained model"
         )
 
     def data_cost(self, config: RunData, data: StudyData) -> DataCost:
-        """Counts training samples by their length."""
         from recurra.data.language.preparation import encode_for, make_samples
 
         config, machine = running(config), data.machine
@@ -184,11 +180,9 @@ class LanguageTask(Task):
         return DataCost([], count_lengths(samples.lengths), vocab_size=len(tokenizer))
 
     def training_share(self, config: RunData) -> float:
-        """The fraction."""
         return config.fraction
 
     def preflight(self, config: RunConfig, data: StudyData) -> list[str]:
-        """Looks at text, tokenizer, protocol and model configuration."""
         check_language_protocol(config.protocol)
         text = running(config.data)
         load_run_text(text, data)
@@ -202,20 +196,20 @@ class LanguageTask(Task):
         check_context(config, self.shape(config.model, config.model_overrides)["max_position_embeddings"])
         return []
 
+    def training_modules(self, config: RunConfig) -> Sequence[str]:
+        return ("recurra.tasks.language.training",)
+
     def train(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> Any:
-        """Trains and saves a language model."""
         from recurra.tasks.language.training import train_language
 
         return train_language(config, folder, data, reporter)
 
     def execute(self, config: RunConfig, folder: Path, data: StudyData, reporter: Reporter) -> LanguageRunRecord:
-        """Trains, measures and audits a language model."""
         from recurra.tasks.language.training import execute_language
 
         return execute_language(config, folder, data, reporter)
 
     def present(self, record: AnyRecord, output: str) -> Shown:
-        """Every head on every split, and the audits."""
         from recurra.tasks.language.evaluation import head_table
 
         assert isinstance(record, LanguageRunRecord)
@@ -232,7 +226,6 @@ class LanguageTask(Task):
         )
 
     def evaluate(self, run: Path, options: Given, data_root: Path | None) -> Shown:
-        """Evaluates a run on a split or a text file."""
         from recurra.tasks.language.evaluation import evaluate_language_run
 
         refuse_options(options, _EVALUATION_OPTIONS, f"'{run}' is a run of a language model, which predicts no labels")
@@ -240,35 +233,29 @@ class LanguageTask(Task):
         return evaluate_language_run(run, data_root=data_root, **given).shown()
 
     def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
-        """A language model with exits, the head of its validation text and that of its last reported split."""
         from recurra.tasks.language.exits import LanguageSubject
 
         return LanguageSubject(run, data_root)
 
     def describe_kept(self, keep: float) -> str:
-        """The share by which the loss may grow."""
         return f"loss at most {100 * keep:g} % above the full model's"
 
     def model_class(self) -> Any:
-        """A causal language model."""
         from recurra.models.language_modeling import RecurraForCausalLM
 
         return RecurraForCausalLM
 
     def load_model(self, folder: Path) -> Any:
-        """The causal language model in a folder, which need not be ours."""
         from recurra.models.loading import load_language_model
 
         return load_language_model(folder)
 
     def audit_model(self, model: Any, seed: int) -> list[AuditResult]:
-        """Causality of every head and padding; of ours also the cache."""
         from recurra.tasks.language.training import language_audits
 
         return language_audits(model, seed)
 
     def sample_step(self, config: RunConfig, length: int) -> tuple[Any, float, Any]:
-        """A language model, which predicts the tokens themselves."""
         from recurra.models.presets import language_flops
         from recurra.tasks.language.configuration import language_configuration
 
@@ -276,7 +263,6 @@ class LanguageTask(Task):
         return self.model_class()(shape), language_flops(shape, length, with_exits=True), None
 
     def epoch_flops(self, config: RunConfig, lengths: Mapping[str, int], cost: DataCost) -> float:
-        """Operations of the forward passes over samples of these lengths."""
         from recurra.models.presets import language_flops
         from recurra.tasks.language.configuration import language_configuration
 
@@ -289,7 +275,6 @@ class LanguageTask(Task):
         return f"{record.data.fingerprint} {record.data.tokenizer.get('hash')} {record.data.context}"
 
     def timing_inputs(self, record: AnyRecord, folder: Path, data: StudyData) -> list[Any]:
-        """Windows of the last reported split."""
         from recurra.data.language.preparation import encode_for
         from recurra.tasks.language.evaluation import own_split, windows
 
@@ -306,11 +291,9 @@ class LanguageTask(Task):
         return stacked(inputs, batch_size)
 
     def competitors(self, name: str, folder: Path, record: AnyRecord, *, threads: int) -> Iterator[Competitor]:
-        """The run's model: a forward pass from tokens to logits."""
         from recurra.models.inference import default_device
         from recurra.tasks.language.evaluation import forward_pass
 
-        del threads
         model = self.load_model(sealed_model(folder)).to(default_device())
         yield Competitor(name, forward_pass(model, record.environment.precision), record.environment.precision)
 

@@ -279,16 +279,7 @@ REPORTED_SPLITS = ("validation", "test")
 
 @dataclass(frozen=True)
 class TrainedLanguageModel:
-    """What a training leaves.
-
-    Attributes:
-        dataset: The text.
-        encoded: Its splits in tokens, as the run's mode takes them.
-        tokenizer: What the tokenizer is, for the record.
-        training: How it went.
-        model: What was trained.
-        folder: The saved model and its tokenizer.
-    """
+    """What a training leaves."""
 
     dataset: LanguageDataset
     encoded: dict[str, EncodedText]

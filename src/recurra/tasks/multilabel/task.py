@@ -44,7 +44,6 @@ class MultiLabelTask(LabellingTask):
         return values.get("label_separator") is not None or bool(values.get("label_columns"))
 
     def data_audits(self, dataset: TextDataset) -> list[AuditResult]:
-        """Leakage between splits, and shortcuts to any of the labels."""
         return [*audits.audit_leakage(dataset), *audit_label_shortcuts(dataset)]
 
     def decide(
@@ -62,11 +61,9 @@ class MultiLabelTask(LabellingTask):
     def measure(
         self, logits: Logits, labels: npt.NDArray[np.int64], decision: LabelDecision
     ) -> MultiLabelMetricsRecord:
-        """F1, subset accuracy, Hamming loss, loss, and figures of each label."""
         return measure_labels(logits, labels, decision)
 
     def keep_predictions(self, folder: Path, split: TextSplit, logits: Logits) -> None:
-        """Logits and true labels by row, as lists."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -78,7 +75,6 @@ class MultiLabelTask(LabellingTask):
             pq.write_table(table, temporary, compression="zstd")
 
     def figures(self, metrics: MultiLabelMetricsRecord) -> dict[str, str]:
-        """F1 over pairs and over labels, subset accuracy, Hamming loss, loss, calibration error."""
         errors = calibration_errors([metrics])
         return {
             "Micro F1": f"{metrics.micro_f1:.4f}",
@@ -90,7 +86,6 @@ class MultiLabelTask(LabellingTask):
         }
 
     def evaluation(self, computed: ComputedRows) -> Shown:
-        """Figures, and those of each label with its threshold."""
         decision = computed.decision
         assert isinstance(decision, AnyLabels)
         metrics = computed.metrics
@@ -112,7 +107,6 @@ class MultiLabelTask(LabellingTask):
 
     def exit_subject(self, run: Path, data_root: Path | None) -> ExitSubject:
         """Refuses: an exit rule asks whether the label is settled, and here there are several."""
-        del data_root
         raise ConfigurationError(
             f"run '{read_record(run).run_id}' gives texts any number of labels, and exit rules are for models that "
             "give one; its texts take all recurrences"
