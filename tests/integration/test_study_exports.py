@@ -137,7 +137,7 @@ def test_killed_between_exports_the_next_start_makes_the_rest(trained: TrainedRu
 def in_this_process(exports: list[PlannedExport], output: Path, machine: Machine, *_: object, **__: object) -> None:
     """Stands in for `make_exports`, whose process takes seconds to start."""
     work = [{"run_id": item.run_id, **item.request.plain()} for item in exports]
-    exporting.export_all(str(output), machine.to_json(), 1, work)
+    exporting.export_all(StudyData(machine), str(output), 1, work)
 
 
 def test_one_export_that_fails_stops_no_other_and_is_tried_again(
